@@ -197,6 +197,9 @@ _ASSIGNED = (
     r"(?:[bfru]{0,2}(?P<literal>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|(?P<bare>[^\s&;,'\"()\[\]{}]+))"
 )
 _NAME_BEFORE = re.compile(r"[\w.-]{0,64}\Z")
+_LITERAL = re.compile(
+    r"\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*", re.DOTALL
+)
 _NO_VALUE = re.compile(
     r"[*x.•$]+|none|null|true|false|\$\{?\w+\}?|<[^>]*>|%\(?\w*\)?s|\{[^}]*\}|\[\w+\]", re.IGNORECASE
 )
@@ -224,6 +227,7 @@ def _of_shape(text: str, code: bool, assignments: bool) -> Iterator[tuple[int, i
 
 
 def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
+    literals: list[tuple[int, int]] | None = None
     for found in _assignment().finditer(text):
         before = _NAME_BEFORE.search(text, max(0, found.start() - 64), found.start())
         stem = text[found.start() : found.end("rest")]
@@ -235,11 +239,20 @@ def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
             start, end = found.start("literal") + 1, found.end("literal") - 1
         else:
             start, end = found.span("bare")
-            # In code what stands bare is a variable; behind a colon, in prose, any word.
-            if code or (found["sign"] == ":" and not _looks_random(found["bare"])):
+            # In code what stands bare is a variable, or within a literal; behind a colon, in prose, any word.
+            if (code or found["sign"] == ":") and not _looks_random(found["bare"]):
                 continue
+            if code:
+                literals = _literals(text) if literals is None else literals
+                if not any(first < start < last for first, last in literals):
+                    continue
         if end > start and _is_value(text[start:end]) and not (is_literal and _is_a_word(name, text[start:end])):
             yield start, end
+
+
+def _literals(program: str) -> list[tuple[int, int]]:
+    """Where a program's string literals stand; it need not be whole, nor be Python to the last line."""
+    return [found.span() for found in _LITERAL.finditer(program) if found[0][0] != "#"]
 
 
 def _looks_random(value: str) -> bool:

@@ -51,3 +51,15 @@ def test_what_a_package_exports_is_not_hidden_by_a_module_of_the_same_name() -> 
         and node.module.rpartition(".")[2] not in (alias.asname or alias.name, path.parent.name)
     ]
     assert not hidden
+
+
+def test_a_module_that_is_run_has_all_its_functions_by_then() -> None:
+    """What stands behind the call of its main function does not exist while that runs."""
+    late = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        runs = [
+            number for number, node in enumerate(body) if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)
+        ]
+        late += [str(path.relative_to(PACKAGE)) for number in runs if number != len(body) - 1]
+    assert not late

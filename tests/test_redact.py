@@ -174,6 +174,33 @@ def test_of_a_program_literals_are_masked_and_variables_are_not() -> None:
     assert 'login(password=password, token=t["T"])' in cleaned and cleaned.count("\n") == 3
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        'connect("dbname=test user=me password=s3cretPw9 host=db")',
+        "run('mysql --password=s3cretPw9 db', shell=True)",
+        'url = "jdbc:sqlserver://db:1433;user=me;password=s3cretPw9"',
+        "get_ipython().system('DB_PASSWORD=s3cretPw9 ./load.sh')",
+        '# it\'s "so\nquery = """\nset password=s3cretPw9 \\"x\\"\n"""',
+    ],
+)
+def test_what_a_literal_of_a_program_assigns_is_masked(program: str) -> None:
+    assert "s3cretPw9" not in redact.code(program)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "login(password=pass2word)",
+        'print("a", password=pw4load, sep="b")',
+        'x = f"password={value1}"',
+        "f('token=pad')",
+    ],
+)
+def test_what_a_program_names_is_no_secret(program: str) -> None:
+    assert redact.code(program) == program
+
+
 # ---------------------------------------------------------------------- ways out
 
 

@@ -30,6 +30,7 @@ class Handle(ABC, Generic[R]):
     def __init__(self, run_id: str, directory: RunDir) -> None:
         self.run_id, self.directory, self.run_dir = run_id, directory, directory.url
         self._future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self._future.set_running_or_notify_cancel()  # else asyncio and others could cancel it, and nothing of what it is for
         self._thread = threading.Thread(target=self._drive, name=f"hopsml-{self.kind}-{run_id}", daemon=True)
 
     @abstractmethod

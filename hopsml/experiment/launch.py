@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -107,7 +107,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
     application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
     whole, earlier = _claimed(plans, table, application)
     recording = Recording(whole, None).start()
-    began, error, results = time.time(), None, list[Result]()
+    began, error, results, summary = time.time(), None, list[Result](), None
     try:
         placed = [_placed(single, *place, whole, earlier) for single, place in _places(plans)]
         with CancelRequests(whole) as requests:
@@ -116,16 +116,26 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
             {"parameters": as_json(single.arguments), "outputs": as_json(result.metrics)}
             for single, result in zip(plans, results, strict=True)
         ]
-        whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
     except BaseException as problem:
         error = problem
         raise
     finally:
         recording.join()
-        whole.end(_status(whole, began, error, results))
-    return Result(
+        unrecorded = _record(whole, _status(whole, began, error, results), summary)
+    whole_result = Result(
         whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, run_dir=whole.url, run_id=whole.run_id
     )
+    whole_result.unrecorded = unrecorded
+    return whole_result
+
+
+def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+    """Write the last files of the whole: no store takes the results from the caller. What could not be written, and why."""
+    records: dict[str, Callable[[], object]] = {}
+    if summary is not None:
+        records[SUMMARY] = lambda: whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
+    records["status.json"] = lambda: whole.end(status)
+    return last_records.write(records, lambda text: print(f"hopsml: {text}", flush=True), last_records.PATIENCE_S)
 
 
 def _claimed(

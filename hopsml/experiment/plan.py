@@ -119,19 +119,25 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     record |= {"continues": continues, "resumed_from": resume_url}
     directory = plan.standing.directory(spec, store, application.id, record)
     events = EventsFolder(directory)
-    if continues:
-        takeover.end(continues, directory)
-    begins = Resume(*takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url))
-    request = RunRequest(
-        run_id=plan.standing.run_id(directory),
-        spec=replace(spec, environment=_environment(plan, spec, directory, application)),
-        payload=plan.standing.payload(captured, spec),
-        run_url=directory.url,
-        resume=begins,
-        bare=bare,
-    )
     try:
+        if continues:
+            takeover.end(continues, directory)
+        begins = Resume(
+            *takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url)
+        )
+        request = RunRequest(
+            run_id=plan.standing.run_id(directory),
+            spec=replace(spec, environment=_environment(plan, spec, directory, application)),
+            payload=plan.standing.payload(captured, spec),
+            run_url=directory.url,
+            resume=begins,
+            bare=bare,
+        )
         run, application = _launch(plan, request, captured, directory, application, events, tell)
+    except BaseException as error:
+        takeover.give_up(continues, directory, error)
+        raise
+    try:
         if continues:
             where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
             _note(run, f"goes on with {continues} from {where}")

@@ -65,7 +65,8 @@ class Result(tuple[str, Any]):
         """
         if several := getattr(self, "runs", None):
             summaries = [single.summary() for single in several]
-            return "\n\n".join([*summaries, f"run directory of all {len(several)}  {self.run_dir}"])
+            missing = [f"WARNING  {last_records.words(self.unrecorded)}"] if self.unrecorded else []
+            return "\n\n".join([*summaries, *missing, f"run directory of all {len(several)}  {self.run_dir}"])
         warning = in_force.warning(self.in_force)
         rows = [
             *([("WARNING", warning)] if warning else []),

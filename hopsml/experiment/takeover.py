@@ -6,6 +6,7 @@ it goes on from there, or, where the user's own code had failed, fails again at 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.errors import ArgumentError, PathExists, PathNotFound, RunError
+from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError
 from hopsml.experiment import last_records
 from hopsml.states import Lifecycle
 from hopsml.storage import checkpoints, urls
@@ -190,6 +191,17 @@ def end(url: str, successor: RunDir) -> None:
             _close(successor, Lifecycle.CANCELLED, str(error))
             raise error from None
     _close(left, Lifecycle.LOST, f"its driver died; it goes on in {successor.url}", continued_by=successor.url)
+
+
+def give_up(url: str, successor: RunDir, error: BaseException) -> None:
+    """End a run that could not be started; the one at ``url`` that it was to go on with, if any, can be resumed again.
+
+    Raises nothing: whatever kept it from starting is what the caller is told.
+    """
+    with contextlib.suppress(HopsmlError):
+        _close(successor, Lifecycle.FAILED, f"it could not be started: {str(error) or type(error).__name__}")
+        if url:
+            RunDir(url).take_back(successor.url)
 
 
 def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None:

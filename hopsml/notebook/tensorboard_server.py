@@ -142,7 +142,7 @@ def fetch(events: str, folder: Path) -> int:
         if file.is_dir or urls.is_temporary(file.url) or (target.exists() and target.stat().st_size == file.length):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and target.stat().st_size < file.length:
+        if "tfevents" in target.name and target.exists() and target.stat().st_size < file.length:
             _append(file.url, target)  # in place: TensorBoard keeps the file open that it has begun to read
         else:
             filesystem.for_url(file.url).download(file.url, target)

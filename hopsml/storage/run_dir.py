@@ -191,6 +191,15 @@ class RunDir:
         """Let the run of this URL go on with this one; raises PathExists where another one does."""
         self._system.write_bytes(self.continued_json, to_json({"continued_by": successor}), overwrite=False)
 
+    def take_back(self, successor: str) -> None:
+        """Undo ``hand_over`` to the run of this URL, which has not begun: another one may go on with this one."""
+        if self.successor() != successor:
+            return
+        status = self.read_status()
+        if status is not None and status.pop("continued_by", None):
+            self._system.write_bytes(self.status_json, to_json({**status, "error": "its driver died"}))
+        self._system.delete(self.continued_json)
+
     def successor(self) -> str:
         """URL of the run that goes on with this one; "" where none does."""
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from hopsml.errors import ArgumentError
@@ -45,13 +45,10 @@ def _key(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(function, FunctionType):
         # A function inside the training function is another object in each trial, with the same code.
         captured = [cell.cell_contents for cell in function.__closure__ or ()]
-        code = function.__code__
         identity = (
             function.__module__,
             function.__qualname__,
-            code.co_code,
-            code.co_names,
-            [constant for constant in code.co_consts if isinstance(constant, (int, float, str, bytes, tuple))],
+            _described(function.__code__),
             captured,
             function.__defaults__,
             function.__kwdefaults__,
@@ -64,3 +61,16 @@ def _key(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             f"hopsml.cached({name}, ...): its arguments or captured values cannot be compared ({type(error).__name__}: "
             f"{error}); give it numbers, text and paths"
         ) from error
+
+
+def _described(code: CodeType) -> list[Any]:
+    """What a function does, with those that are written in it, but not where it stands."""
+    return [code.co_code, code.co_names, code.co_varnames, code.co_freevars, *map(_constant, code.co_consts)]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _described(value)
+    if isinstance(value, frozenset):  # in an order that each process has of its own
+        return ["frozenset", *sorted(map(repr, value))]
+    return type(value).__name__, repr(value)  # 1, 1.0 and True differ; Ellipsis and complex numbers are told apart, too

@@ -195,6 +195,14 @@ def test_code_without_source() -> None:
     assert hashes["again"] == hashes["typed"] and len(set(hashes.values())) == 4  # also where only a name differs
 
 
+def test_code_without_source_differs_where_a_number_does() -> None:
+    space: dict[str, Any] = {}
+    exec("def a(x=1):\n  return 0.1\ndef b(x=1):\n  return 0.2\ndef c(x=2):\n  return 0.1\n", space)
+    exec("class D:\n  def __call__(self): return 1\nclass E:\n  def __call__(self): return 2\n", space)
+    functions = [space["a"], space["b"], space["c"], space["D"](), space["E"]()]
+    assert len({capture(function).code_sha256 for function in functions}) == 5
+
+
 def test_preload_finds_frameworks_wherever_they_are_imported(user_files: Callable[..., ModuleType]) -> None:
     def nested() -> Any:
         def inner() -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster.agent import gpu_claim
+from hopsml.cluster.agent import gpu_claim, network
 from hopsml.cluster.agent.gpu_claim import GpuClaim, claim_gpus
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.gpus import HostGpu, environment_for, parse_address, visible_gpus
@@ -477,7 +477,38 @@ def test_an_agent_that_ends_gives_its_gpu_back_though_its_process_lives_on() -> 
         agent = Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"))
         agent.server = Server()  # type: ignore[assignment]
         agent.gpus = SlotGpus((0,), claim=Claim())  # type: ignore[arg-type]
+        agent.held = held
         await agent._end()
 
+    held = network.hold_worker_ports("127.0.0.1", None)
+    ports = [held.framework.port, held.collective.port]
     asyncio.run(ended())
     assert closed == ["server", "claim"]
+    for port in ports:  # and the ports
+        with network.hold_port("127.0.0.1", (port, port)) as again:
+            assert again.port == port
+
+
+def test_an_agent_that_cannot_end_in_order_gives_its_gpu_back_all_the_same() -> None:
+    from hopsml.cluster.agent.agent import Agent, Bootstrap
+    from hopsml.cluster.agent.gpu_claim import SlotGpus
+
+    closed: list[str] = []
+
+    class Claim:
+        def close(self) -> None:
+            closed.append("claim")
+
+    class Server:
+        async def close(self) -> None:
+            raise OSError("it cannot be reached")
+
+    async def ended() -> None:
+        agent = Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"))
+        agent.server = Server()  # type: ignore[assignment]
+        agent.gpus = SlotGpus((0,), claim=Claim())  # type: ignore[arg-type]
+        await agent._end()
+
+    with pytest.raises(OSError, match="reached"):
+        asyncio.run(ended())
+    assert closed == ["claim"]

@@ -120,6 +120,13 @@ def test_without_a_secret_what_is_shipped_is_what_is_recorded() -> None:
     assert captured.shipped is captured.payload and captured.secrets == ()
 
 
+def test_what_an_argument_assigns_is_not_in_what_is_recorded() -> None:
+    captured = capture(lambda **given: given, {"where": "host=db user=me password=tr0ub4dor"})
+    assert not holds(captured.payload, "tr0ub4dor") and called(captured) == {
+        "where": "host=db user=me password=tr0ub4dor"
+    }
+
+
 def test_a_type_under_the_name_of_a_secret_is_none() -> None:
     def train(password: str, settings: Settings) -> str:
         return password + settings.password

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import WorkerFailed
+from hopsml.errors import StorageUnavailable, WorkerFailed
+from hopsml.experiment import takeover
 from hopsml.experiment.run import Run
+from hopsml.storage.run_dir import RunDir
 from tests import small_disk
 from tests.cluster.backend_contract import local_path, read_json, submit
 from tests.cluster.finding import agent_of
@@ -183,3 +185,26 @@ def test_another_run_goes_on_exactly_where_a_killed_chief_has_saved(store: Path,
         "step": 2, "notes": {"best": 0.5}, "same": True, "words": "\0ä\0", "read": 42, "other than TensorFlow's": [],
         "handed over": 1, "description": 3,
     }  # fmt: skip
+
+
+def test_a_run_whose_successor_could_not_be_started_can_be_resumed_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> int:
+        raise ValueError("not yet")
+
+    def away(url: str) -> tuple[str, int]:
+        raise StorageUnavailable(url, "it is away")
+
+    run = submit(step, 1)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(takeover, "checkpoint_of", away)
+        with pytest.raises(StorageUnavailable):
+            experiment.resume(run.run_dir, progress=False)
+    (failed,) = (RunDir(f"file://{path}") for path in store.glob("Experiments/*") if str(path) not in run.run_dir)
+    status = failed.read_status()
+    assert status is not None and status["state"] == "FAILED" and "could not be started" in status["error"]
+    with pytest.raises(WorkerFailed, match="not yet"):  # once more
+        experiment.resume(run.run_dir, progress=False)

@@ -56,6 +56,14 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
     assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
 
 
+def test_nobody_cancels_the_future_without_the_run(store: Path) -> None:
+    run = experiment.submit(lambda: time.sleep(600), num_workers=1)
+    assert not run.future.cancel() and not run.done()
+    assert run.cancel()
+    with pytest.raises(RunCancelled):
+        run.result(WAIT_S)
+
+
 def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) -> None:
     run = experiment.submit(lambda: time.sleep(600), num_workers=1)
     wait_until(lambda: run.state.phase is Phase.RUNNING, "the training")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
-from hopsml.experiment import repeat
+from hopsml.errors import ArgumentError, RunCancelled, StorageUnavailable, WorkerFailed
+from hopsml.experiment import last_records, repeat
 from hopsml.storage import cancel_request
 from hopsml.storage.run_dir import RunDir
 from tests.cluster import workloads
@@ -89,6 +89,22 @@ def test_several_combinations_are_one_experiment(store: Path) -> None:
 
 def run_b(name: str) -> str:
     return "y/z" if "y" in name else "x"
+
+
+def test_a_store_that_is_away_at_the_end_does_not_take_the_results(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def away(self: RunDir, record: Any) -> bool:
+        if "=" not in self.url:  # of the whole
+            raise StorageUnavailable("hdfs://there", "it is away")
+        return whole_end(self, record)
+
+    whole_end = RunDir.end
+    monkeypatch.setattr(RunDir, "end", away)
+    monkeypatch.setattr(last_records, "PATIENCE_S", 0.1)
+    result = launch(add, {"a": [1, 2]})
+    assert [run.metrics["sum"] for run in result.runs] == [1, 2]
+    assert list(result.unrecorded) == ["status.json"] and "could not be written" in result.summary()
 
 
 def test_old_spellings_are_accepted(store: Path) -> None:

@@ -54,7 +54,8 @@ def goes_on(run: Run, least: int = 40) -> None:
 def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
     run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
     result = run.result(LONG_S)
-    assert result.value["counted"] == 130 == result.value["steps"]
+    assert result.value["counted"] == 130 == result.value["steps"] == result.value["second"]
+    assert "goes on from step 130, which an earlier one of this function has made" in run.logs(0)
     assert (result.value["began_at"], result.value["roles"]) == (0, ["chief", "ps", "worker"])
     assert result.value["strategy"] == "ParameterServerStrategyV2" and "ServerLoop" in result.value["refused"]
     assert result.value["loss"] < 5.0 and result.value["steps_per_second"] > 0 and result.value["staleness"] >= 0

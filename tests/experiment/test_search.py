@@ -17,13 +17,14 @@ import pytest
 
 import hopsml
 from hopsml import Searchspace, experiment
-from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError
-from hopsml.experiment import repeat
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError, StorageUnavailable
+from hopsml.experiment import last_records, repeat
 from hopsml.experiment.search import learned_from, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.study import study_of
+from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
@@ -92,6 +93,23 @@ def test_what_it_leaves(store: Path) -> None:
         assert read(left / ".hparams.json")["x"] == x == read(left / ".outputs.json")["x_again"]
         assert float((left / ".metric").read_text()) == read(left / "trial.json")["final_metric"]
         assert (left / "output.log").exists()
+
+
+def test_a_store_that_does_not_take_the_table_does_not_take_the_result(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def away(self: LocalFileSystem, url: str, data: bytes, **more: Any) -> None:
+        if url.endswith("/trials.parquet"):
+            raise StorageUnavailable(url, "it is away")
+        write_bytes(self, url, data, **more)
+
+    write_bytes = LocalFileSystem.write_bytes
+    monkeypatch.setattr(LocalFileSystem, "write_bytes", away)
+    monkeypatch.setattr(last_records, "PATIENCE_S", 0.1)
+    result = search(bowl, metric="height")
+    assert list(result.unrecorded) == ["trials.parquet"] and len(result.rows) == 8
+    assert read(folder(result) / "status.json")["state"] == "FINISHED"
+    assert "has ended, but trials.parquet could not be written" in capfd.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_trials(store: Path) -> None:

@@ -159,9 +159,13 @@ def of_models() -> dict[str, Any]:
     one(torch.ones(1, 2) * (rank + 1)).sum().backward()
     norm = hopsml.torch.prepare(torch.nn.BatchNorm1d(2, momentum=1.0))
     norm(torch.tensor([[0.0, 1.0], [2.0, 3.0]]) + 10 * rank).sum().backward()
+    masked = torch.nn.Linear(1, 1)
+    masked.register_buffer("mask", torch.tensor([torch.finfo(torch.float32).min]))
+    masked.register_buffer("third", torch.tensor([1 / 3], dtype=torch.float64))
+    hopsml.torch.prepare(masked)(torch.ones(1, 1)).sum().backward()
     mine = {
         "losses": losses, "kept": kept, "then": one.weight.grad.tolist(), "mean": norm.running_mean.tolist(), "names": names,
-        "unused": unused,
+        "unused": unused, "same": [masked.mask.item() == torch.finfo(torch.float32).min, masked.third.item() == 1 / 3],
     }  # fmt: skip
     return {"json": hopsml.distributed.exchange(mine), "backend": dist.get_backend()}
 
@@ -180,6 +184,7 @@ def test_models_on_two_workers_train_as_one_process_does_with_the_whole_batch(pr
             "statistics of both; a gradient that nobody has stays None"
         )
         assert "0.weight" in mine["names"]
+        assert mine["same"] == [True, True], "what is equal on all workers stays as it is"
     assert (first["kept"], second["kept"]) == ([[1.0, 1.0]], [[2.0, 2.0]])
 
 

@@ -111,6 +111,11 @@ def test_names_with_wildcards_in_them_are_names_on_an_object_store_too() -> None
         assert store.read_bytes(f"{base}/moved?/x*.png") == b"x"
         assert [entry.name for entry in store.list_dir(f"{base}/moved?")] == ["x*.png"]
         assert store.delete(f"{base}/moved?", recursive=True)
+        store.write_bytes(f"{base}/of/y*.png", b"y")
+        store.write_bytes(f"{base}/of/y1.png", b"z")
+        store.rename(f"{base}/of", f"{base}/to")
+        assert sorted(entry.name for entry in store.list_dir(f"{base}/to")) == ["y*.png", "y1.png"]
+        assert store.read_bytes(f"{base}/to/y*.png") == b"y" and store.delete(f"{base}/to", recursive=True)
         assert [entry.name for entry in store.list_dir(base)] == ["a1.txt"]
     finally:
         store.delete(base, recursive=True)

@@ -247,6 +247,19 @@ def test_a_local_path_that_mirrors_a_remote_one_stands_for_it(tmp_path: Path) ->
     assert os.listdir(logdir) == []
 
 
+def test_only_event_files_are_taken_up_where_their_copy_ends(tmp_path: Path) -> None:
+    """Whatever else lies beside them is written anew, and may have become longer."""
+    from hopsml.notebook.tensorboard_server import fetch
+
+    events, copies = tmp_path / "run" / "events", tmp_path / "copies"
+    events.mkdir(parents=True)
+    for first, second in ((b"one", b"one, two"), (b"one, two", b"other text")):
+        for data in (first, second):
+            (events / "checkpoint").write_bytes(data)
+            fetch(f"file://{events}", copies)
+            assert (copies / "checkpoint").read_bytes() == data
+
+
 def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     stem = f"mod_{secrets.token_hex(4)}"

@@ -268,6 +268,15 @@ def test_closing_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None
     assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]
 
 
+def test_a_run_whose_directory_is_removed_keeps_no_other_from_being_sent(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.sender.step()
+    shutil.rmtree(tmp_path / "Experiments")
+    scene.sender.receive({"do": "end", "run": scene.directory.url, "lost": False})
+    scene.sender.step()
+    assert any("its directory was removed" in note for note in scene.notes) and not scene.sender.runs
+
+
 class Killed(BaseException):
     """Stands for the end of the process: nothing after it is carried out, not even an ``except``."""
 

@@ -51,6 +51,7 @@ def train_exactly(steps: int, checkpoint_every: int) -> dict[str, Any]:
         **logs,
         "began_at": began_at,
         "counted": loop.steps,
+        "second": hopsml.tensorflow.ServerLoop(model, sums).steps,
         "roles": sorted(config["cluster"]),
         "refused": refused,
         "strategy": type(strategy).__name__,

@@ -29,6 +29,20 @@ def test_uneven_shares_count_as_the_whole_batch_does(tmp_path: Path) -> None:
     assert first["weights"] == second["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
 
 
+def test_uneven_shares_suit_losses_by_position_and_steps_of_ones_own(tmp_path: Path) -> None:
+    slots = str(tmp_path / "slots")
+    (alone,) = run_group("elastic_fit:shapes", tmp_path / "one", workers=1, slots=f"{slots}-1")
+    first, second = run_group("elastic_fit:shapes", tmp_path / "two", slots=f"{slots}-2")
+    for kind in ("Sequential", "Own"):
+        assert first[kind] == second[kind] and first[kind]["moved"]
+    assert first["Sequential"]["weights"] == pytest.approx(alone["Sequential"]["weights"], rel=1e-4, abs=1e-6)
+
+
+def test_a_data_set_of_keras_is_told_of_each_epoch(tmp_path: Path) -> None:
+    (found,) = run_group("elastic_fit:told", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    assert found["events"] == ["end", "begin", "end", "begin", "end", "begin"], "the first by the reset before training"
+
+
 def test_linear_scaling_sets_batch_and_rate_by_the_size_of_the_group(tmp_path: Path) -> None:
     first, second = run_group("elastic_fit:linear", tmp_path, slots=str(tmp_path / "slots"))
     assert first["rates"] == second["rates"] and len(first["rates"]) == 12 * 16 // 8, "batches of 2 x 4"

@@ -105,6 +105,11 @@ def test_fit_applies_what_was_held_back(results: Results) -> None:
         assert first[name]["moved"]
 
 
+def test_fit_ends_with_the_averages_of_all_steps_though_one_was_held_back(results: Results) -> None:
+    for result in results:
+        assert result["fits"]["averaged"]
+
+
 @pytest.mark.variant  # of what is accumulated over three steps, above
 def test_fit_applies_what_was_accumulated_over_an_epoch(combined: Results) -> None:
     first, second = (result["fits_rest"] for result in combined)

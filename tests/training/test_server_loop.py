@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from hopsml.training.tensorflow.callbacks import scalars
 from hopsml.training.tensorflow.server_loop import mean_passed
 
 pytestmark = pytest.mark.fast
@@ -13,3 +15,11 @@ def test_the_mean_of_updates_between_reading_and_updating() -> None:
     assert mean_passed(100, 103, 100 + 101 + 102) == 0.0  # each found what it had read
     assert mean_passed(100, 103, 100 + 100 + 101) == pytest.approx(2 / 3)  # the last two were passed by one
     assert mean_passed(5, 5, 0) == 0.0  # no step yet
+
+
+def test_what_is_one_number_is_reported() -> None:
+    """A metric may give one for each class."""
+    assert scalars({"loss": np.float32(0.5), "f1": np.array([0.1, 0.2]), "mae": np.array([2.0])}) == {
+        "loss": 0.5,
+        "mae": 2.0,
+    }

@@ -172,3 +172,14 @@ def test_the_end_of_a_trial_passes_by_those_who_catch_every_exception() -> None:
 
 def test_outside_of_a_search_there_is_no_trial() -> None:
     assert hopsml.trial() is None
+
+
+def test_a_cached_value_belongs_to_all_that_stands_in_the_function() -> None:
+    """Also within what is a function of its own to Python, and in sets."""
+    doubled, trebled = (
+        lambda: [number * 2 for number in range(3)],
+        lambda: [number * 3 for number in range(3)],
+    )
+    of_a, of_b = lambda word: word in {"a"}, lambda word: word in {"b"}
+    assert [hopsml.cached(doubled), hopsml.cached(trebled)] == [[0, 2, 4], [0, 3, 6]]
+    assert [hopsml.cached(of_a, "a"), hopsml.cached(of_b, "a")] == [True, False]

@@ -45,6 +45,7 @@ log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, wh
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
+AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # how long one that replaces another tries to connect, and how often
 CONNECT_TRIES = 2  # of each address: a coordinator may have a thousand agents to let in, and strangers at its door
 DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
@@ -92,8 +93,12 @@ def run_agent(
     gpu_addresses: tuple[str, ...] = (),
     task: int = -1,
     final: bool = False,
+    is_again: bool = False,
 ) -> str:
-    """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task."""
+    """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task.
+
+    ``is_again``: another one was in its place, and cut off. What did that may last a while, so it waits longer to be let in.
+    """
     if problem := open_files.problem():
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
@@ -101,7 +106,8 @@ def run_agent(
     processes.become_subreaper()  # what a fork server leaves that is killed comes to its agent
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
-    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final)
+    patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
+    agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
     try:
         last_word = asyncio.run(agent.live(server))
         return last_word if agent.joined or last_word.startswith(DISMISSED) else f"{NEVER_JOINED}{last_word}"
@@ -165,8 +171,9 @@ class Agent:
         folder: Path,
         task: int = -1,
         final: bool = False,
+        patience_s: float = 0.0,
     ) -> None:
-        self.task, self.final = task, final
+        self.task, self.final, self.patience_s = task, final, patience_s
         self.bootstrap, self.index, self.executor_id = bootstrap, index, executor_id
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
@@ -181,7 +188,7 @@ class Agent:
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
-        self.held: WorkerPorts
+        self.held: WorkerPorts | None = None
         self.worker_ports: WorkerPorts | None = None
         self.address_of = ""  # the run whose member here keeps its address, whatever process it is
         self.gpus: SlotGpus | None = None
@@ -206,6 +213,17 @@ class Agent:
         return self.ended or "connection closed"
 
     async def _connect(self) -> ClientConnection:
+        """Raises ConnectionError when no address of the coordinator has answered for as long as it is patient."""
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return await self._connect_now()
+            except ConnectionError:
+                if time.monotonic() + AGAIN_PAUSE_S >= deadline:
+                    raise
+                await asyncio.sleep(AGAIN_PAUSE_S)
+
+    async def _connect_now(self) -> ClientConnection:
         from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidMessage
 
@@ -272,7 +290,7 @@ class Agent:
                 self.ended = self.ended or f"{type(error).__name__}: {error}"
 
     def _hello(self) -> protocol.Hello:
-        assert self.gpus is not None
+        assert self.gpus is not None and self.held is not None
         return protocol.Hello(
             version=protocol.VERSION,
             ask=self.bootstrap.ask,
@@ -317,19 +335,24 @@ class Agent:
 
     async def _end(self) -> None:
         """Kill what is left at once: whoever waited for it is gone or does not want it."""
-        for task in self.tasks:
-            task.cancel()
-        await self.server.close()
-        if self.check is not None:
-            self.check.close()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        for work in (self.work, self.kept):
-            if work is not None:
-                await work.tree.close(0.0)
-        if self.commits is not None:
-            await self.commits.close()
-        if self.gpus is not None and self.gpus.claim is not None:
-            self.gpus.claim.close()  # Spark may use this process again, and the next agent in it wants the same GPU
+        try:
+            for task in self.tasks:
+                task.cancel()
+            await self.server.close()
+            if self.check is not None:
+                self.check.close()
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+            for work in (self.work, self.kept):
+                if work is not None:
+                    await work.tree.close(0.0)
+            if self.commits is not None:
+                await self.commits.close()
+        finally:  # Spark may use this process again, and the next agent in it wants the same GPU, and the same ports
+            self._give_ports_back()
+            if self.held is not None:
+                self.held.close()
+            if self.gpus is not None and self.gpus.claim is not None:
+                self.gpus.claim.close()
 
     # ------------------------------------------------------------------------------------------------ messages
 

@@ -363,10 +363,21 @@ def _source(function: object) -> str:
 
 
 def _byte_code(function: object) -> bytes:
-    code = getattr(_plain_function(function), "__code__", None)
+    plain: Any = _plain_function(function)
+    code = getattr(plain, "__code__", None) or getattr(vars(type(plain)).get("__call__"), "__code__", None)
     if code is None:
         return type_name(function).encode()
-    return b"".join(part.co_code + repr(part.co_names).encode() for part in code_objects(code))
+    given = [*(getattr(plain, "__defaults__", None) or ()), *(getattr(plain, "__kwdefaults__", None) or {}).items()]
+    # Not of objects: their text may hold their address.
+    defaults = repr([one if isinstance(one, (int, float, str, bytes, tuple)) else type_name(one) for one in given])
+    parts = (part.co_code + repr((part.co_names, _constants(part))).encode() for part in code_objects(code))
+    return b"".join([type_name(function).encode(), defaults.encode(), *parts])
+
+
+def _constants(code: CodeType) -> list[str]:
+    """Numbers, text and the like that stand in the code itself; the same in every process."""
+    plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
+    return [repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one) for one in plain]
 
 
 def _origin(obj: object) -> str:

@@ -19,6 +19,7 @@ from hopsml.errors import ArgumentError
 VARIABLE = "HOPSML_SECRET_"  # + name: where a rerun finds a value
 _MARK = "hopsml secret"
 _BEFORE_LITERAL = re.compile(r"(\w+)['\"\]]*\s*(?::\s*[\w.\[\]| ]{1,24}=|[=:])\s*\w{0,2}['\"]$")
+_ASSIGNS = "assword"  # as of a connection's ``host=db password=...``; a text of a data set may have any other such word
 Value = str | bytes | int
 
 
@@ -116,6 +117,9 @@ class Keeper:
         if not has_known and (isinstance(value, bytes) or not _may_hold(text)):
             return None
         where = redact.spans(text, assignments=False)
+        if _ASSIGNS in text:
+            assigned = redact.spans(text)
+            where = [span for span in assigned if span in where or redact.is_telling(text[slice(*span)])]
         if where == [(0, len(text))]:
             return _MARK, "whole", self._name(self._known.get(text, "secret"), value)
         pieces: list[tuple[bool, str]] = []
@@ -139,6 +143,8 @@ class Keeper:
 
 def _may_hold(text: str) -> bool:
     """Whether a secret of a known shape may be in a text. It is asked of every string of a list, so it must be cheap."""
+    if _ASSIGNS in text:
+        return True
     if "://" in text:
         return "@" in text or "?" in text
     if len(text) < 16:

@@ -8,6 +8,7 @@ from typing import Any
 from hopsml import states
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
+from hopsml.experiment import last_records
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.call import duration
@@ -144,17 +145,18 @@ class SearchRun(Handle[SearchResult]):
     def _close(self, error: BaseException | None, result: SearchResult | None) -> BaseException | None:
         """The files, then the run that holds the executors; ``status.json`` is its last. An error that this meets."""
         run = self._session.executor.run
-        met: BaseException | None = None
-        try:
-            rows = self._session.rows()
-            url = urls.join(self.run_dir, TABLE)
-            if rows:
-                filesystem.for_url(url).write_bytes(url, table.parquet(rows))
-            self._finish(rows)
-        except Exception as problem:  # noqa: BLE001 the search has its result, but its directory is not complete
-            met = problem
+        rows = self._session.rows()
+        url = urls.join(self.run_dir, TABLE)
+        records: dict[str, Callable[[], object]] = {"the search's own records": lambda: self._finish(rows)}
+        if rows:
+            records[TABLE] = lambda: filesystem.for_url(url).write_bytes(url, table.parquet(rows))
+        unrecorded = last_records.write(records, _print, last_records.PATIENCE_S)
+        if result is not None:  # no store takes it from the caller
+            result.unrecorded = unrecorded
+        if unrecorded:
+            _print(f"search {self.run_id} has ended, but {last_records.words(unrecorded)}")
         self._session.writer.close()
-        error = error or met
+        met: BaseException | None = None
         if error is not None:
             run.fail(error)
         if isinstance(error, RunCancelled) or self._session.conclusion is None:
@@ -201,3 +203,7 @@ class SearchRun(Handle[SearchResult]):
             direction=self.state.direction,
             metric=self.state.metric,
         )
+
+
+def _print(text: str) -> None:
+    print(f"hopsml: {text}", flush=True)

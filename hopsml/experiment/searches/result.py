@@ -40,7 +40,8 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     """Outcome of a search; unpacks as the predecessor's: ``best_dir, best_config, best_outputs = result``.
 
     Attributes: ``best`` (BestTrial), ``reason`` (complete | deadline | budget), ``state``, ``counts`` (trials by how they
-    ended), ``seconds``, ``run_id``, ``run_dir``, ``logdir`` (URL of the trials' events), ``direction``, ``metric``.
+    ended), ``seconds``, ``run_id``, ``run_dir``, ``logdir`` (URL of the trials' events), ``direction``, ``metric``,
+    ``unrecorded`` (records that the store did not take, each with the reason).
     """
 
     best: BestTrial
@@ -56,11 +57,12 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     seconds: float
     direction: str
     metric: str
+    unrecorded: dict[str, str]
 
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
         """Facts are the other attributes."""
         self = super().__new__(cls, (best.run_dir, best.config, best.metrics))
-        self.best = best
+        self.best, self.unrecorded = best, {}
         for name, value in facts.items():
             setattr(self, name, value)
         return self

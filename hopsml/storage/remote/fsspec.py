@@ -93,6 +93,9 @@ class FsspecStore(RemoteStore):
             if self.status(target).is_dir or not overwrite:
                 raise FileExistsError(f"{target} exists already")
         self._fs.makedirs(urls.parent(target), exist_ok=True)
+        if _is_plain(source) and _is_plain(target):
+            self._fs.mv(source, target, recursive=is_dir)  # of many objects at a time, where the store can
+            return
         self._copy(source, target, is_dir)
         self._remove(source, is_dir)
 
@@ -103,11 +106,14 @@ class FsspecStore(RemoteStore):
             return False
         if is_dir and not recursive and self.list_dir(url):
             raise OSError(f"{url} is not empty")
-        self._remove(url, is_dir)
+        if _is_plain(url):
+            self._fs.rm(url, recursive=is_dir)
+        else:
+            self._remove(url, is_dir)
         return True
 
     def _copy(self, source: str, target: str, is_dir: bool) -> None:
-        """Name by name: fsspec's calls for several files take [, ] and * in names for wildcards."""
+        """Name by name; each name is taken as it is."""
         if not is_dir:
             self._fs.cp_file(source, target)
             return
@@ -135,6 +141,11 @@ class FsspecStore(RemoteStore):
         with self._fs.open(url, "rb") as file:
             while piece := file.read(CHUNK_BYTES):
                 yield piece
+
+
+def _is_plain(url: str) -> bool:
+    """Whether fsspec's calls for several files mean by this URL what it says, and take nothing in it for a wildcard."""
+    return not any(sign in url for sign in "*?[]")
 
 
 def _class_for(url: str) -> type[Any]:

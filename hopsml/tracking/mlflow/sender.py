@@ -323,12 +323,12 @@ def _listen(sender: Sender, parent: int) -> None:
     sender.receive({"do": "close", "within_s": CLOSE_S})
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 def _is_gone(directory: RunDir) -> bool:
     try:
         return not filesystem.exists(directory.run_json)
     except HopsmlError:  # the store does not answer
         return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

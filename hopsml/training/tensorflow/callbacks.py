@@ -225,5 +225,12 @@ class ReportCallback(FitHooks):
         context = current()
         if context is None or not context.is_chief:
             return
-        metrics = {name: float(value) for name, value in (logs or {}).items()}
-        context.send({"kind": "report", "step": int(self.model.optimizer.iterations.numpy()), "metrics": metrics})
+        step = int(self.model.optimizer.iterations.numpy())
+        context.send({"kind": "report", "step": step, "metrics": scalars(logs or {})})
+
+
+def scalars(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are one number. A metric may give one for each class: it stands in the history, and is not reported."""
+    import numpy as np
+
+    return {name: float(np.reshape(value, ())) for name, value in values.items() if np.size(value) == 1}

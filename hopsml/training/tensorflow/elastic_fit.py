@@ -62,8 +62,7 @@ class ElasticCallback(FitHooks):
         global _fits
         _fits += 1
         epochs = int((self.params or {}).get("epochs", 1))
-        strategy, seed = self.model.distribute_strategy, fit_feed.order_seed()
-        self._feed = fit_feed.of_fit(epochs, strategy, self._scaling, self._reference, seed)
+        self._feed = fit_feed.of_fit(self.model, epochs, self._scaling, self._reference, fit_feed.order_seed())
         self._feed.between = self._between
         if self._feed.fixed:
             collective.keep_out(self._feed.fixed)
@@ -204,9 +203,11 @@ class ElasticCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add the epoch's metrics to the history that is committed."""
         if self._state is not None and self._feed is not None:
+            import numpy as np  # the metrics of an epoch are its numbers, or arrays of them
+
             history = {name: list(values) for name, values in self._state.history.items()}
             for name, value in (logs or {}).items():
-                history.setdefault(name, []).append(float(value))
+                history.setdefault(name, []).append(np.asarray(value).tolist())
             self._state.history = history
 
     def on_train_end(self, logs: Logs = None) -> None:

@@ -26,6 +26,7 @@ from hopsml.training.tensorflow.groups import in_group
 from hopsml.training.tensorflow.input_pipelines import prompt
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
+_HANDING_ON = {"train_step", "unpack_x_y_sample_weight"}  # of super(), and of keras.utils
 _UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows
 _latest: weakref.ref[Any] | None = None
 
@@ -72,15 +73,15 @@ def _specification(epoch_iterator: Any) -> Any:
     return dataset.element_spec if known else None
 
 
-def of_fit(epochs: int, strategy: Any, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
-    """The feed of the ``fit`` that is about to begin, in the place of its epoch iterator.
+def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
+    """The feed of the ``fit`` of ``model`` that is about to begin, in the place of its epoch iterator.
 
     Raises ArgumentError for data whose order no two workers share, or that cannot be scaled.
     """
     epoch_iterator = _latest() if _latest is not None else None
     if epoch_iterator is None:
         raise ArgumentError("elastic training with fit() needs Keras 3 with the TensorFlow backend")
-    adapter = epoch_iterator.data_adapter
+    adapter, strategy = epoch_iterator.data_adapter, model.distribute_strategy
     options: dict[str, Any] = {"scaling": scaling, "reference_workers": reference_workers, "epochs": max(1, epochs)}
     if _is_of_arrays(adapter):
         if epoch_iterator.steps_per_epoch:
@@ -90,7 +91,9 @@ def of_fit(epochs: int, strategy: Any, scaling: Scaling, reference_workers: int,
             )
         shuffle = bool(adapter._shuffle)
         position = Sampler(adapter._num_samples, adapter._batch_size, seed, shuffle=shuffle, **options)
-        feed: Feed = ArrayFeed(position, adapter._inputs, strategy, epoch_iterator.steps_per_execution)
+        feed: Feed = ArrayFeed(
+            position, adapter._inputs, strategy, epoch_iterator.steps_per_execution, weighted=_takes_weights(model)
+        )
     else:
         if scaling != "constant":
             raise ArgumentError(
@@ -122,6 +125,7 @@ class Feed(ABC):
     def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
         self._strategy, self._together = strategy, current() is not None and in_group(strategy)
+        self._epochs_told = 0  # that a ``PyDataset`` knows of
         self.between: Callable[[], object] = lambda: (
             None
         )  # called between two batches, before the first one of an epoch too
@@ -154,6 +158,7 @@ class Feed(ABC):
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
         """The interface of Keras's epoch iterator: first and last batch of each call, and the iterator for it."""
         self.between()
+        self._tell_of_epochs(epoch_iterator.data_adapter)
         self.join()
         step = self._next_step()
         iterator = self.iterator(step)
@@ -167,6 +172,18 @@ class Feed(ABC):
             if self.join():  # members were lost, or have come
                 step = self._next_step()
                 iterator = self.iterator(step)
+
+    def _tell_of_epochs(self, adapter: Any) -> None:
+        """Tell a ``PyDataset`` of each epoch that has ended, as Keras does: those before this process began among them.
+
+        One that orders its samples anew then has the order of this epoch. That all workers have the same is its own matter.
+        """
+        told = getattr(adapter, "py_dataset", None)
+        while told is not None and self._epochs_told <= self.position.epoch:
+            if self._epochs_told:
+                told.on_epoch_end()
+            told.on_epoch_begin()
+            self._epochs_told += 1
 
     def alone(self) -> Any:
         """An iterator over the present epoch from its first batch on, of which nothing is counted: to prepare with."""
@@ -193,9 +210,12 @@ class Feed(ABC):
 class ArrayFeed(Feed):
     """Batches of arrays, or of whatever Keras slices like arrays."""
 
-    def __init__(self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int) -> None:
+    def __init__(
+        self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int, *, weighted: bool = True
+    ) -> None:
+        """``weighted``: where shares are uneven, the model's step is given sample weights."""
         super().__init__(position, strategy, steps_per_execution)
-        self._inputs = inputs
+        self._inputs, self._may_weight = inputs, weighted
         self._most_workers = 1
 
     def iterator(self, first: int) -> Any:
@@ -228,7 +248,7 @@ class ArrayFeed(Feed):
         weights = (lengths * count / np.maximum(whole, 1)).astype(np.float32)
         inputs = sliceable(self._inputs)
         sizes = [self.position.size, *map(len, batches)]
-        uneven = any(size % (local * workers) for size in sizes for workers in self._group_sizes())
+        uneven = self._may_weight and any(size % (local * workers) for size in sizes for workers in self._group_sizes())
 
         def gather(chosen: Any, weight: Any) -> Any:
             picked = rows(inputs, chosen)
@@ -255,7 +275,23 @@ def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
     if len(picked) == 3 and picked[2] is not None:
         return picked[0], picked[1], tree.map_structure(lambda one: one * tf.cast(weight, one.dtype), picked[2])
     each = tf.fill([tf.shape(chosen)[0]], weight)
-    return picked[0], picked[1], tree.map_structure(lambda _: each, picked[1])
+    # Of the target's rank: a loss may have a value for each position, and weights of one rank less are those of positions.
+    return (
+        picked[0],
+        picked[1],
+        tree.map_structure(lambda y: tf.reshape(each, [-1] + [1] * (len(y.shape) - 1)), picked[1]),
+    )
+
+
+def _takes_weights(model: Any) -> bool:
+    """Whether the training step of the model may be given sample weights: Keras's own, or one that hands on what it gets.
+
+    ``x, y = data`` could not take a third part. The mean of such a step is that of its share, as under TensorFlow's own.
+    """
+    step = getattr(type(model), "train_step", None)
+    code = getattr(step, "__code__", None)
+    is_own = getattr(step, "__module__", "").partition(".")[0] not in ("keras", "tf_keras")
+    return not is_own or (code is not None and not _HANDING_ON.isdisjoint(code.co_names))
 
 
 class DatasetFeed(Feed):

@@ -164,6 +164,13 @@ def _install_keras3(module: ModuleType) -> None:
             lambda: self._iterations.assign_sub(1),
         )
 
+    finalize = optimizer.finalize_variable_values
+
+    def finalize_variable_values(self: Any, var_list: Any) -> None:
+        finish_updates(self)  # what is held back belongs into the averages that the model gets now
+        finalize(self, var_list)
+
+    optimizer.finalize_variable_values = finalize_variable_values
     optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
     optimizer._clip_gradients = clip_gradients
     optimizer._backend_apply_gradients = apply_gradients

@@ -17,11 +17,13 @@ from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.report import ProgressSender, report
 from hopsml.training.tensorflow import optimizers
+from hopsml.training.tensorflow.callbacks import scalars
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.server_variables import make_again
 
 REPORT_S = 5.0
 _PROGRESS_S = 0.5
+_saved_by: dict[str, int] = {}  # run -> id of the loop of this process that has saved there last
 _ONLY_READ = ("ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd", "LookupTableFindV2")
 _OTHER_SERVER = (
     "remote workers have been restarted",
@@ -39,7 +41,8 @@ class ServerLoop:
             model.compile("adam", "mse")
         logs = hopsml.tensorflow.ServerLoop(model, dataset_fn, checkpoint_every=500).run(10_000)
 
-    Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints.
+    Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints. A second
+    loop of the same function goes on from the checkpoints of the first: ``run`` counts their steps together.
 
     Attributes: ``steps``: how many have been applied to the model, those before a restored checkpoint among them.
     ``recoveries``: how often a parameter server was lost. ``staleness``: how many updates of others came between the reading
@@ -84,7 +87,13 @@ class ServerLoop:
         self._newest_logs: dict[str, float] = {}
         self._strategy = model.distribute_strategy
         self._open()
-        if not self._restore():
+        found = self._restore()
+        if self._opened_at and _saved_by.get(_run_id(), id(self)) != id(self):
+            print(
+                f"hopsml: this ServerLoop goes on from step {self._opened_at}, which an earlier one of this function has "
+                "made: run(steps) counts those as well, so ask for more of them"
+            )
+        if not found:
             self._save(0)  # what a server that is lost early is restored from
 
     @property
@@ -167,7 +176,7 @@ class ServerLoop:
                 for _ in range(missing):
                     self._coordinator.schedule(self._step, args=(self._batches,))
                 self._follow(total, progress)
-        self._model.optimizer.iterations.assign(done)  # of a step that was made again, Keras counts both
+        self._iterations.assign(self._iterations_before + done)  # of a step that was made again, Keras counts both
         self._newest_logs = self._tell(total, progress)
         self._model.reset_metrics()  # each report from one checkpoint to the next is of the steps between them
         self._save(done)
@@ -193,7 +202,7 @@ class ServerLoop:
     def _logs(self) -> dict[str, float]:
         done, seen = (int(value) for value in self._counts.numpy())
         self.staleness = mean_passed(self._opened_at, done, seen)
-        metrics = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        metrics = scalars(self._model.get_metrics_result())
         return {**metrics, "steps": float(done), "staleness": self.staleness}
 
     # ---------------------------------------------------------------------------------------------- a server is lost
@@ -234,13 +243,22 @@ class ServerLoop:
         if self._checkpointer is not None:
             self._saved.assign(done)
             self._checkpointer.save(done, recoveries=self.recoveries)
+            _saved_by[_run_id()] = id(self)
 
     def _restore(self) -> bool:
         """Whether there was a checkpoint; the one of step 0 counts, by what is noted in it."""
         step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
         self._opened_at = int(self._saved.numpy())
         self._counts.assign([self._opened_at, 0])
+        optimizer = getattr(self._model.optimizer, "inner_optimizer", self._model.optimizer)
+        self._iterations = optimizer._iterations  # of one that accumulates, Keras's ``iterations`` are its updates
+        self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # of a model that was trained already
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
+
+
+def _run_id() -> str:
+    context = current()
+    return context.run_id if context is not None else ""
 
 
 def mean_passed(first: int, done: int, seen: int) -> float:

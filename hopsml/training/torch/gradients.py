@@ -155,7 +155,8 @@ class GradientAverage:
             return
         counted = [one for one in module.buffers() if one.is_floating_point() and one.numel()]
         if counted:
-            flat = torch.cat([one.detach().reshape(-1).float() for one in counted])
+            # Twice as wide as most: the mean is that of a sum, and a mask holds the least number that there is.
+            flat = torch.cat([one.detach().reshape(-1).double() for one in counted])
             self._reduce(flat, f"statistics of {type(module).__name__}")
             for one, part in zip(counted, flat.split([one.numel() for one in counted]), strict=True):
                 one.data.copy_(part.view(one.shape))

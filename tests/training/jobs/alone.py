@@ -34,7 +34,21 @@ def server_loop() -> dict[str, Any]:
 
     set_current(None)
     loop = hopsml.tensorflow.ServerLoop(small_model(hopsml.tensorflow.strategy()), sums, checkpoint_every=5)
-    return {"logs": loop.run(12)["steps"], "steps": loop.steps}
+    return {"logs": loop.run(12)["steps"], "steps": loop.steps, "of one that has trained": _after_other_training()}
+
+
+def _after_other_training() -> int:
+    """What the optimizer of a model that has trained before has counted after 8 more steps."""
+    import hopsml
+    from tests.training.server_workload import small_model, sums
+
+    strategy = hopsml.tensorflow.strategy()
+    model = small_model(strategy)
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(50_000)
+    hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=4).run(8)
+    return int(model.optimizer.iterations.numpy())
 
 
 def export_digits(given: str) -> None:

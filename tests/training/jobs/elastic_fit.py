@@ -230,6 +230,69 @@ def together(slots: str) -> dict[str, Any]:
     return {"weights": [float(value) for array in model.get_weights() for value in array.ravel()]}
 
 
+def shapes(slots: str) -> dict[str, Any]:
+    """Models whose loss has a value for each position, and with steps of their own."""
+    strategy = hopsml.tensorflow.strategy()
+    import keras
+    import numpy as np
+
+    _join(CommitPort(CommitSlots.create(Path(slots, str(current().rank))), -1, lambda *what: None))
+    random = np.random.default_rng(0)
+    words = random.integers(0, 9, (SAMPLES, 7))
+
+    class Own(keras.Sequential):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            import tensorflow as tf
+
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    found = {}
+    for kind in (keras.Sequential, Own):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = kind([keras.Input((7,)), keras.layers.Embedding(9, 4), keras.layers.Dense(9)])
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(1.0), loss)
+        before = [float(value) for array in model.get_weights() for value in array.ravel()]
+        model.fit(words, words, batch_size=BATCH, epochs=1, verbose=0, callbacks=hopsml.tensorflow.callbacks())
+        weights = [float(value) for array in model.get_weights() for value in array.ravel()]
+        found[kind.__name__] = {"weights": weights, "moved": before != weights}
+    return found
+
+
+def told(slots: str) -> dict[str, Any]:
+    """What a ``PyDataset`` is told of epochs, as often as by Keras itself."""
+    hopsml.tensorflow.strategy()
+    import keras
+    import numpy as np
+
+    _join(CommitPort(CommitSlots.create(Path(slots)), -1, lambda *what: None))
+    events: list[str] = []
+
+    class Data(keras.utils.PyDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            return np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
+
+        def on_epoch_begin(self) -> None:
+            events.append("begin")
+
+        def on_epoch_end(self) -> None:
+            events.append("end")
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(Data(), epochs=3, shuffle=False, verbose=0, callbacks=hopsml.tensorflow.callbacks())
+    return {"events": events}
+
+
 def linear(slots: str) -> dict[str, Any]:
     """The rate and the size of batches that a group of two has, where one was the reference."""
     strategy = hopsml.tensorflow.strategy()

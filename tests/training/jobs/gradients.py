@@ -41,7 +41,11 @@ def everything(parts: list[str], loops: list[str]) -> dict[str, Any]:
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
         "kinds": _kinds,
         "rounded": _rounded,
-        "fits": lambda: {**_fits("plain", "double", "accumulate"), "one_step": _one_step(*_rows())},
+        "fits": lambda: {
+            **_fits("plain", "double", "accumulate"),
+            "one_step": _one_step(*_rows()),
+            "averaged": _averaged(*_rows()),
+        },
         "fits_rest": lambda: _fits("accumulate_rest"),
         "digits": _digits,
         "tf_keras": lambda: _tf_keras("fp16", "double_accumulate"),
@@ -292,6 +296,20 @@ def _fits(*names: str) -> dict[str, Any]:
             "losses": history["loss"],
         }
     return found
+
+
+def _averaged(x: Any, y: Any) -> bool:
+    """Whether a model whose optimizer averages its weights ends with the averages, though a gradient was held back."""
+    import keras
+    import numpy as np
+
+    strategy = _strategy(**LOOPS["double"])
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(2, "softmax")])
+        model.compile(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9), "sparse_categorical_crossentropy")
+    model.fit(x, y, batch_size=16, epochs=1, verbose=0, shuffle=False)
+    averages = [variable.numpy() for variable in model.optimizer._model_variables_moving_average]
+    return all(np.array_equal(one, other) for one, other in zip(model.get_weights(), averages, strict=True))
 
 
 def _one_step(x: Any, y: Any) -> dict[str, Any]:

@@ -146,9 +146,8 @@ class SparkBackend:
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
                 slots = slots.withResources(profile)
-            # Attempts are counted from 0. The last one is not used: its loss would end the job with all other agents.
-            final = max(1, self._int("spark.task.maxFailures", 4) - 1)
-            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, final)).collect()
+            most = most_failures(self.context.master, self._conf.get)
+            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, most)).collect()
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
             # Ctrl-C cancels all jobs. A run that waits was begun after it, or it would be cancelled itself.
@@ -336,7 +335,21 @@ def application_attempt(context: Any) -> int:
     return int(attempt.get()) if attempt.isDefined() else 1
 
 
-def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
+def most_failures(master: str, setting: Callable[[str, str], str]) -> int:
+    """How often a task of Spark's may fail until Spark ends its job, and with it all other agents of the ask.
+
+    ``setting``: of a key and a default, as ``SparkConf.get``. Where Spark keeps away from machines after a failure it is 1:
+    there might be nowhere to start the agent again.
+    """
+    if setting("spark.excludeOnFailure.enabled", "false").lower() == "true":
+        return 1
+    local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?", master.strip())
+    if local:  # which pays no heed to the setting
+        return int(local[1] or 1)
+    return int(setting("spark.task.maxFailures", "4"))
+
+
+def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
     import msgspec
 
     data = msgspec.msgpack.encode(bootstrap)
@@ -353,7 +366,9 @@ def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int
         gpus = task.resources().get("gpu") if task and not bootstrap.bare else None
         # Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
-        is_final = task is not None and task.attemptNumber() >= final
+        # Counted from 0. The last one is not used: its loss would end the job with all other agents.
+        attempt = task.attemptNumber() if task is not None else 0
+        is_final = attempt >= max(1, most - 1)
         last_word = run_agent(
             decode_bootstrap(data),
             index,
@@ -361,9 +376,11 @@ def _agent_body(bootstrap: Bootstrap, final: int) -> Callable[[int, Iterator[int
             tuple(gpus.addresses) if gpus else (),
             task.taskAttemptId() if task else -1,
             is_final,
+            is_again=attempt > 0,
         )
         # Spark starts again what has failed, and nothing else: a slot whose agent was cut off must not stay empty.
-        if not is_final and not last_word.startswith((DISMISSED, NEVER_JOINED)):
+        was_lost = not last_word.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
+        if was_lost and attempt + 1 < most:
             raise RuntimeError(f"this agent of hopsml's was lost: {last_word}")
         yield last_word
 
