@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentTypeError
+from hopsml.experiment import applications
 from hopsml.search.space.space import parameters_of
 
 _Parameters = ParamSpec("_Parameters")
@@ -53,7 +54,9 @@ class Verb(Generic[_Parameters, _Options]):
 
         @functools.wraps(function)
         def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome:
-            return function(self.options(*positional, **named))
+            options = self.options(*positional, **named)
+            applications.prepare(getattr(options, "profile", None))  # before anything is read that the profile sets
+            return function(options)
 
         returned = inspect.signature(function).return_annotation
         vars(call)["__signature__"] = self._signature.replace(return_annotation=returned)

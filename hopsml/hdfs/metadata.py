@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat as modes
 from dataclasses import dataclass
 
@@ -55,10 +56,14 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
     found = status_or_none(url)
     if found is None:
         return False
-    user, local = settings.user_name(), urls.is_local(url)
-    if local and user == "root":
+    if not urls.is_local(url):
+        shift = 6 if found.owner == settings.user_name() else 0
+    elif os.geteuid() == 0:
         return True
-    shift = 6 if found.owner == user else 0
+    else:  # the kernel asks for no name that a variable holds
+        facts = os.stat(urls.split(url)[2])
+        in_group = facts.st_gid in (os.getegid(), *os.getgroups())
+        shift = 6 if facts.st_uid == os.geteuid() else 3 if in_group else 0
     bits = mode if 0 <= mode <= 7 else (permission(mode) >> shift) & 7
     return (found.permission >> shift) & bits == bits
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import json
 import posixpath
 import sys
 import tempfile
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from hopsml.errors import ArgumentError
 from hopsml.hdfs.paths import AnyPath, to_url
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
+
+_OF_PYTHON = ("time", "timeit", "capture", "prun")  # magic of a cell whose rest is Python all the same
 
 
 def log(string: Any) -> None:
@@ -56,5 +60,32 @@ def _notebook_code(url: str, content: bytes) -> bytes:
     except (ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"{url}: not a notebook of format 4 ({error!r})") from error
     code = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") == "code"]
-    lines = [line for cell in code for line in [*cell.split("\n"), ""]]
-    return "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!"))).encode()
+    return "\n".join(line for cell in code for line in [*_without_magic(cell), ""]).encode()
+
+
+def _without_magic(cell: str) -> list[str]:
+    """Its lines of Python. Only a line that begins a statement can be magic: ``% 3`` may be the rest of an expression."""
+    lines = cell.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith("%%") and first[2:].split(" ")[0] not in _OF_PYTHON:
+        return []  # a cell of another language
+    kept, statement = list[str](), list[str]()
+    for line in lines:
+        if not statement and line.lstrip().startswith(("%", "!")):
+            continue
+        statement.append(line)
+        if not _goes_on("\n".join(statement)):
+            kept, statement = [*kept, *statement], []
+    return kept + statement
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a statement goes on in the next line: within brackets, or a string, or behind a backslash."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+            pass
+    except tokenize.TokenError:
+        return True
+    except SyntaxError:  # an indentation that its beginning would explain
+        pass
+    return text.endswith("\\")

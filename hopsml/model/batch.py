@@ -23,6 +23,7 @@ from hopsml.model.description import LATEST, ModelDescription, Signature
 from hopsml.model.flavors import contract
 from hopsml.model.flavors.contract import LoadedModel
 from hopsml.model.version import CACHE, Version
+from hopsml.storage import trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +100,7 @@ class Inference:
     prefix: str
     batch_size: int | None
     cache: str  # folder for copies of models; "" for the usual one
+    trusted: frozenset[str] = frozenset()  # users whose models the driver believes
 
 
 def _work(
@@ -112,7 +114,14 @@ def _work(
     bindings = columns.bind(signature, schema, inputs)
     fields = columns.output_fields(signature, schema, prefix)
     return Inference(
-        version.url, version.description, tuple(bindings), tuple(fields), prefix, batch_size, os.environ.get(CACHE, "")
+        version.url,
+        version.description,
+        tuple(bindings),
+        tuple(fields),
+        prefix,
+        batch_size,
+        os.environ.get(CACHE, ""),
+        trust.trusted(),
     )
 
 
@@ -127,6 +136,7 @@ def _on_pandas(
         raise ArgumentError(
             f"the table's columns have no common type each: {error}; give numbers, texts, or arrays of one dimension"
         ) from error
+    table = _with_nans(table, df)
     work = _work(version, signature, table.schema, inputs, prefix, batch_size)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))
@@ -134,6 +144,19 @@ def _on_pandas(
     for field in work.fields:
         result[field.name] = whole.column(field.name).to_pandas().to_numpy()
     return result
+
+
+def _with_nans(table: Any, df: Any) -> Any:
+    """With what is no number in columns of numbers as it was: a model may know what to do with it, and Spark hands it on."""
+    import numpy as np
+    import pyarrow as pa
+
+    for place in range(df.shape[1]):
+        column = df.iloc[:, place]
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f" and table.column(place).null_count:
+            values = pa.array(column.to_numpy(), from_pandas=False)
+            table = table.set_column(place, table.schema.field(place), values)
+    return table
 
 
 def _on_spark(
@@ -216,7 +239,8 @@ def _loaded(work: Inference, cores: int) -> _Kept:
                 del _kept[next(iter(_kept))]
             if cores:
                 contract.limit_threads(work.description, cores)
-            model = contract.load(Version(work.url, work.description).local_files(work.cache or None), work.description)
+            files = Version(work.url, work.description).local_files(work.cache or None, work.trusted)
+            model = contract.load(files, work.description)
             row_bytes = sum(8 * prod(size or 1 for size in binding.spec.shape[1:]) for binding in work.bindings)
             _kept[key] = _Kept(model, BatchTuner(row_bytes, work.batch_size))
         return _kept[key]

@@ -196,7 +196,15 @@ def _tensor(column: Any, name: str, spec: TensorSpec) -> NDArray[Any]:
             sizes.append(int(least or 0))
         values = values.flatten()
     dtype = np.dtype(object) if spec.dtype == "str" else _dtype(spec.dtype)
-    array = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    array = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size:
+        limits, least, most = np.iinfo(dtype), int(array.min()), int(array.max())
+        if least < limits.min or most > limits.max:
+            raise ArgumentError(
+                f"the column {name!r} holds {most if most > limits.max else least}, and the model takes {_shown(spec)}, "
+                f"{limits.min} to {limits.max}"
+            )
+    array = array.astype(dtype, copy=False)
     found: NDArray[Any] = array.reshape(rows, *sizes)
     return found
 

@@ -20,6 +20,8 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store, limited_waiting
 
+_MOST_PASSED_OVER = 50  # numbers, each of which costs MLflow a few requests
+
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0
@@ -119,9 +121,13 @@ def _register(store: Store, version: Version) -> None:
     }
     run_id = _run_id(known.lineage.run_url)
     tags = {name: text for name, text in tags.items() if text}
-    # Numbers that were never complete, or were deleted, are passed over there, too, so that both count alike.
-    while int(made := store.register(version.name, version.url, run_id, tags, known.description)) < version.version:
-        store.delete_version(version.name, made)
+    # Numbers that were never complete, or were deleted, are passed over there, too, so that both count alike: but not those
+    # of years. It is known by its source and its tag all the same.
+    made = store.register(version.name, version.url, run_id, tags, known.description)
+    if 0 < version.version - int(made) <= _MOST_PASSED_OVER:
+        while int(made) < version.version:
+            store.delete_version(version.name, made)
+            made = store.register(version.name, version.url, run_id, tags, known.description)
 
 
 def _run_id(run_url: str) -> str:

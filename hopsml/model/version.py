@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from hopsml.storage.tree import download_tree
 CACHE = "HOPSML_MODEL_CACHE"
 _RUNS_CODE = {"sklearn", "torch_export"}  # artifacts with pickles in them: to load one is to run what its author wrote
 _CHUNK = 1 << 20
+_NAME_IN_CACHE = 100  # of the characters of a name, which may fill a folder's name alone; the digest tells them apart
+_ABANDONED_S = 86_400.0  # a copy that nobody has finished for so long nobody will
 
 
 class DamagedModel(StorageError):
@@ -85,22 +89,26 @@ class Version(Mapping[str, Any]):
         """URL of the directory with the model's files."""
         return urls.join(self.url, self.description.folder)
 
-    def local_files(self, cache_folder: str | os.PathLike[str] | None = None) -> Path:
+    def local_files(
+        self, cache_folder: str | os.PathLike[str] | None = None, trusted: Collection[str] = frozenset()
+    ) -> Path:
         """A local folder that holds the version's files, fetched once and checked against their digests.
 
         ``cache_folder``: where copies are kept, by content; it must be this user's alone. By default ``HOPSML_MODEL_CACHE``,
-        else a folder of this user's among the temporary ones. Several processes may fetch at once.
+        else a folder of this user's among the temporary ones. Several processes may fetch at once. ``trusted``: users whose
+        models are believed besides those of ``HOPSML_TRUSTED_OWNERS``, as the one who asked has it where he is.
 
         Raises:
             ModelNotFound: (LookupError) the version has been deleted meanwhile.
             DamagedModel: (StorageError) a file is not what was exported.
             ArgumentError: its files run code when they are loaded, and belong to somebody who is not trusted.
         """
-        self._check_owner()
+        self._check_owner(trusted)
         cache = _private(Path(cache_folder) if cache_folder is not None else _default_cache())
-        target = cache / f"{self.name}-{self.version}-{self.description.digest[:20]}"
+        target = cache / f"{self.name[:_NAME_IN_CACHE]}-{self.version}-{self.description.digest[:20]}"
         if _has_all(target, self.description):
             return target
+        _sweep(cache)
         fresh = Path(urls.temporary_sibling(str(target)))
         try:
             self._fetch(fresh)
@@ -116,6 +124,9 @@ class Version(Mapping[str, Any]):
                 raise
             if not _has_all(target, self.description):  # else another process was first
                 raise causes.from_os_error("write", str(target), error) from error
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
         return target
 
     def _fetch(self, fresh: Path) -> None:
@@ -135,11 +146,20 @@ class Version(Mapping[str, Any]):
                     self.files_url,
                 )
 
-    def _check_owner(self) -> None:
+    def _check_owner(self, trusted: Collection[str]) -> None:
         if not _RUNS_CODE & set(self.description.artifacts):
             return
         for place in (self.url, urls.join(self.url, MODEL_JSON)):
-            trust.check(for_url(place).status(place), "to load this model is to run code that is in it")
+            believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
+            trust.check(for_url(place).status(place), "to load this model is to run code that is in it", believed)
+
+
+def _sweep(cache: Path) -> None:
+    """Remove copies that were begun by processes that are dead."""
+    for left in cache.glob(".tmp-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def sha256(path: Path) -> str:

@@ -60,5 +60,11 @@ def sparkline(values: Sequence[float]) -> str:
     step = max(1.0, len(values) / CURVE)
     shown = [values[min(len(values) - 1, int((index + 1) * step) - 1)] for index in range(min(CURVE, len(values)))]
     low, high = min(shown), max(shown)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[int((value - low) * scale)] for value in shown)
+    return "".join(_BARS[_bar(value, low, high)] for value in shown)
+
+
+def _bar(value: float, low: float, high: float) -> int:
+    """Of halves: the whole difference may be infinite. Numbers next to 0 may have no difference that can be divided by."""
+    whole = high / 2 - low / 2
+    share = (value / 2 - low / 2) / whole if whole > 0 else 0.0
+    return int(min(max(share, 0.0), 1.0) * (len(_BARS) - 1))

@@ -167,7 +167,7 @@ class PlaceAgent:
         if known is None or known.description != one.description or not Path(known.files).is_dir():
             url = urls.join(self._settings.project, MODELS, one.description.name, str(one.description.version))
             version = Version(url, one.description)
-            files = await asyncio.to_thread(version.local_files, places.models_folder())
+            files = await asyncio.to_thread(version.local_files, places.models_folder(), self._settings.trusted)
             known = self._files[number] = ServedVersion(str(files), one.description)
         return known
 

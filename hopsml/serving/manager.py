@@ -116,7 +116,8 @@ def start(
         name: Of what is served, in URLs: ``/v1/models/NAME:predict``.
         version: As ``hopsml.model.find`` takes it: a number, "latest" (the default), "best", an alias.
         model: The model's name; the same as ``name`` by default.
-        host: The address to listen at; "127.0.0.1" by default: who is on another machine cannot connect.
+        host: The address to listen at; "127.0.0.1" by default: who is on another machine cannot connect. On a cluster it
+        is the driver's by default.
         port: 0, the default, for any that is free.
         replicas: Processes that answer, behind one address; 1 by default. Cores are shared out among them.
         log_requests: Whether inputs and outputs are written to ``Serving/NAME.requests`` of the project; False by
@@ -149,6 +150,11 @@ def start(
     cluster = submitter.checked_profile(definition.profile)
     if cluster is not None and (without_token or lifeline >= 0):
         raise ArgumentError(f"without_token and lifeline are for this machine, not for profile '{definition.profile}'")
+    if cluster is not None and host in starting.LOOPBACK:
+        raise ArgumentError(
+            f"host={host!r} with profile '{definition.profile}': the server runs on the machine of Spark's driver, and is "
+            "asked from others; leave host out for the driver's address, or name one of that machine's"
+        )
     checked = starting.checked_token(token, without_token, definition.host)
     with starting.alone(name, settings.project_url()):  # before anything is fetched
         pass

@@ -22,7 +22,9 @@ class ServedVersion(msgspec.Struct, frozen=True):
 
 
 class ServingSettings(msgspec.Struct, frozen=True):
-    """What a serving was started with; ``settings.json`` of its folder. ``project``: the URL of its project."""
+    """What a serving was started with; ``settings.json`` of its folder. ``project``: the URL of its project. ``trusted``:
+    users whose models whoever started it believes.
+    """
 
     name: str
     project: str
@@ -34,6 +36,7 @@ class ServingSettings(msgspec.Struct, frozen=True):
     limits: ServingLimits
     route: Route
     versions: dict[int, ServedVersion]
+    trusted: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------------------------------ to a replica

@@ -23,7 +23,7 @@ from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
 from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
-from hopsml.storage import python_child
+from hopsml.storage import python_child, trust
 
 _NEEDS = ("uvicorn", "httptools", "orjson")
 LAST_LINES = 2000  # characters of a log in an error
@@ -136,6 +136,7 @@ def chosen_settings(
         definition.limits,
         route,
         versions,
+        tuple(sorted(trust.trusted())),
     )
 
 

@@ -35,12 +35,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "powersgd": {"compression": "powersgd"},
     "adasum": {"reduction": "adasum"},
 }
-ALWAYS = ("16 bits, double-buffered, accumulated",)
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.variant]) for name in SETTINGS]
-)
+@pytest.mark.variant  # of one loss, in tests/cluster/test_mending.py
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_three_losses_in_one_epoch(settings: str, store: Path, tmp_path: Path, played: int) -> None:
     lot = random.Random(f"{settings} {played}")
     victims, batches = lot.sample(range(1, WORKERS), 3), sorted(lot.sample(range(EPOCH + 1, 2 * EPOCH - 1), 3))

@@ -197,9 +197,9 @@ def test_code_without_source() -> None:
 
 def test_code_without_source_differs_where_a_number_does() -> None:
     space: dict[str, Any] = {}
-    exec("def a(x=1):\n  return 0.1\ndef b(x=1):\n  return 0.2\ndef c(x=2):\n  return 0.1\n", space)
-    exec("class D:\n  def __call__(self): return 1\nclass E:\n  def __call__(self): return 2\n", space)
-    functions = [space["a"], space["b"], space["c"], space["D"](), space["E"]()]
+    exec("def tenth(x=1):\n  return 0.1\ndef fifth(x=1):\n  return 0.2\ndef of_two(x=2):\n  return 0.1\n", space)
+    exec("class One:\n  def __call__(self): return 1\nclass Two:\n  def __call__(self): return 2\n", space)
+    functions = [space["tenth"], space["fifth"], space["of_two"], space["One"](), space["Two"]()]
     assert len({capture(function).code_sha256 for function in functions}) == 5
 
 

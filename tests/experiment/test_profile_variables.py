@@ -11,6 +11,7 @@ import pytest
 from hopsml import experiment, settings
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications
+from hopsml.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.local
 
@@ -42,6 +43,24 @@ def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MY_NAME", "own")
     result = experiment.launch(os.getpid, progress=False, profile="mine")
     assert result.run_dir.startswith(f"file://{conf / 'own'}/") and os.environ["MY_NAME"] == "own"
+
+
+def test_what_a_verb_asks_first_is_as_the_profile_says(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the first call in a process, before there is an application."""
+    for name in ("HOPSML_DRAIN_S", "HOPSML_SEED"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with (conf / "conf" / "mine.yaml").open("a") as file:
+        file.write('\n  HOPSML_DRAIN_S: "7"\n  HOPSML_SEED: "5"\n')
+    asked = {"progress": False, "profile": "mine"}
+    first = experiment.distributed(os.getpid, min_workers=1, max_workers=1, **asked)
+    assert RunDir(first.run_dir).read_run()["spec"]["group"]["drain_s"] == 7.0
+    experiment.shutdown()
+    applications._profiles_variables.clear()
+    for name in ("HOPSML_DRAIN_S", "HOPSML_SEED", "HOPSML_PROJECT_URL", "MY_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    found = experiment.search(lambda x: x, {"x": ("DISCRETE", [1, 2])}, searcher="random", num_trials=1, **asked)
+    assert RunDir(found.run_dir).read_run()["spec"]["seed"] == 5
 
 
 def test_a_misspelt_profile_is_refused_in_a_session_that_is_there(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

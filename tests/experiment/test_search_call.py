@@ -66,3 +66,8 @@ assert "tqdm.notebook" in sys.modules  # which is looked at in notebooks alone
 def test_in_a_notebook_nobody_is_told_of_progress_bars_that_nobody_uses() -> None:
     ended = subprocess.run([sys.executable, "-c", _IN_A_NOTEBOOK], capture_output=True, text=True, check=False)
     assert ended.returncode == 0 and "TqdmWarning" not in ended.stderr, ended.stderr
+
+
+def test_that_trials_of_several_workers_have_no_lanes_to_echo_into_is_said() -> None:
+    assert any("echo has no effect" in note for note in checked(lambda lr: lr, echo=True, workers_per_trial=2).notes)
+    assert checked(lambda lr: lr, echo=True).notes == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -10,17 +12,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import BaseEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from hopsml import model
 from hopsml.errors import ArgumentError, ArgumentTypeError, ModelNotFound
-from hopsml.model import batch
+from hopsml.model import batch, columns
+from hopsml.model import version as versions
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
+from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.fast
 
@@ -145,3 +152,74 @@ def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: py
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
     with pytest.raises(ArgumentError, match="to load this model is to run code that is in it"):
         model.find("lr").local_files()
+
+
+def test_whom_the_driver_trusts_is_trusted_where_the_model_is_loaded(
+    estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On executors nobody has set the variable."""
+    from hopsml.storage import trust
+
+    version = model.find("lr")
+    owner = for_url(version.url).status(version.url).owner
+    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    monkeypatch.setenv("HOPSML_TRUSTED_OWNERS", owner)
+    schema = pa.schema([("X", pa.list_(pa.float64(), 4))])
+    signature = version.description.signature
+    assert signature is not None
+    work = batch._work(version, signature, schema, None, "", None)
+    monkeypatch.delenv("HOPSML_TRUSTED_OWNERS")
+    monkeypatch.setattr(batch, "_kept", {})
+    assert batch._loaded(pickle.loads(pickle.dumps(work)), 0).model is not None
+    with pytest.raises(ArgumentError, match="belongs to"):
+        version.local_files()
+
+
+def test_a_copy_that_was_broken_off_is_put_away_and_a_long_name_is_a_name(
+    estimator: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(url: str, folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise KeyboardInterrupt
+
+    cache = tmp_path / "cache"
+    with monkeypatch.context() as patched:
+        patched.setattr(versions, "download_tree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.find("lr").local_files(cache)
+    assert list(cache.iterdir()) == []
+    left = cache / ".tmp-dead"
+    left.mkdir()
+    os.utime(left, (1.0, 1.0))
+    assert model.export(estimator, "m" * 240) is not None
+    assert model.find("m" * 240).local_files(cache).is_dir() and not left.exists()
+
+
+def test_whole_numbers_that_the_model_cannot_hold_are_refused() -> None:
+    bindings = columns.bind(Signature({"x": TensorSpec("uint8", (None,))}, {}), pa.schema([("x", pa.int64())]), None)
+    for value in (300, -1):
+        with pytest.raises(ArgumentError, match=f"'x' holds {value}, and the model takes .*0 to 255"):
+            columns.tensors(bindings, pa.record_batch({"x": [7, value]}))
+    assert columns.tensors(bindings, pa.record_batch({"x": [7, 255]}))["x"].tolist() == [7, 255]
+
+
+def test_what_is_no_number_reaches_a_model_that_knows_what_to_do_with_it(project: str) -> None:
+    rows = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 3.0]})
+    filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(rows, [1.0, 2.0, 3.0])
+    model.export(filled, "filled")
+    np.testing.assert_allclose(model.predict(rows, "filled")["predict"], filled.predict(rows))
+
+
+@pytest.mark.parametrize("rows", [2, 20])
+def test_of_several_targets_each_row_has_its_own_probabilities(project: str, rows: int) -> None:
+    drawn = np.random.default_rng(0)
+    x, y = drawn.normal(size=(20, 3)), drawn.integers(0, 2, (20, 2))
+    made = DecisionTreeClassifier(max_depth=2).fit(x, y)
+    model.export(made, "several", example=x[:2])
+    found = model.predict(pd.DataFrame({"X": list(x[:rows])}), "several")["predict_proba"]
+    wanted = np.stack(made.predict_proba(x[:rows]), axis=1)
+    np.testing.assert_allclose(np.array([[list(one) for one in row] for row in found]), wanted)
+    uneven = DecisionTreeClassifier().fit(x, np.stack([y[:, 0], np.arange(20) % 3], axis=1))
+    model.export(uneven, "uneven", example=x[:2])
+    signature = model.find("uneven").description.signature
+    assert signature is not None and list(signature.outputs) == ["predict"]

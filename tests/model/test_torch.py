@@ -49,6 +49,12 @@ scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 1)))
 assert set(model.export(scripted, "scripted", example=rows[:2]).description.artifacts) == {"torchscript"}
 assert model.predict(pd.DataFrame({"pixels": list(rows[:3])}), "scripted")["output_0"].map(len).tolist() == [1, 1, 1]
 
+halves = torch.nn.Linear(4, 1).bfloat16()
+model.export(halves, "halves", example=np.zeros((2, 4)))
+found = model.predict(pd.DataFrame({"input": list(rows[:3])}), "halves")["output_0"]
+wanted = halves(torch.from_numpy(rows[:3]).bfloat16()).float().detach().numpy()
+np.testing.assert_allclose(np.stack(list(found)), wanted, rtol=0.02, atol=0.01)
+
 linear = torch.nn.Linear(4, 1)
 for given in ([[0.0] * 4], np.zeros((2, 4)), [torch.zeros(1, 4)], (np.zeros((1, 4)),)):  # doubles, of a model of floats
     version = model.export(linear, "doubles", example=given, metrics={"loss": linear.bias.sum()})
@@ -73,7 +79,7 @@ for given, words in (
         assert words in str(error), error
     else:
         raise AssertionError(words)
-assert model.models() == ["doubles", "scripted", "two"]
+assert model.models() == ["doubles", "halves", "scripted", "two"]
 print("as it should be")
 """
 

@@ -211,3 +211,16 @@ def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
         assert set(re.findall(r"font-size:(\w+)", page)) <= {"15px", "13px", "12px"}
         for found in re.findall(r"(?:margin|padding|gap)[a-z-]*:([^;\"]+)", page):
             assert set(found.split()) <= {"0", "auto", "2px", *style.GAP}, found
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([0.0, 1.0], "▁█"),
+        ([0.0, 1e-310], "▁█"),
+        ([1.7e308, -1.7e308], "█▁"),
+        ([2.0, 2.0, float("nan")], "▁▁"),
+    ],
+)
+def test_a_line_of_bars_is_drawn_of_any_numbers(values: list[float], bars: str) -> None:
+    assert text.sparkline(values) == bars

@@ -110,6 +110,9 @@ def test_what_a_cluster_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(ArgumentError, match="deploy_mode cluster, which only YARN has"):
         submitter.checked_profile("alone")
     assert submitter.checked_profile("local") is None
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    with pytest.raises(ArgumentError, match=r"host='127\.0\.0\.1' with profile 'local-cluster': .* leave host out"):
+        serving.start("digits", host="127.0.0.1", profile="local-cluster")
 
 
 @pytest.mark.fast

@@ -224,12 +224,21 @@ def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.Mon
     hdfs.chmod("f", 640)
     with pytest.raises(ArgumentError, match="mode=789"):
         hdfs.chmod("f", 789)
-    monkeypatch.setenv("HADOOP_USER_NAME", found.st_uid if found.st_uid != "root" else "stranger")
-    owner = found.st_uid != "root"
-    assert hdfs.access("f", os.R_OK) is owner
-    assert hdfs.access("f", 600) is True or owner
-    assert hdfs.access("f", 777) is False
+    facts = os.stat(tmp_path / "f")
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")  # a local disk does not know that name
+    for name, user, groups, allowed in (
+        ("others", facts.st_uid + 1, [], ""),
+        ("group", facts.st_uid + 1, [facts.st_gid], "r"),
+        *([("owner", facts.st_uid, [], "rw")] if facts.st_uid else [("root", 0, [], "rwx")]),
+    ):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        monkeypatch.setattr(os, "getegid", lambda: facts.st_gid + 1)
+        monkeypatch.setattr(os, "getgroups", lambda groups=groups: groups)
+        asked = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
+        assert "".join(sign for sign, bit in asked.items() if hdfs.access("f", bit)) == allowed, name
     assert hdfs.access("none", 0) is False
+    monkeypatch.undo()
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     hdfs.chown("f", "", "")
     assert hdfs.capacity() > 1 << 20
 
@@ -273,10 +282,13 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
         {"cell_type": "markdown", "source": ["# text"]},
         {"cell_type": "code", "source": ["%matplotlib inline\n", "def double(x):\n", "    return 2 * x"]},
         {"cell_type": "code", "source": "!pip list\nVALUE = double(21)"},
+        {"cell_type": "code", "source": "%%bash\necho no Python"},
+        {"cell_type": "code", "source": '%%time\nREST = (\n    44\n    % 42\n)\nTEXT = """a\n% b\n"""\n'},
     ]
     hdfs.dump(json.dumps({"cells": cells}), f"Resources/{stem}_nb.ipynb")
     other = hdfs.add_module(f"Resources/{stem}_nb.ipynb")
-    assert importlib.import_module(f"{stem}_nb").VALUE == 42
+    made = importlib.import_module(f"{stem}_nb")
+    assert (made.VALUE, made.REST, made.TEXT) == (42, 2, "a\n% b\n")
     del sys.modules[stem], sys.modules[f"{stem}_nb"]
     assert Path(local).parent == Path(other).parent
     modules._module_folder().cleanup()  # as at the end of the process

@@ -227,3 +227,9 @@ def test_the_batches_that_are_left_are_counted(
         sampler.next_batch()
         left += 1
     assert expected == left and sampler.batches_left == 0
+
+
+def test_a_seed_of_numpys_is_a_number_that_a_commit_can_hold() -> None:
+    assert type(Sampler(10, 2, seed=np.int64(3)).position()["seed"]) is int
+    with pytest.raises(ArgumentTypeError, match="seed=None is a NoneType"):
+        Sampler(10, 2, seed=None)  # type: ignore[arg-type]

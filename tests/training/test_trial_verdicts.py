@@ -121,3 +121,13 @@ def test_the_lane_passes_an_answer_on_to_the_trial_that_runs() -> None:
     queue.told(later, 0.0)
     assert queue.told(GoOn(7, 1, 3), 1.0) == [Give(GoOn(7, 1, 3))]
     assert queue.told(GoOn(8, 0, 3), 1.0) == queue.told(GoOn(7, 0, 3), 1.0) == []
+
+
+def test_the_newest_report_is_the_last_of_the_history_however_many_there_were(
+    lane: LaneEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_reports, "MOST_HISTORY", 3)
+    reporter = Reporter(run_trial(judged=False), lane.channel)
+    for value in range(6):
+        reporter.broadcast(float(value))
+    assert reporter.history == [(0, 0.0), (1, 1.0), (5, 5.0)]

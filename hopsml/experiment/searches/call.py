@@ -83,6 +83,8 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
     notes = without_budget(searcher, function)
+    if options.echo and size_of(options.workers_per_trial) is not None:
+        notes += ("echo has no effect with workers_per_trial: what a trial's workers print is in its logs",)
     trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:

@@ -60,6 +60,7 @@ def _from_torch(model: Any, example: Any) -> Any:
     import onnxscript  # noqa: F401  what torch.onnx needs, and says in many words when it is missing
     import torch
 
+    model = torch_flavor.on_cpu(model)
     given = torch_flavor.named(model, example)
     rows = torch.export.Dim("rows", min=1)
     with torch_flavor.evaluating(model), torch.no_grad(), torch_flavor.triton_left_out():

@@ -97,17 +97,28 @@ class _Estimator:
         self._model, self.signature = model, description.signature
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return _outputs(self._model, inputs[INPUT], self.signature.outputs)
+        import numpy as np
+
+        found = _outputs(self._model, inputs[INPUT], self.signature.outputs)
+        return {name: np.asarray(array) for name, array in found.items()}
 
 
-def _outputs(model: Any, rows: Any, wanted: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def _outputs(model: Any, rows: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     if (names := getattr(model, "feature_names_in_", None)) is not None:  # it warns of rows without names
         import pandas as pd
 
         rows = pd.DataFrame(rows, columns=names, copy=False)
-    return {name: np.asarray(getattr(model, name)(rows)) for name in wanted}
+    found = {name: getattr(model, name)(rows) for name in wanted}
+    # Of several targets the probabilities are a list, of each target's.
+    return {
+        name: np.stack(one, axis=1) if isinstance(one, list) and _alike(one) else one for name, one in found.items()
+    }
+
+
+def _alike(parts: list[Any]) -> bool:
+    return all(getattr(part, "ndim", 0) > 0 for part in parts) and len({part.shape for part in parts}) == 1
 
 
 def _signature(model: Any, example: Any) -> Signature | None:
@@ -122,7 +133,11 @@ def _signature(model: Any, example: Any) -> Signature | None:
     if rows.dtype.kind not in "biuf" or not wanted:
         return None
     try:
-        found = _outputs(model, rows, wanted)
+        # Probabilities of targets with different numbers of classes make no table.
+        found = {
+            name: one for name, one in _outputs(model, rows, wanted).items() if name == "predict" or _is_array(one)
+        }
+        found = {name: np.asarray(one) for name, one in found.items()}
     except Exception as error:
         if example is None:
             return None  # such as a pipeline that takes text
@@ -130,6 +145,10 @@ def _signature(model: Any, example: Any) -> Signature | None:
     dtype = "float64" if example is None else str(rows.dtype)
     taken = TensorSpec(dtype, (None, *rows.shape[1:]), tuple(map(str, getattr(model, "feature_names_in_", ()))))
     return Signature({INPUT: taken}, {name: _spec(value) for name, value in found.items()})
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, list) or all(not hasattr(part, "shape") for part in value)
 
 
 def _spec(array: NDArray[Any]) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         raise ArgumentError(
             f"a {type(whole).__name__} does not tell what it takes: export(..., example=), with a row or more of its inputs"
         )
+    whole = on_cpu(whole)
     given = named(whole, example)
     with evaluating(whole), torch.no_grad():
         found = called(whole, given)
@@ -49,6 +51,12 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         {name: _spec(tensor) for name, tensor in given.items()}, {name: _spec(found[name]) for name in found}
     )
     return SavedModel(artifacts, signature, version_of("torch", "numpy"))
+
+
+def on_cpu(model: Any) -> Any:
+    """The model, or a copy of it where it is on another device: it is to be loaded where there may be none such."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return model if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(model).cpu()
 
 
 def limit_threads(count: int) -> None:
@@ -71,7 +79,9 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
     if file := description.artifacts.get("torch_export"):
         with triton_left_out():
             return _Module(torch.export.load(folder / file).module(), description.signature)
-    return _Module(torch.jit.load(str(folder / description.artifacts["torchscript"])).eval(), description.signature)
+    return _Module(
+        torch.jit.load(str(folder / description.artifacts["torchscript"]), "cpu").eval(), description.signature
+    )
 
 
 class _Module:
@@ -79,12 +89,23 @@ class _Module:
         self._module, self.signature = module, signature
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        import numpy as np
         import torch
 
-        given = [torch.from_numpy(np.require(inputs[name], requirements=["C", "W"])) for name in self.signature.inputs]
+        given = [_of_array(inputs[name]) for name in self.signature.inputs]
         with torch.inference_mode():
-            return {name: tensor.numpy() for name, tensor in by_name(self._module(*given)).items()}
+            found = by_name(self._module(*given))
+            return {name: (one.float() if one.dtype is torch.bfloat16 else one).numpy() for name, one in found.items()}
+
+
+def _of_array(array: NDArray[Any]) -> Any:
+    """NumPy's bfloat16 is not its own, and PyTorch takes its bits alone."""
+    import numpy as np
+    import torch
+
+    writable = np.require(array, requirements=["C", "W"])
+    if writable.dtype.name == "bfloat16":
+        return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(writable)
 
 
 def named(model: Any, example: Any) -> dict[str, Any]:
@@ -120,7 +141,7 @@ def _tensor(model: Any, value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return value
+        return value.detach().cpu()
     made = torch.as_tensor(np.asarray(value))
     kinds = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
     return made.to(kinds[0]) if kinds and made.is_floating_point() else made

@@ -7,6 +7,7 @@ sample where the last one stopped.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,6 +71,10 @@ class Sampler:
                 f"drop_last=True with n_samples={n_samples} and global_batch_size={global_batch_size} leaves no batch "
                 "at all; keep the last one, or make batches smaller"
             )
+        try:
+            seed = operator.index(seed)  # of NumPy's too, which a commit could not hold
+        except TypeError:
+            raise ArgumentTypeError(f"seed={seed!r} is a {type(seed).__name__}; it must be a whole number") from None
         self.n_samples, self.global_batch_size, self.seed = n_samples, global_batch_size, seed
         self.epochs, self.shuffle, self.drop_last = epochs, shuffle, drop_last
         if isinstance(ramp_epochs, bool) or not isinstance(ramp_epochs, (int, float)) or not 0 <= ramp_epochs < 1e6:

@@ -63,7 +63,9 @@ class Reporter:
             number = self._step(step, searched)
             if searched is not None:
                 value = as_number(metrics[searched])
-                if value is not None and len(self.history) < MOST_HISTORY:
+                if value is not None:
+                    if len(self.history) >= MOST_HISTORY:
+                        self.history.pop()  # the last one is the newest, whatever is left out: it is the trial's result
                     self.history.append((number, value))
             if number > self._trial.done_step:  # else an earlier part of this trial has reported it
                 self._send(number, metrics, searched)
