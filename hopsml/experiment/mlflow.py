@@ -44,7 +44,9 @@ def follow(
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
         run.observe(immediate(lambda change: _pass_on(followed, change)))
-        followed.lost = bool(run.state.members)  # who was at work before anybody observed may have reported
+        # Who was at work before anybody observed may have reported. Of an evaluator the few reports are read from its folder
+        # in any case: the last one has been seen to be missing, where it ended right behind it.
+        followed.lost = bool(run.state.members) or bool((record.get("spec") or {}).get("evaluation"))
         run.add_done_callback(lambda future: followed.end())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it
         _note(run, f"MLflow is not told of this run: {type(error).__name__}: {error}")
