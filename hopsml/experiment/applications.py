@@ -34,6 +34,7 @@ from hopsml.tracking.mlflow.link import LINK
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
+_HEARS_EXECUTORS = "org.apache.spark.network.server.TransportRequestHandler"  # a logger of Spark's
 _INTERRUPTED_START_S = 10.0  # that a start of Spark which nobody wants any more gets to come to its end
 
 
@@ -327,9 +328,17 @@ def _stop(context: Any) -> None:
     """
     if context._jsc is None:
         return
+    _ignore_late_messages(context)
     if _failed:
         context._jsc.sc().stop(1)
     context.stop()
+
+
+def _ignore_late_messages(context: Any) -> None:
+    """What an executor still says to a scheduler that has stopped is no error, but Spark logs a page for each."""
+    with contextlib.suppress(Exception):  # a JVM that has gone has nothing to log, and one may log by other means
+        log4j = context._jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(_HEARS_EXECUTORS, log4j.Level.OFF)
 
 
 def _note_failures() -> None:

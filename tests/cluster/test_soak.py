@@ -135,7 +135,7 @@ class Usage:
             and len(self.without_pool()) <= len(other.without_pool())
             and self.threads.count(POOL) <= MOST_IN_POOL
             and self.processes <= other.processes
-            and self.agents_descriptors <= other.agents_descriptors + 8
+            and self.agents_descriptors <= other.agents_descriptors + 16
         )
 
 

@@ -26,7 +26,7 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import commit_format, commit_writer
+from hopsml.training.elastic import commit_format, commit_writer, elastic_state
 from hopsml.training.elastic.commit_format import Snapshot
 
 pytestmark = pytest.mark.fast
@@ -394,6 +394,64 @@ def test_a_state_goes_on_from_the_commit_of_the_last_worker(worker: Any, slots: 
     assert (successor.total, successor.batches) == (4, 5) and not successor.table.any()
     reference = hopsml.elastic.Sampler(20, 2, seed=1)
     assert [list(reference.next_batch()) for _ in range(5)][-1] == list(first)
+
+
+def in_three_loops(state: Any, until: int | None = None) -> list[list[int]]:
+    """The batches of each loop; between two of them the function sets a value, as it does the first time."""
+    given = list[list[int]]()
+    for loop in range(3):
+        state.trained, given = [], [*given, []]
+        for batch in state.resume(hopsml.elastic.Sampler(6, 2, seed=loop)):
+            given[-1].append(int(batch[0]))
+            state.trained = [*state.trained, int(batch[0])]
+            state.commit(every=1)
+            if state.batches == until:
+                state._writer.wait()
+                return given
+    return given
+
+
+@pytest.mark.parametrize("done", [1, 2, 3, 4, 5, 8, 9])
+def test_a_function_of_several_loops_goes_on_in_the_one_that_was_under_way(worker: Any, done: int) -> None:
+    worker()
+    without_a_loss = in_three_loops(hopsml.elastic.State(trained=[]))
+    announced = worker()
+    before = in_three_loops(hopsml.elastic.State(trained=[]), until=done)
+    worker(newest=announced[-1][2])
+    state = hopsml.elastic.State(trained=[])
+    after = in_three_loops(state)
+    before += [[]] * (3 - len(before))
+    assert [one + other for one, other in zip(before, after, strict=True)] == without_a_loss
+    assert (state.trained, state.batches) == (without_a_loss[-1], 9)
+
+
+def test_a_second_state_is_refused_before_it_writes_over_the_first(worker: Any) -> None:
+    worker()
+    count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
+    with pytest.raises(ArgumentError, match=r"another State before, with total; .*loop over its resume\(\.\.\.\)"):
+        next(iter(hopsml.elastic.State(other=0).resume(hopsml.elastic.Sampler(4, 2))))
+
+
+@pytest.mark.parametrize("others", [1, 2, 3])
+def test_a_newcomer_finds_the_loop_in_which_the_others_are(
+    worker: Any, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """It begins in the second; they have just ended the first, or are amid the second or the third."""
+    worker()
+    theirs = hopsml.elastic.State(trained=[])
+    done = {1: 3, 2: 4, 3: 8}[others]
+    in_three_loops(theirs, until=done)
+    given = elastic_state.Given(theirs._snapshot(), ())
+    announced = worker()
+    in_three_loops(hopsml.elastic.State(trained=[]), until=4)
+    worker(newest=announced[-1][2])
+    newcomer = hopsml.elastic.State(trained=[])
+    meetings = [given]
+    monkeypatch.setattr(elastic_state.State, "_meet", lambda state: meetings.pop() if meetings else None)
+    after = in_three_loops(newcomer)
+    alone = after[1].pop(0)  # the batch by itself
+    assert newcomer.batches == 9 and alone in range(6)
+    assert [len(loop) for loop in after] == [0, {1: 3, 2: 2, 3: 0}[others], {1: 3, 2: 3, 3: 1}[others]]
 
 
 def test_the_state_after_the_last_batch_is_committed_in_any_case(worker: Any) -> None:

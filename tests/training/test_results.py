@@ -73,6 +73,16 @@ def test_an_export_predicts_and_a_checkpoint_of_others_is_refused(
     assert "lacks variables of what is to be restored" in result["error"]
 
 
+def test_a_model_with_optimizers_of_its_own_is_saved_and_goes_on_with_all_of_them(tmp_path: Path) -> None:
+    run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=2)
+    steps = [one.step for one in complete_checkpoints(tmp_path / "a" / "checkpoints")]
+    (longer,) = run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=3)
+    (whole,) = run_group("results:fit_two_optimizers", tmp_path / "b", workers=1, epochs=3)
+    assert steps == [2, 4, 6] and longer["begun"] == [2] and whole["begun"] == [0, 1, 2]
+    assert longer["counts"] == whole["counts"] == [9, 9]
+    assert longer["weights"] == whole["weights"]
+
+
 def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoint_is(tmp_path: Path) -> None:
     first, second = run_group("results:fit_with_callbacks", tmp_path / "a", epochs=5, every=2, stop_at=4)
     assert (first["begun"], first["iterations"]) == ([0, 1], 4)

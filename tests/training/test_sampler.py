@@ -155,6 +155,18 @@ def test_the_last_batch_can_be_left_out() -> None:
     assert Sampler(4, 4, drop_last=True).batches_left == 1  # one that is whole
 
 
+def test_a_group_that_has_grown_leaves_out_what_is_too_little_for_it() -> None:
+    sampler = Sampler(10, 2, epochs=2, drop_last=True, scaling="linear")
+    lengths = []
+    while not sampler.is_exhausted:
+        lengths.append(len(sampler.next_global_batch()))
+        sampler.join(0, 4 if sampler.epoch == 0 and sampler.offset == 4 else sampler.world_size)
+        if sampler.epoch == 1:
+            assert sampler.world_size == 4
+    assert lengths == [2, 2, 8]  # of the six that are left none is trained on
+    assert Sampler(10, 2, drop_last=True, scaling="linear").batches_left == 5
+
+
 def test_a_smaller_last_batch_counts_as_a_batch() -> None:
     sampler = Sampler(10, 4, epochs=2)
     left = [sampler.batches_left]

@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hopsml.cluster.worker.context import CommitPort
     from hopsml.training.elastic.sampler import Sampler
 
 _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
-    *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at"),
+    *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at", "_loop", "_later"),
 )
 AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
 _BESIDE = ""  # no value of a State has this name
+_LOOP = "loop"  # beside the position in the data: which of the function's loops that belongs to
+
+_looping: tuple[CommitPort, State] | None = None  # the one of this process whose loops are counted
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class State:
     the run is called FINISHED: for as long as the run's files have to be brought to its store. A note says where it could
     not. A loop that is left early (``break``) commits itself what shall be kept.
 
+    A function has one State, and as many loops over ``resume`` as it likes, always in the same order, each with a Sampler of
+    its own. One that goes on passes over the loops that were complete: they give no batch. The values are those of the
+    commit from the first loop on, and again when the loop begins that the commit belongs to, whatever was set between.
+
     A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list or
     tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled; names must
     not be those of the methods. A compiled model brings its optimizer, and leaves its metrics out.
@@ -84,6 +92,8 @@ class State:
         self._writer = writer_of(self._port) if self._port is not None else None
         self._sampler: Sampler | None = None
         self._batches: int = 0
+        self._loop: int = 0  # the one under way among the function's
+        self._later: Snapshot | None = None  # what a loop that is still to come goes on from
         self._restored: bool = False
         self._divided: bool | None = None
         self._pace = CommitPace()
@@ -118,17 +128,40 @@ class State:
     def resume(self, data: Sampler) -> Iterator[NDArray[np.int64]]:
         """This worker's batches, from where the training stands; ``data`` is a ``Sampler`` over all samples.
 
-        On every rank alike. Raises ArgumentError where the state to go on from is of another training.
+        On every rank alike. Raises ArgumentError where the state to go on from is of another training, or where the function
+        has looped over another State before.
         """
+        self._claim_loops()
+        self._loop += 1
         self._begin(data)
-        while not data.is_exhausted:
-            data.join(*collective.place())
+        while self._has_batches(data):
             batch = data.next_batch()
             self._batches += 1
             yield batch
             self._tell_progress()
             self._meet_newcomers()
-        self._finish()
+        if self._later is None:
+            self._finish()
+
+    def _claim_loops(self) -> None:
+        """Raises ArgumentError for a second State: a commit holds the values of one; those of the other would be lost."""
+        global _looping
+        if self._port is None:
+            return
+        if _looping is None or _looping[0] is not self._port:
+            _looping = (self._port, self)
+        elif _looping[1] is not self:
+            raise ArgumentError(
+                f"resume(): this function has looped over another State before, with {', '.join(_looping[1]._values)}; a "
+                "commit holds the values of one: give all of them to one State, and loop over its resume(...) several times"
+            )
+
+    def _has_batches(self, data: Sampler) -> bool:
+        """Divide what is left of the data among the group as it is now; whether there is a batch for this loop to do."""
+        if self._later is not None:
+            return False
+        data.join(*collective.place())
+        return not data.is_exhausted
 
     def _meet_newcomers(self) -> None:
         """Between two batches: wait where the group pauses for newcomers, and as one of these go on from what they have."""
@@ -160,7 +193,7 @@ class State:
 
     def _take_up(self, given: Given) -> None:
         """As a newcomer: go on from the state of the others; what has come of the batch alone is not kept."""
-        self._take(given.snapshot, adopts=True)
+        self._take(given.snapshot, adopts=given.snapshot.position.get(_LOOP, 1) <= self._loop)
         self._drop_held_gradients()
 
     def _drop_held_gradients(self) -> None:
@@ -175,6 +208,8 @@ class State:
         self._sampler = data
         data.join(*collective.place())
         self._restore()
+        if self._later is not None and self._later.position.get(_LOOP) == self._loop:
+            self._take(self._later)
 
     def _count(self, batches: int) -> None:
         """Count batches as done; for loops that are not ``resume``, such as Keras's."""
@@ -209,7 +244,7 @@ class State:
         """
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
-        if self._writer is None or collective.prospect() is not None:
+        if self._writer is None or collective.prospect() is not None or self._later is not None:
             return False
         self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.park
@@ -278,6 +313,8 @@ class State:
                 arrays |= tensors
             plain[name] = _pickled(name, value)
         position = self._sampler.position() if self._sampler is not None else {}
+        if self._loop > 1:
+            position[_LOOP] = self._loop
         return Snapshot(self._batches, arrays, plain, position)
 
     # ------------------------------------------------------------------------------------------ going on
@@ -295,7 +332,7 @@ class State:
     def _take(self, snapshot: Snapshot, adopts: bool = False) -> None:
         """Set the values from a snapshot. Raises ArgumentError where it is of another training.
 
-        ``adopts``: nobody else writes to its arrays.
+        ``adopts``: nobody else writes to its arrays, nor are they needed again.
         """
         self._check(snapshot)
         tensors = {key: array for key, array in snapshot.arrays.items() if key.startswith(TENSORS)}
@@ -309,10 +346,21 @@ class State:
                 _load(self._values[name], _together(value, tensors))
             else:
                 self._values[name] = value
+        self._batches, self._later = snapshot.step, None
         if self._sampler is not None and snapshot.position:
-            self._sampler.go_to(snapshot.position)
-        self._batches = snapshot.step
+            self._find_place(self._sampler, snapshot)
         self._tell_progress()
+
+    def _find_place(self, data: Sampler, snapshot: Snapshot) -> None:
+        """Go to the snapshot's position where it is of the present loop."""
+        loop = int(snapshot.position.get(_LOOP, 1))
+        if loop > self._loop > 0:
+            self._later = snapshot
+            data.pass_over()
+        elif loop < self._loop:  # as a newcomer: the others have just come to the end of the one before
+            data.rewind()
+        else:
+            data.go_to(snapshot.position)
 
     def _found(self) -> memoryview | None:
         return found(self._context)

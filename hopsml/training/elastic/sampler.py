@@ -89,10 +89,27 @@ class Sampler:
     # ------------------------------------------------------------------------------------------ the group
 
     def join(self, rank: int, world_size: int) -> None:
-        """Use the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
+        """Use the share of worker ``rank`` in a group of ``world_size`` workers from now on.
+
+        With ``drop_last`` what is left of an epoch may be too little for a batch of a larger group: the next one begins.
+        """
         self.rank, self.world_size = rank, world_size
         if self._samples == 0:  # even if the rate was asked for before there was a group
             self._ramp = None
+        if self.offset and self._leaves_out(self.n_samples - self.offset):
+            self.epoch, self.offset = self.epoch + 1, 0
+
+    def rewind(self) -> None:
+        """Begin at the first epoch again."""
+        self.epoch, self.offset, self._ramp = 0, 0, None
+
+    def pass_over(self) -> None:
+        """Count all epochs as consumed."""
+        self.epoch, self.offset = self.epochs, 0
+
+    def _leaves_out(self, samples: int) -> bool:
+        """Whether so many samples at the end of an epoch are dropped."""
+        return self.drop_last and samples < self.size
 
     @property
     def size(self) -> int:
@@ -179,7 +196,7 @@ class Sampler:
         self.batch_size = min(self.size, self.n_samples - self.offset)
         self.offset += self.batch_size
         left = self.n_samples - self.offset
-        if left == 0 or (self.drop_last and left < self.size):
+        if left == 0 or self._leaves_out(left):
             self.epoch, self.offset = self.epoch + 1, 0
 
     def _order(self, epoch: int) -> NDArray[np.int64]:

@@ -129,15 +129,15 @@ class CheckpointCallback(FitHooks):
             fits.trains()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Save when ``every`` steps have been made since the last checkpoint."""
-        if isinstance(self._every, int) and self._step() - self._saved_step >= self._every:
+        """Save when ``every`` steps have been made since the last checkpoint; behind an epoch's last one when it is over."""
+        if self._is_due() and batch + 1 != (self.params or {}).get("steps"):
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save, where an epoch is the measure."""
         self._epoch = epoch + 1
         self._remember(logs)
-        if self._every == "epoch":
+        if self._every == "epoch" or self._is_due():
             self._save()
 
     def on_train_end(self, logs: Logs = None) -> None:
@@ -147,8 +147,11 @@ class CheckpointCallback(FitHooks):
         if self._step() > self._saved_step:
             self._save()
 
+    def _is_due(self) -> bool:
+        return isinstance(self._every, int) and self._step() - self._saved_step >= self._every
+
     def _step(self) -> int:
-        return int(self.model.optimizer.iterations.numpy())
+        return optimizers.updates(self.model)
 
     def _save(self) -> Path:
         assert self._checkpointer is not None  # made when training began
@@ -225,8 +228,7 @@ class ReportCallback(FitHooks):
         context = current()
         if context is None or not context.is_chief:
             return
-        step = int(self.model.optimizer.iterations.numpy())
-        context.send({"kind": "report", "step": step, "metrics": scalars(logs or {})})
+        context.send({"kind": "report", "step": optimizers.updates(self.model), "metrics": scalars(logs or {})})
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:

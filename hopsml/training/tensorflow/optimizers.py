@@ -24,6 +24,20 @@ def is_built(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "_built", False))
 
 
+def updates(model: Any) -> int:
+    """How many updates a model has had: by the optimizer that it was compiled with; where that made none, by its busiest.
+
+    A model with a ``train_step`` of its own may hold several under names of its own, as that of a GAN does.
+    """
+    compiled = getattr(model, "optimizer", None)
+    made = _updates(compiled) if compiled is not None else 0
+    return made or max((_updates(own) for own in vars(model).values() if is_optimizer(own)), default=0)
+
+
+def _updates(optimizer: Any) -> int:
+    return int(optimizer.iterations.numpy())
+
+
 def build_compiled(objects: Iterable[Any]) -> None:
     """Build the optimizers that these models were compiled with; a model that is not built is passed over."""
     for model in objects:

@@ -89,6 +89,55 @@ def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None
     }
 
 
+def fit_two_optimizers(epochs: int) -> dict[str, Any]:
+    """``fit`` of a model that trains its two halves by optimizers of its own, as a GAN does."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    class Pair(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.maker, self.judge = keras.layers.Dense(4), keras.layers.Dense(1)
+
+        def compile_pair(self) -> None:
+            super().compile()
+            self.maker_optimizer, self.judge_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+
+        def call(self, rows: Any) -> Any:
+            return self.judge(self.maker(rows))
+
+        def train_step(self, rows: Any) -> dict[str, Any]:
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_mean(self(rows) ** 2)
+            for part, optimizer in ((self.maker, self.maker_optimizer), (self.judge, self.judge_optimizer)):
+                variables = part.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    strategy = hopsml.tensorflow.strategy()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Pair()
+        model.build((None, 4))
+        model.compile_pair()
+    rows = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
+    begun: list[int] = []
+    model.fit(
+        rows,
+        batch_size=8,
+        shuffle=False,
+        epochs=epochs,
+        verbose=0,
+        callbacks=[
+            hopsml.tensorflow.CheckpointCallback(every=2),
+            keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch)),
+        ],
+    )
+    counts = [int(one.iterations.numpy()) for one in (model.maker_optimizer, model.judge_optimizer)]
+    return {"begun": begun, "counts": counts, "weights": digest(model.get_weights())}
+
+
 class BrokenOff(Exception):
     """Stands for the death of the process."""
 
