@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = (
-    "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "model", "numpy_helper", "pandas_helper",
+    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "model", "numpy_helper", "pandas_helper",
     "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
 )  # fmt: skip
 
@@ -24,6 +24,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "cached",
+    "data",
     "devices",
     "distributed",
     "elastic",
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    import hopsml.data as data
     import hopsml.devices as devices
     import hopsml.distributed as distributed
     import hopsml.elastic as elastic

@@ -20,7 +20,8 @@ RUN_ID = "app-20261120-0001_1"  # as the pages call it
 COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
 SERVERS, DYNAMIC = "docs/how-to/parameter-servers.md", "docs/how-to/dynamic.md"
-FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
+DATA, FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
+    "docs/how-to/data.md",
     "docs/first-steps.md",
     *(f"docs/how-to/{name}.md" for name in ("frameworks", "models", "runs", "search", "serving", "storage")),
 )
@@ -30,6 +31,7 @@ TESTED = {  # page -> words of each of its snippets
     FIRST: ("loss *= 1 - lr",),
     RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
+    DATA: ("hopsml.data.parquet(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
@@ -173,6 +175,20 @@ def test_workers_that_come_and_go(home: Path) -> None:
     assert "ended at its beginning" not in shown
     (status,) = (home / "project" / "Experiments").glob("*/status.json")
     assert '"FINISHED"' in status.read_text() and '"formed": true' in status.read_text()
+
+
+@pytest.mark.local
+def test_data(home: Path) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = np.random.default_rng(0).normal(size=(20_000, 8))
+    pq.write_table(pa.table({"features": list(features), "label": features.sum(1)}), home / "rows.parquet")
+    page = snippet(DATA, "hopsml.data.parquet(").replace("hdfs:///data/clicks", f"file://{home}/rows.parquet")
+    shown = run(home, page)
+    found = re.search(r"'error': (\S+?)[,}]", shown)
+    assert found is not None and float(found[1]) < 1e-3, shown
 
 
 @pytest.mark.tensorflow

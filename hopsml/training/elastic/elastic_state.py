@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.cluster.worker.context import WorkerContext, current
@@ -18,6 +19,7 @@ from hopsml.training.elastic import commit_format, state_exchange
 from hopsml.training.elastic.commit_format import Snapshot
 from hopsml.training.elastic.commit_pace import CommitPace
 from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
+from hopsml.training.elastic.sampler import Sampler
 from hopsml.training.report import ProgressSender
 from hopsml.training.torch import state_tensors
 from hopsml.training.torch.state_tensors import PREFIX as TENSORS
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hopsml.cluster.worker.context import CommitPort
-    from hopsml.training.elastic.sampler import Sampler
+    from hopsml.training.data.batch_reader import Batch, BatchReader
+    from hopsml.training.data.dataset import Dataset
 
 _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
@@ -90,7 +93,7 @@ class State:
         self._context = current()
         self._port = self._context.commits if self._context is not None else None
         self._writer = writer_of(self._port) if self._port is not None else None
-        self._sampler: Sampler | None = None
+        self._sampler: Sampler | BatchReader | None = None
         self._batches: int = 0
         self._loop: int = 0  # the one under way among the function's
         self._later: Snapshot | None = None  # what a loop that is still to come goes on from
@@ -125,21 +128,30 @@ class State:
 
     # ------------------------------------------------------------------------------------------ the loop
 
-    def resume(self, data: Sampler) -> Iterator[NDArray[np.int64]]:
-        """This worker's batches, from where the training stands; ``data`` is a ``Sampler`` over all samples.
+    @overload
+    def resume(self, data: Sampler) -> Iterator[NDArray[np.int64]]: ...
+
+    @overload
+    def resume(self, data: Dataset) -> Iterator[Batch]: ...
+
+    def resume(self, data: Sampler | Dataset) -> Iterator[Any]:
+        """This worker's batches, from where the training stands.
+
+        Of a ``Sampler`` over all samples these are the indices of its samples, of ``hopsml.data`` the very rows.
 
         On every rank alike. Raises ArgumentError where the state to go on from is of another training, or where the function
         has looped over another State before.
         """
         self._claim_loops()
         self._loop += 1
-        self._begin(data)
-        while self._has_batches(data):
-            batch = data.next_batch()
-            self._batches += 1
-            yield batch
-            self._tell_progress()
-            self._meet_newcomers()
+        with _opened(data) as batches:
+            self._begin(batches)
+            while self._has_batches(batches):
+                batch = batches.next_batch()
+                self._batches += 1
+                yield batch
+                self._tell_progress()
+                self._meet_newcomers()
         if self._later is None:
             self._finish()
 
@@ -156,7 +168,7 @@ class State:
                 "commit holds the values of one: give all of them to one State, and loop over its resume(...) several times"
             )
 
-    def _has_batches(self, data: Sampler) -> bool:
+    def _has_batches(self, data: Sampler | BatchReader) -> bool:
         """Divide what is left of the data among the group as it is now; whether there is a batch for this loop to do."""
         if self._later is not None:
             return False
@@ -203,7 +215,7 @@ class State:
 
             gradient_hooks.forget()
 
-    def _begin(self, data: Sampler) -> None:
+    def _begin(self, data: Sampler | BatchReader) -> None:
         """Give ``data`` this worker's share, and restore everything from where the training stands."""
         self._sampler = data
         data.join(*collective.place())
@@ -351,7 +363,7 @@ class State:
             self._find_place(self._sampler, snapshot)
         self._tell_progress()
 
-    def _find_place(self, data: Sampler, snapshot: Snapshot) -> None:
+    def _find_place(self, data: Sampler | BatchReader, snapshot: Snapshot) -> None:
         """Go to the snapshot's position where it is of the present loop."""
         loop = int(snapshot.position.get(_LOOP, 1))
         if loop > self._loop > 0:
@@ -389,6 +401,10 @@ class State:
         from hopsml.training.tensorflow import state_variables
 
         return state_variables.collect(trackables)
+
+
+def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sampler | BatchReader]:
+    return contextlib.nullcontext(data) if isinstance(data, Sampler) else contextlib.closing(data.reader())
 
 
 def found(context: WorkerContext | None) -> memoryview | None:

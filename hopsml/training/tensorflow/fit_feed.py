@@ -105,7 +105,11 @@ def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, se
                 f"{type(adapter).__name__.removesuffix('Adapter')} is shuffled by each worker for itself; under min_workers "
                 "pass shuffle=False to fit(), and let the data have an order that all workers share"
             )
-        feed = DatasetFeed(epoch_iterator, strategy, options)
+        of_rows = getattr(getattr(adapter, "_dataset", None), "_hopsml_feed", None)
+        if of_rows is not None:  # hopsml.data's
+            feed = of_rows(strategy, options["epochs"], epoch_iterator.steps_per_execution)
+        else:
+            feed = DatasetFeed(epoch_iterator, strategy, options)
     epoch_iterator._hopsml_feed = feed
     return feed
 

@@ -1,0 +1,14 @@
+"""Data on shared storage, divided among the workers of a run: ``hopsml.data.parquet("hdfs:///data/clicks")``.
+
+rows = hopsml.data.parquet("hdfs:///data/clicks").batch(1024).shuffle(seed=1).repeat(10)
+for batch in state.resume(rows):
+    step(batch["features"], batch["label"])
+"""
+
+from __future__ import annotations
+
+from hopsml.training.data.batch_reader import Batch
+from hopsml.training.data.dataset import Dataset, parquet
+from hopsml.training.data.scoring import evaluate
+
+__all__ = ["Batch", "Dataset", "evaluate", "parquet"]

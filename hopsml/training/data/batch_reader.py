@@ -1,0 +1,256 @@
+"""Reads a worker's batches ahead of the training, on a thread, for as long as the group stays as it is."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hopsml.training.data.shard_order import Piece, Window, length, located
+from hopsml.training.data.shard_sampler import ShardSampler
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Names = str | Sequence[str]  # of columns
+AHEAD = 4  # batches that lie ready
+KEPT = 2  # shards, and windows, that are kept in memory at least
+_LOOK_S = 0.2  # between two looks whether anybody still waits for what was read
+
+
+class Source(Protocol):
+    """Where shards come from."""
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The rows of each."""
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        """One shard's columns, not to be written to."""
+
+
+class BatchedRows(Protocol):
+    """What a framework's data set is made of: ``hopsml.data.Dataset``."""
+
+    @property
+    def source(self) -> Source:
+        """Where the rows come from."""
+
+    @property
+    def epochs(self) -> int:
+        """How often they are read."""
+
+    def __len__(self) -> int:
+        """Global batches in all epochs together."""
+
+    def batches(self, first_epoch: int = 0) -> Iterator[Batch]:
+        """This worker's batches, with the orders of the epochs from this one on."""
+
+    def reader(self) -> BatchReader:
+        """This worker's way through the data."""
+
+    def sampler(self) -> ShardSampler:
+        """Which rows come when."""
+
+    def repeat(self, epochs: int) -> BatchedRows:
+        """The same, so many times."""
+
+
+class Batch(dict[str, "NDArray[Any]"]):
+    """A worker's rows of a global batch: an array for each column, whose first axis counts rows."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], global_size: int) -> None:
+        super().__init__(columns)
+        self.global_size = global_size  # rows of all workers' parts together
+
+
+class BatchReader:
+    """The batches of one training, as ``State.resume`` takes them; see ``ShardSampler`` for the place in the data."""
+
+    def __init__(self, source: Source, make: Callable[[], ShardSampler]) -> None:
+        """``make``: a sampler at the beginning of the training."""
+        self._source, self._make, self._sampler = source, make, make()
+        self._ahead: _Ahead | None = None
+
+    def join(self, rank: int, world_size: int) -> None:
+        """Take the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
+        before = self._sampler.group
+        self._sampler.join(rank, world_size)
+        if self._sampler.group != before:
+            self.close()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all epochs have been read."""
+        return self._sampler.is_exhausted
+
+    @property
+    def batches_left(self) -> int:
+        """Global batches until the end of the last epoch, with the group as it is now."""
+        return self._sampler.batches_left
+
+    def next_batch(self) -> Batch:
+        """This worker's rows of the next global batch, counted as read. Raises StopIteration after the last.
+
+        Raises what reading has raised, such as ArgumentError for a column that has no array.
+        """
+        if self._ahead is None:
+            self._ahead = _Ahead(self._source, self._copy())
+        batch = self._ahead.take()
+        self._sampler.next_pieces()
+        return batch
+
+    def position(self) -> dict[str, int | float]:
+        """The place in the data; the same on all ranks."""
+        return self._sampler.position()
+
+    def go_to(self, position: Mapping[str, int | float]) -> None:
+        """Continue from a ``position()``. Raises ArgumentError if it belongs to other data or another order."""
+        self.close()
+        self._sampler.go_to(position)
+
+    def rewind(self) -> None:
+        """Begin at the first epoch again."""
+        self.close()
+        self._sampler.rewind()
+
+    def pass_over(self) -> None:
+        """Count all epochs as read."""
+        self.close()
+        self._sampler.pass_over()
+
+    def close(self) -> None:
+        """Read ahead no longer."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _copy(self) -> ShardSampler:
+        copy = self._make()
+        copy.join(*self._sampler.group)
+        copy.go_to(self._sampler.position())
+        return copy
+
+
+class _Ahead:
+    """A thread that reads from one place on; it ends with the data, when it is closed, or when nobody refers to this."""
+
+    def __init__(self, source: Source, sampler: ShardSampler) -> None:
+        self._read: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+        ended = threading.Event()
+        self._thread = threading.Thread(
+            target=_read_ahead,
+            args=(RowGatherer(source), sampler, self._read, ended),
+            name="hopsml-read-ahead",
+            daemon=True,
+        )
+        self.close = weakref.finalize(self, ended.set)
+        self._thread.start()
+
+    def take(self) -> Batch:
+        read = self._read.get()
+        if isinstance(read, BaseException):
+            raise read
+        return read
+
+
+def _read_ahead(rows: RowGatherer, sampler: ShardSampler, read: queue.Queue[Any], ended: threading.Event) -> None:
+    while not sampler.is_exhausted and not ended.is_set():
+        try:
+            found: Any = rows.batch(sampler.next_pieces(), sampler.global_size)
+        except BaseException as error:  # noqa: BLE001 the training raises it
+            found = error
+        while not ended.is_set():
+            try:
+                read.put(found, timeout=_LOOK_S)
+                break
+            except queue.Full:
+                continue
+        if isinstance(found, BaseException):
+            return
+
+
+class RowGatherer:
+    """Gathers pieces from shards; keeps the shards and windows that it has used last."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._shards: OrderedDict[int, dict[str, NDArray[Any]]] = OrderedDict()
+        self._windows: OrderedDict[Window, dict[str, NDArray[Any]]] = OrderedDict()
+
+    def batch(self, pieces: list[Piece], global_size: int) -> Batch:
+        """The rows of all pieces, one behind the other: arrays of the training's own."""
+        import numpy as np
+
+        parts = [self._piece(piece) for piece in pieces] or [self._nothing()]
+        names = list(parts[0])
+        for part in parts[1:]:
+            _check_alike(parts[0], part)
+        return Batch({name: np.concatenate([part[name] for part in parts]) for name in names}, global_size)
+
+    def _piece(self, piece: Piece) -> dict[str, NDArray[Any]]:
+        whole = self._shard(piece.shard) if not isinstance(piece, Window) else self._window(piece.whole)
+        return {name: column[piece.begin : piece.end] for name, column in whole.items()}
+
+    def _nothing(self) -> dict[str, NDArray[Any]]:
+        """The columns of a share without rows."""
+        filled = next(shard for shard, rows in enumerate(self._source.shards) if rows)
+        return {name: column[:0] for name, column in self._shard(filled).items()}
+
+    def _window(self, window: Window) -> dict[str, NDArray[Any]]:
+        if window not in self._windows:
+            _make_room(self._windows, KEPT)
+            self._windows[window] = self._gather(window)
+        self._windows.move_to_end(window)
+        return self._windows[window]
+
+    def _gather(self, window: Window) -> dict[str, NDArray[Any]]:
+        import numpy as np
+
+        shards, rows = located(window)
+        found: dict[str, NDArray[Any]] = {}
+        for shard in np.unique(shards):
+            at = np.flatnonzero(shards == shard)
+            columns = self._shard(int(shard))
+            if not found:
+                found = {name: np.empty((length(window), *one.shape[1:]), one.dtype) for name, one in columns.items()}
+            _check_alike(found, columns)
+            for name, column in columns.items():
+                found[name][at] = column[rows[at]]
+        return found
+
+    def _shard(self, shard: int) -> dict[str, NDArray[Any]]:
+        if shard not in self._shards:
+            _make_room(self._shards, KEPT)
+            self._shards[shard] = self._source.read(shard)
+        self._shards.move_to_end(shard)
+        return self._shards[shard]
+
+
+def _make_room(kept: OrderedDict[Any, Any], most: int) -> None:
+    while len(kept) >= most:
+        kept.popitem(last=False)
+
+
+def _check_alike(some: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> None:
+    """Raises ArgumentError for parts of the data that cannot stand in one batch."""
+    from hopsml.errors import ArgumentError
+
+    def kinds(columns: Mapping[str, NDArray[Any]]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        return {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+
+    if (first := kinds(some)) == (second := kinds(other)):
+        return
+    for name in (*first, *second):
+        one, another = (
+            f"{kind[name][0]} of shape {kind[name][1]}" if name in kind else "absent" for kind in (first, second)
+        )
+        if one != another:
+            raise ArgumentError(
+                f"column '{name}' is {one} in one part of the data and {another} in another: a batch needs all alike; write "
+                "the data anew with one schema"
+            )

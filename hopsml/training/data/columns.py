@@ -1,0 +1,164 @@
+"""Arrow's columns as NumPy arrays whose first axis counts rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_VECTOR = ["type", "size", "indices", "values"]  # the fields of Spark ML's vectors
+_SPARSE, _DENSE = 0, 1
+
+
+def arrays(table: pa.Table, fill: Mapping[str, Any], place: str) -> dict[str, NDArray[Any]]:
+    """Each column by its name; those of a struct by ``struct.field``.
+
+    Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
+    objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
+    for a null, by column. ``place`` is where the table came from, to people.
+
+    Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found |= _Column(name, fill, place).arrays(column.combine_chunks())
+    return found
+
+
+class _Column:
+    def __init__(self, name: str, fill: Mapping[str, Any], place: str) -> None:
+        self._name, self._fill, self._place = name, fill, place
+
+    def arrays(self, content: pa.Array) -> dict[str, NDArray[Any]]:
+        import pyarrow as pa
+
+        if not pa.types.is_struct(content.type):
+            return {self._name: self._array(content)}
+        if [field.name for field in content.type] == _VECTOR:
+            return {self._name: self._vectors(content)}
+        found: dict[str, NDArray[Any]] = {}
+        for field, values in zip(content.type, content.flatten(), strict=True):
+            found |= _Column(f"{self._name}.{field.name}", self._fill, self._place).arrays(values)
+        return found
+
+    def _array(self, content: pa.Array) -> NDArray[Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        kind = content.type
+        if pa.types.is_dictionary(kind):
+            return self._array(content.dictionary_decode())
+        if pa.types.is_decimal(kind):
+            return self._array(content.cast(pa.float64()))
+        if content.null_count:
+            content = self._without_nulls(content)
+        if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return self._lists(content)
+        if pa.types.is_boolean(kind):
+            return _bits(content)
+        if pa.types.is_temporal(kind):
+            return self._times(content)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            return _numbers(content, np.dtype(kind.to_pandas_dtype()))
+        if _is_text(kind):
+            objects = np.empty(len(content), object)
+            objects[:] = content.to_pylist()
+            return objects
+        raise self._refused(f"is of type {kind}, which has no array", "leave it out by columns=, or convert it before")
+
+    def _without_nulls(self, content: pa.Array) -> pa.Array:
+        if self._name not in self._fill:
+            raise self._refused(
+                f"has {content.null_count} null(s) in {len(content)} rows",
+                f"say what stands for them, fill={{{self._name!r}: ...}}, or leave such rows out before",
+            )
+        import pyarrow as pa
+
+        value = self._fill[self._name]
+        try:
+            return content.fill_null(pa.scalar(value, content.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise self._refused(
+                f"is of type {content.type}, which {value!r} is not ({error})", "fill it before"
+            ) from None
+
+    def _lists(self, content: pa.Array) -> NDArray[Any]:
+        import pyarrow as pa
+        import pyarrow.compute
+
+        if pa.types.is_fixed_size_list(content.type):
+            least = most = content.type.list_size
+        else:
+            lengths = pa.compute.min_max(content.value_lengths()).as_py()
+            least, most = lengths["min"] or 0, lengths["max"] or 0
+        if least != most:
+            raise self._refused(
+                f"holds lists of {least} to {most} values, and a batch needs all alike",
+                "pad or cut them before, or read the rows with pyarrow",
+            )
+        values = self._array(content.flatten())
+        return values.reshape(len(content), most, *values.shape[1:])
+
+    def _vectors(self, content: pa.Array) -> NDArray[Any]:
+        import numpy as np
+
+        if content.null_count:
+            content = self._without_nulls(content)
+        kinds, sizes, indices, values = content.flatten()
+        found: NDArray[Any] = np.empty(0)
+        rows = list(zip(kinds.to_pylist(), sizes.to_pylist(), indices.to_pylist(), values.to_pylist(), strict=True))
+        lengths = {size if kind == _SPARSE else len(dense) for kind, size, _, dense in rows}
+        if len(lengths) > 1:
+            raise self._refused(f"holds vectors of {min(lengths)} to {max(lengths)} values", "make them alike before")
+        found = np.zeros((len(rows), *lengths) if lengths else (0, 0))
+        for row, (kind, _, places, given) in zip(found, rows, strict=True):
+            row[slice(None) if kind == _DENSE else places] = given
+        return found
+
+    def _times(self, content: pa.Array) -> NDArray[Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        kind = content.type
+        if pa.types.is_date32(kind):
+            return _numbers(content.cast(pa.int32()), np.dtype("int32")).astype("datetime64[D]")
+        if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+            name = "datetime64" if pa.types.is_timestamp(kind) else "timedelta64"
+            return _numbers(content.cast(pa.int64()), np.dtype("int64")).view(f"{name}[{kind.unit}]")
+        raise self._refused(f"is of type {kind}, which has no array", "make a timestamp or a number of it before")
+
+    def _refused(self, what: str, remedy: str) -> ArgumentError:
+        return ArgumentError(f"column '{self._name}' of {self._place} {what}; {remedy}")
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    checks = ("is_string", "is_large_string", "is_binary", "is_large_binary", "is_fixed_size_binary")
+    return any(getattr(pa.types, check)(kind) for check in checks)
+
+
+def _numbers(content: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The very memory of the column, not to be written to: pyarrow's own way imports pandas, which takes seconds."""
+    import numpy as np
+
+    buffer = content.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, dtype)
+    return np.frombuffer(buffer, dtype, len(content), content.offset * dtype.itemsize)
+
+
+def _bits(content: pa.Array) -> NDArray[np.bool_]:
+    import numpy as np
+
+    buffer = content.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, np.bool_)
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
+    return bits[content.offset : content.offset + len(content)].view(np.bool_)

@@ -1,0 +1,156 @@
+"""``hopsml.data``'s data sets: what is to be read, how often, in what order, in batches of what size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training import collective
+from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source
+from hopsml.training.data.parquet_files import ParquetFiles
+from hopsml.training.data.shard_sampler import ShardSampler
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import torch
+
+DEFAULT_WINDOW = 65_536  # rows
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows on shared storage, read by all workers of a run together: each row by one of them, once an epoch.
+
+        rows = hopsml.data.parquet("hdfs:///data/clicks", columns=["features", "label"])
+        rows = rows.batch(1024).shuffle(seed=1).repeat(10)
+        for batch in state.resume(rows):                    # of hopsml.elastic.State: also in a group that changes
+            step(batch["features"], batch["label"])         # this worker's rows; batch.global_size: of all workers
+
+    Each call returns another data set and reads nothing. Without a State ``for batch in rows`` is the same in a group of a
+    fixed size; ``rows.tensorflow(...)`` and ``rows.torch()`` are what these frameworks iterate.
+    """
+
+    source: Source
+    global_batch_size: int = 0
+    drop_last: bool = False
+    epochs: int = 1
+    seed: int = 0
+    window: int = 0
+
+    def batch(self, global_batch_size: int, *, drop_last: bool = False) -> Dataset:
+        """In batches of so many rows over all workers; their shares differ by one row at most.
+
+        ``drop_last``: leave out the last batch of an epoch where it is smaller.
+
+        Raises ArgumentTypeError or ArgumentError for what is no number of rows.
+        """
+        _check_count("global_batch_size", global_batch_size)
+        return replace(self, global_batch_size=global_batch_size, drop_last=drop_last)
+
+    def shuffle(self, seed: int = 0, window: int = DEFAULT_WINDOW) -> Dataset:
+        """In another order each epoch, the same on all workers: of the parts that are read as a whole, and within windows.
+
+        ``window``: rows of a worker that are shuffled together; they lie in its memory.
+        """
+        _check_count("window", window)
+        _check_count("seed", seed, at_least=0)
+        return replace(self, seed=seed, window=window)
+
+    def repeat(self, epochs: int) -> Dataset:
+        """So many times, instead of once."""
+        _check_count("epochs", epochs)
+        return replace(self, epochs=epochs)
+
+    def __len__(self) -> int:
+        """Global batches in all epochs together, in a group that does not change."""
+        return self.sampler().batches_left
+
+    def reader(self, first_epoch: int = 0) -> BatchReader:
+        """This worker's way through the data; ``State.resume`` and iteration make one by themselves."""
+        return BatchReader(self.source, lambda: self.sampler(first_epoch))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """This worker's batches, from the beginning."""
+        return self.batches()
+
+    def batches(self, first_epoch: int = 0) -> Iterator[Batch]:
+        """The same with the orders of later epochs: those from ``first_epoch`` on, counted from 0."""
+        reader = self.reader(first_epoch)
+        try:
+            reader.join(*collective.place())
+            while not reader.is_exhausted:
+                yield reader.next_batch()
+        finally:
+            reader.close()
+
+    def tensorflow(
+        self, features: Names | None = None, label: Names | None = None, weight: str | None = None
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        """This worker's batches for TensorFlow: for ``fit``, ``evaluate`` and loops over it.
+
+            model.fit(rows.tensorflow("features", "label"), epochs=10)
+
+        ``features``, ``label``, ``weight``: a column is a tensor, several are a dictionary; the elements are the tuple of
+        those that are given, without any of them a dictionary of all columns. Times are counted in their unit.
+
+        Each iteration goes on with the next epochs' orders. In a group of workers, once there is a strategy, it is a
+        distributed data set of the strategy: divide it no more.
+
+        Raises ArgumentError for a column that is not there.
+        """
+        from hopsml.training.tensorflow import input_batches
+
+        return input_batches.dataset(self, input_batches.ElementForm(features, label, weight))
+
+    def torch(self) -> torch.utils.data.IterableDataset[dict[str, Any]]:
+        """This worker's batches, each a dictionary of CPU tensors; text stays an array of objects.
+
+        For a DataLoader with ``batch_size=None`` and ``num_workers=0``: what it reads is read ahead by itself.
+        """
+        from hopsml.training.torch import input_batches
+
+        return input_batches.dataset(self)
+
+    def sampler(self, first_epoch: int = 0) -> ShardSampler:
+        """Which rows come when, without reading any. Raises ArgumentError without ``batch()``."""
+        if not self.global_batch_size:
+            raise ArgumentError("the data set has no batches yet; say how large they are: .batch(global_batch_size)")
+        return ShardSampler(
+            self.source.shards,
+            self.global_batch_size,
+            self.seed,
+            epochs=self.epochs,
+            first_epoch=first_epoch,
+            window=self.window,
+            drop_last=self.drop_last,
+        )
+
+
+def parquet(
+    path: str | Sequence[str], columns: Sequence[str] | None = None, fill: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Parquet files on any store, by URL or local path; row groups are what a worker reads as a whole.
+
+    Args:
+        path: a file, a folder with files at any depth, or several of these. Files whose name, or that of a folder above
+            them, begins with ``_`` or ``.`` are left out; names of folders (``day=3``) are no columns.
+        columns: the ones to read; default all. Their types: see ``hopsml/training/data/columns.py``.
+        fill: what stands for a null, by column.
+
+    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and for a column that a
+    file lacks, StorageError for what is no Parquet file.
+    """
+    if isinstance(columns, str):
+        raise ArgumentTypeError(f"columns={columns!r} is one name; give a list of names: columns=[{columns!r}]")
+    return Dataset(ParquetFiles(path, columns, fill))
+
+
+def _check_count(name: str, value: Any, at_least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of {at_least} or more"
+        )
+    if value < at_least:
+        raise ArgumentError(f"{name}={value} is too small; it must be {at_least} or more")

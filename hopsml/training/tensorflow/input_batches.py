@@ -1,0 +1,145 @@
+"""A data set's batches for TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+from hopsml.training.tensorflow.groups import in_group, latest_strategy
+from hopsml.training.tensorflow.input_pipelines import prompt
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from numpy.typing import NDArray
+
+    from hopsml.training.data.batch_reader import BatchedRows, Names
+
+
+@dataclass(frozen=True)
+class ElementForm:
+    """Which columns an element has, and how they lie in it."""
+
+    features: Names | None
+    label: Names | None
+    weight: str | None
+
+    def of(self, columns: Mapping[str, Any]) -> Any:
+        """An element made of values by column. Raises ArgumentError for a column that is not there."""
+        given = [names for names in (self.features, self.label, self.weight) if names is not None]
+        parts = tuple(_of(names, columns) for names in given)
+        return parts if len(parts) > 1 else parts[0] if parts else dict(columns)
+
+
+def _of(names: Names, columns: Mapping[str, Any]) -> Any:
+    if missing := [name for name in ([names] if isinstance(names, str) else names) if name not in columns]:
+        raise ArgumentError(f"the data has no column {', '.join(missing)}; there are {', '.join(columns)}")
+    return columns[names] if isinstance(names, str) else {name: columns[name] for name in names}
+
+
+def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Elements of known shapes, but for the number of rows, and in known number; see ``Dataset.tensorflow``."""
+    import tensorflow as tf
+
+    signature, iterations = _signatures(batches, form), itertools.count()
+
+    def generate() -> Iterator[Any]:
+        for batch in batches.batches(next(iterations) * batches.epochs):
+            yield _element(batch, form)
+
+    made = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    strategy = latest_strategy()
+    if in_group(strategy):
+        _check_devices(strategy)
+        made = strategy.distribute_datasets_from_function(lambda _: made)
+    made._hopsml_feed = functools.partial(_feed, batches, form, signature)
+    return made
+
+
+def _feed(
+    batches: BatchedRows, form: ElementForm, signature: Any, strategy: Any, epochs: int, steps_per_execution: int
+) -> Any:
+    """What ``fit`` trains on in its place, in a group that may change."""
+    import tensorflow as tf
+
+    from hopsml.training.tensorflow.fit_feed import Feed
+
+    if batches.epochs > 1:
+        raise ArgumentError(
+            f"repeat({batches.epochs}): fit() repeats by itself; give it epochs={batches.epochs} instead"
+        )
+    rows = batches.repeat(epochs)
+
+    class RowsFeed(Feed):
+        """Goes on behind the very rows that were trained on, in a group of any size."""
+
+        position: Any  # a ShardSampler
+
+        def begin(self, epoch: int) -> None:
+            if self.position.epoch != epoch:
+                self.position.begin_epoch(epoch)
+
+        def alone(self) -> Any:
+            return self._iterator({}, max(1, len(batches)))
+
+        def iterator(self, first: int) -> Any:
+            self.total = first + self.position.left_in_epoch
+            return self._iterator(self.position.position(), self.position.left_in_epoch)
+
+        def _next_step(self) -> int:
+            return int(self.position.done_in_epoch)
+
+        def _iterator(self, position: Mapping[str, Any], count: int) -> Any:
+            reader = rows.reader()
+            reader.join(*self.position.group)
+            if position:
+                reader.go_to(position)
+
+            def generate() -> Iterator[Any]:
+                with contextlib.closing(reader):
+                    for _ in range(count):
+                        yield _element(reader.next_batch(), form)
+
+            made = tf.data.Dataset.from_generator(generate, output_signature=signature)
+            return iter(strategy.distribute_datasets_from_function(lambda _: prompt(made)))
+
+    position: Any = rows.sampler()
+    return RowsFeed(position, strategy, steps_per_execution)
+
+
+def _check_devices(strategy: Any) -> None:
+    devices = len(strategy.extended.worker_devices)
+    if devices > 1:
+        raise ArgumentError(
+            f"this worker trains on {devices} devices, and rows are divided among workers: run one worker for each device, "
+            "or iterate the rows and divide a batch in the loop"
+        )
+
+
+def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
+    source = batches.source
+    filled = next((shard for shard, rows in enumerate(source.shards) if rows), None)
+    if filled is None:
+        raise ArgumentError("the data has no rows, so nobody can tell the shapes of its batches")
+    return form.of({name: _signature(column) for name, column in source.read(filled).items()})
+
+
+def _element(batch: Mapping[str, Any], form: ElementForm) -> Any:
+    return form.of({name: _plain(column) for name, column in batch.items()})
+
+
+def _signature(column: NDArray[Any]) -> tf.TensorSpec:
+    import tensorflow as tf
+
+    kind = _plain(column[:0]).dtype
+    return tf.TensorSpec((None, *column.shape[1:]), tf.string if kind.kind == "O" else tf.as_dtype(kind))
+
+
+def _plain(column: NDArray[Any]) -> NDArray[Any]:
+    """Of a type that TensorFlow has."""
+    return column.view("int64") if column.dtype.kind in "mM" else column

@@ -1,0 +1,189 @@
+"""Parquet files read by a group: every row once, on time for errors, whatever the group does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.training.data.batch_reader import BatchReader
+
+pytestmark = pytest.mark.fast
+THREAD = "hopsml-read-ahead"
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join(10)
+    assert THREAD not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """Ten files of 23 rows in groups of 10, one in a folder below, and what a writer leaves beside."""
+    folder = tmp_path / "clicks"
+    for number in range(10):
+        ids = np.arange(number * 23, number * 23 + 23)
+        table = pa.table(
+            {"id": ids, "features": list(np.stack([ids, ids * 2], 1).astype(np.float32)), "text": ids.astype(str)}
+        )
+        file = folder / ("day=3" if number == 4 else "") / f"part-{number}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, file, row_group_size=10)
+    (folder / "_SUCCESS").touch()
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "part-11.parquet").write_bytes(b"half")
+    return folder
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(one) for batch in batches for one in batch["id"]]
+
+
+def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
+    rows = hopsml.data.parquet(f"file://{clicks}").batch(16).shuffle(seed=3, window=50).repeat(2)
+    assert len(rows) == 30
+    batches = list(rows)
+    assert [batch.global_size for batch in batches] == ([16] * 14 + [6]) * 2
+    first, second = ids(batches[:15]), ids(batches[15:])
+    assert sorted(first) == sorted(second) == list(range(230)) and first != second
+    for batch in batches:
+        assert batch["features"].tolist() == [[one, one * 2] for one in batch["id"]]
+        assert batch["text"].tolist() == list(map(str, batch["id"]))
+        batch["features"] += 1  # they are the training's own
+    assert ids(rows) == first + second
+
+
+def test_without_shuffling_the_order_is_that_of_the_files(clicks: Path) -> None:
+    assert ids(hopsml.data.parquet(str(clicks), columns=["id"]).batch(7))[:23] == list(
+        range(92, 115)
+    )  # day=3/ is first
+
+
+def test_columns_and_several_paths(clicks: Path) -> None:
+    some = [str(clicks / "part-2.parquet"), str(clicks / "part-1.parquet")]
+    batches = list(hopsml.data.parquet(some, columns=["id"]).batch(100))
+    assert [sorted(batch) for batch in batches] == [["id"]]
+    assert ids(batches) == [*range(46, 69), *range(23, 46)]
+
+
+def readers(rows: Any, size: int, position: Any = None) -> list[BatchReader]:
+    made = [rows.reader() for _ in range(size)]
+    for rank, one in enumerate(made):
+        one.join(rank, size)
+        if position is not None:
+            one.go_to(position)
+    return made
+
+
+def test_a_group_that_changes_amid_an_epoch_reads_every_row_once(clicks: Path) -> None:
+    rows = hopsml.data.parquet(str(clicks)).batch(16).shuffle(seed=3, window=50)
+    group, seen = readers(rows, 3), list[int]()
+    for _ in range(4):
+        seen += ids(one.next_batch() for one in group)
+    for rank, one in enumerate(group[:2]):  # one is lost, the others go on in their processes
+        one.join(rank, 2)
+    group.pop().close()
+    for _ in range(3):
+        seen += ids(one.next_batch() for one in group)
+    position = group[0].position()
+    for one in group:
+        one.close()
+    group = readers(rows, 4, position)  # all begin anew, with two newcomers
+    while not group[0].is_exhausted:
+        seen += ids(one.next_batch() for one in group)
+    assert sorted(seen) == list(range(230))
+
+
+def test_a_share_without_rows_has_the_columns(clicks: Path) -> None:
+    group = readers(hopsml.data.parquet(str(clicks / "part-0.parquet")).batch(2), 3)
+    batches = [one.next_batch() for one in group]
+    assert [len(batch["id"]) for batch in batches] == [1, 1, 0]
+    assert batches[2]["features"].shape == (0, 2) and batches[2].global_size == 2
+    for one in group:
+        one.close()
+
+
+def test_a_state_goes_through_it(clicks: Path) -> None:
+    state, seen = hopsml.elastic.State(total=0), list[int]()
+    for batch in state.resume(hopsml.data.parquet(str(clicks)).batch(50).shuffle()):
+        seen += ids([batch])
+        state.total = state.total + batch.global_size
+    assert sorted(seen) == list(range(230)) and (state.total, state.batches) == (230, 5)
+
+
+def test_a_loop_that_is_left_reads_no_further(clicks: Path) -> None:
+    for _ in hopsml.data.parquet(str(clicks)).batch(2):
+        break
+    for _ in hopsml.elastic.State(total=0).resume(hopsml.data.parquet(str(clicks)).batch(2)):
+        break
+
+
+def test_what_is_no_data_is_refused(clicks: Path, tmp_path: Path) -> None:
+    with pytest.raises(PathNotFound, match="nowhere"):
+        hopsml.data.parquet(str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArgumentError, match=r"empty holds no Parquet file \(\*\.parquet, .*among its 0 file"):
+        hopsml.data.parquet(str(tmp_path / "empty"))
+    with pytest.raises(ArgumentError, match=r"part-0.parquet has no column label; there are features, id, text"):
+        hopsml.data.parquet(str(clicks / "part-0.parquet"), columns=["id", "label"])
+    with pytest.raises(ArgumentTypeError, match=r"give a list of names: columns=\['id'\]"):
+        hopsml.data.parquet(str(clicks), columns="id")
+    for file in clicks.rglob("part-7.parquet"):
+        file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(StorageError, match=r"part-7\.parquet is no whole Parquet file"):
+        hopsml.data.parquet(str(clicks))
+
+
+def test_an_error_while_reading_ahead_is_raised_in_the_training(clicks: Path) -> None:
+    rows = hopsml.data.parquet(str(clicks)).batch(10)
+    (clicks / "part-5.parquet").unlink()
+    seen = list[int]()
+
+    def train() -> None:
+        for batch in rows:
+            seen.extend(ids([batch]))
+
+    with pytest.raises(StorageError, match=r"part-5\.parquet"):
+        train()
+    assert len(seen) >= 100  # all that lies before it
+
+
+def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [1.5, 2.5]}), tmp_path / "b.parquet")
+    for rows in (hopsml.data.parquet(str(tmp_path)).batch(4), hopsml.data.parquet(str(tmp_path)).batch(4).shuffle()):
+        with pytest.raises(ArgumentError, match=r"column 'x' is (int64|float64) of shape \(\) in one part"):
+            list(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        (lambda rows: rows.batch(0), ArgumentError, "global_batch_size=0 is too small"),
+        (lambda rows: rows.batch("3"), ArgumentTypeError, "global_batch_size='3' is a str"),
+        (lambda rows: rows.repeat(True), ArgumentTypeError, "epochs=True is a bool"),
+        (lambda rows: rows.shuffle(seed=-1), ArgumentError, "seed=-1 is too small; it must be 0 or more"),
+        (lambda rows: rows.shuffle(window=0), ArgumentError, "window=0 is too small"),
+        (lambda rows: list(rows), ArgumentError, r"say how large they are: \.batch\(global_batch_size\)"),
+    ],
+)
+def test_settings_without_meaning(clicks: Path, call: Any, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
+        call(hopsml.data.parquet(str(clicks)))
+
+
+def test_data_without_rows_has_no_batches(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
+    assert list(hopsml.data.parquet(str(tmp_path)).batch(4).repeat(3)) == []

@@ -1,0 +1,141 @@
+"""Every row once an epoch, of one worker, whatever becomes of the group; no shard is read by more workers than it must."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.errors import ArgumentError
+from hopsml.training.data.shard_order import Span, located, total
+from hopsml.training.data.shard_sampler import ShardSampler
+
+pytestmark = pytest.mark.fast
+
+Row = tuple[int, int]  # a shard, and a row of it
+
+
+def sampler(shards: Any, batch: int = 4, seed: int = 1, **named: Any) -> ShardSampler:
+    return ShardSampler(shards, batch, seed, **{"epochs": 1, "window": 8, "drop_last": False} | named)
+
+
+def rows_of(pieces: Any) -> list[Row]:
+    return [(int(shard), int(row)) for piece in pieces for shard, row in zip(*map(list, located(piece)), strict=True)]
+
+
+def group(size: int, position: Any = None, **named: Any) -> list[ShardSampler]:
+    """A new process for each worker, at a position."""
+    made = [sampler(**named) for _ in range(size)]
+    for rank, one in enumerate(made):
+        one.join(rank, size)
+        if position is not None:
+            one.go_to(position)
+    return made
+
+
+def everything(shards: Any) -> Counter[Row]:
+    return Counter((shard, row) for shard, rows in enumerate(shards) for row in range(rows))
+
+
+SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    shards=SHARDS,
+    batch=st.integers(1, 9),
+    window=st.sampled_from([0, 1, 3, 8, 100]),
+    epochs=st.integers(1, 2),
+    groups=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5), st.booleans()), max_size=5),
+)
+def test_every_row_is_read_once_an_epoch_by_groups_of_any_size(
+    shards: list[int], batch: int, window: int, epochs: int, groups: list[tuple[int, int, bool]]
+) -> None:
+    """``groups``: a size, how many batches it makes, and whether new processes follow it or the same ones."""
+    named: dict[str, Any] = {"shards": shards, "batch": batch, "window": window, "epochs": epochs}
+    read: list[Counter[Row]] = [Counter() for _ in range(epochs)]
+    workers = group(1, **named)
+    for size, batches, anew in [*groups, (2, 10_000, False)]:
+        position = workers[0].position()
+        if anew or size > len(workers):
+            workers = group(size, position, **named)
+        workers = workers[:size]
+        for rank, one in enumerate(workers):
+            one.join(rank, size)
+        for _ in range(batches):
+            if workers[0].is_exhausted:
+                break
+            epoch, left = workers[0].epoch, workers[0].batches_left
+            parts = [rows_of(one.next_pieces()) for one in workers]
+            for part in parts:
+                read[epoch].update(part)
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            assert {one.global_size for one in workers} == {sum(map(len, parts))}
+            assert [one.batches_left for one in workers] == [left - 1] * size
+        assert len({str(one.position()) for one in workers}) == 1
+    assert all(one.is_exhausted for one in workers)
+    assert read == [everything(shards)] * epochs
+
+
+@settings(max_examples=60, deadline=None)
+@given(shards=st.lists(st.integers(1, 9), min_size=1, max_size=6), batch=st.integers(1, 9), size=st.integers(1, 4))
+def test_what_is_dropped_is_less_than_a_batch_of_an_epoch(shards: list[int], batch: int, size: int) -> None:
+    workers = group(size, shards=shards, batch=batch, drop_last=True)
+    read: Counter[Row] = Counter()
+    while not workers[0].is_exhausted:
+        for one in workers:
+            read.update(rows_of(one.next_pieces()))
+        assert workers[0].global_size == batch
+    assert sum(read.values()) == sum(shards) // batch * batch and set(read.values()) <= {1}
+
+
+def test_no_more_than_the_shards_at_the_ends_of_stretches_are_read_by_two() -> None:
+    shards = [100] * 10
+    workers, read = group(4, shards=shards, batch=40, window=64), [set[int]() for _ in range(4)]
+    while not workers[0].is_exhausted:
+        for one, seen in zip(workers, read, strict=True):
+            seen.update(shard for shard, _ in rows_of(one.next_pieces()))
+    assert sum(map(len, read)) <= len(shards) + 3
+
+
+def test_the_order_is_of_the_seed_and_the_epoch_and_mixes_rows_of_several_shards() -> None:
+    def order(seed: int, **named: Any) -> list[Row]:
+        one = sampler([5] * 8, batch=8, seed=seed, **{"epochs": 2} | named)
+        return [row for _ in range(10) for row in rows_of(one.next_pieces())]
+
+    assert order(1) == order(1) != order(2)
+    first, second = order(1)[:40], order(1)[40:]
+    assert first != second and sorted(first) == sorted(second)
+    assert any(one[0] != other[0] for one, other in itertools.pairwise(first[:4]))
+    plain = order(1, window=0)
+    assert plain == [(shard, row) for shard in range(8) for row in range(5)] * 2
+
+
+def test_a_position_of_other_data_is_refused() -> None:
+    position = sampler([5, 5]).position()
+    sampler([5, 5]).go_to(position)
+    for other in (sampler([5, 6]), sampler([4, 6]), sampler([5, 5], seed=2), sampler([5, 5], window=9)):
+        with pytest.raises(ArgumentError, match="it must be the same, or the same rows cannot be told apart"):
+            other.go_to(position)
+
+
+def test_one_may_begin_again_or_pass_over_all() -> None:
+    one = sampler([5, 5])
+    first = rows_of(one.next_pieces())
+    one.rewind()
+    assert rows_of(one.next_pieces()) == first
+    one.pass_over()
+    assert one.is_exhausted and one.batches_left == 0
+    with pytest.raises(StopIteration):
+        one.next_pieces()
+
+
+def test_rows_of_a_span_are_in_order() -> None:
+    shards, rows = located(Span(3, 5, 8))
+    assert (list(shards), list(rows), total([Span(3, 5, 8)])) == ([3, 3, 3], [5, 6, 7], 3)
+    assert shards.dtype == rows.dtype == np.int64
