@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_without_shuffling_the_order_is_that_of_the_files(clicks: Path) -> None:
     assert ids(hopsml.data.parquet(str(clicks), columns=["id"]).batch(7))[:23] == list(
         range(92, 115)
     )  # day=3/ is first
+
+
+def test_a_window_that_nobody_has_chosen_has_as_many_rows_as_memory_takes(tmp_path: Path) -> None:
+    images = pa.table({"id": np.arange(64), "image": [bytes([n]) * 1_000_000 for n in range(64)]})
+    pq.write_table(images, tmp_path / "images.parquet", compression="zstd", use_dictionary=False)
+    rows = hopsml.data.parquet(str(tmp_path)).shuffle()
+    assert 200 <= rows.window <= 300
+    assert hopsml.data.parquet(str(tmp_path), columns=["id"]).shuffle().window == 65_536
+    assert rows.shuffle(window=7).window == 7
+
+
+def test_one_that_was_made_on_the_driver_reads_the_same_in_a_worker(clicks: Path) -> None:
+    rows = hopsml.data.parquet(str(clicks)).batch(50)
+    assert ids(pickle.loads(pickle.dumps(rows))) == ids(rows)
 
 
 def test_columns_and_several_paths(clicks: Path) -> None:
@@ -174,7 +189,7 @@ def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:
         (lambda rows: rows.batch(0), ArgumentError, "global_batch_size=0 is too small"),
         (lambda rows: rows.batch("3"), ArgumentTypeError, "global_batch_size='3' is a str"),
         (lambda rows: rows.repeat(True), ArgumentTypeError, "epochs=True is a bool"),
-        (lambda rows: rows.shuffle(seed=-1), ArgumentError, "seed=-1 is too small; it must be 0 or more"),
+        (lambda rows: rows.shuffle(seed=-1), ArgumentError, "seed=-1 is too small; it must be at least 0"),
         (lambda rows: rows.shuffle(window=0), ArgumentError, "window=0 is too small"),
         (lambda rows: list(rows), ArgumentError, r"say how large they are: \.batch\(global_batch_size\)"),
     ],

@@ -29,6 +29,10 @@ class Source(Protocol):
     def shards(self) -> tuple[int, ...]:
         """The rows of each."""
 
+    @property
+    def row_bytes(self) -> float:
+        """About how much memory a row takes; the same wherever it is asked."""
+
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """One shard's columns, not to be written to."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch
 
-DEFAULT_WINDOW = 65_536  # rows
+MOST_ROWS, MOST_BYTES = 65_536, 256 << 20  # of a window that nobody has chosen
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,24 @@ class Dataset:
 
         Raises ArgumentTypeError or ArgumentError for what is no number of rows.
         """
-        _check_count("global_batch_size", global_batch_size)
+        checks.whole_number("global_batch_size", global_batch_size)
         return replace(self, global_batch_size=global_batch_size, drop_last=drop_last)
 
-    def shuffle(self, seed: int = 0, window: int = DEFAULT_WINDOW) -> Dataset:
+    def shuffle(self, seed: int = 0, window: int | None = None) -> Dataset:
         """In another order each epoch, the same on all workers: of the parts that are read as a whole, and within windows.
 
-        ``window``: rows of a worker that are shuffled together; they lie in its memory.
+        ``window``: rows of a worker that are shuffled together; they lie in its memory. None: 65 536, or as many as have
+        about 256 MB.
         """
-        _check_count("window", window)
-        _check_count("seed", seed, at_least=0)
+        if window is None:
+            window = max(1, min(MOST_ROWS, int(MOST_BYTES / max(1.0, self.source.row_bytes))))
+        checks.whole_number("window", window)
+        checks.whole_number("seed", seed, at_least=0)
         return replace(self, seed=seed, window=window)
 
     def repeat(self, epochs: int) -> Dataset:
         """So many times, instead of once."""
-        _check_count("epochs", epochs)
+        checks.whole_number("epochs", epochs)
         return replace(self, epochs=epochs)
 
     def __len__(self) -> int:
@@ -145,12 +149,3 @@ def parquet(
     if isinstance(columns, str):
         raise ArgumentTypeError(f"columns={columns!r} is one name; give a list of names: columns=[{columns!r}]")
     return Dataset(ParquetFiles(path, columns, fill))
-
-
-def _check_count(name: str, value: Any, at_least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(
-            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of {at_least} or more"
-        )
-    if value < at_least:
-        raise ArgumentError(f"{name}={value} is too small; it must be {at_least} or more")

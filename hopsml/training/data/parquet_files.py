@@ -26,6 +26,7 @@ class RowGroup:
     url: str
     number: int
     rows: int
+    size: int  # bytes of the columns that are read, not compressed
     description: Any
 
 
@@ -49,6 +50,11 @@ class ParquetFiles:
         """The rows of each."""
         return tuple(group.rows for group in self._groups)
 
+    @property
+    def row_bytes(self) -> float:
+        """About how much memory a row takes, as the files describe it."""
+        return sum(group.size for group in self._groups) / max(1, sum(self.shards))
+
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """One shard's columns, not to be written to.
 
@@ -65,8 +71,14 @@ class ParquetFiles:
             if missing := sorted(set(self._columns or ()) - there):
                 raise ArgumentError(f"{url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}")
             whole = file.metadata
-        counts = [whole.row_group(number).num_rows for number in range(whole.num_row_groups)]
-        return [RowGroup(url, number, rows, whole) for number, rows in enumerate(counts)]
+        groups = [whole.row_group(number) for number in range(whole.num_row_groups)]
+        return [RowGroup(url, n, group.num_rows, self._size(group), whole) for n, group in enumerate(groups)]
+
+    def _size(self, group: Any) -> int:
+        chunks = (group.column(number) for number in range(group.num_columns))
+        wanted = None if self._columns is None else set(self._columns)
+        read = (one for one in chunks if wanted is None or one.path_in_schema.partition(".")[0] in wanted)
+        return sum(one.total_uncompressed_size for one in read)
 
 
 def _files(given: str) -> list[str]:

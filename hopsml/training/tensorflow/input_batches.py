@@ -53,6 +53,9 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
 
     made = tf.data.Dataset.from_generator(generate, output_signature=signature)
     made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    options = tf.data.Options()  # a strategy that is made later must not divide it once more
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    made = made.with_options(options)
     strategy = latest_strategy()
     if in_group(strategy):
         _check_devices(strategy)
