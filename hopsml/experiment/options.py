@@ -66,6 +66,8 @@ class GroupTrainingOptions(TrainingOptions):
 
     Args:
         args: keyword arguments of the function.
+        data: DataFrames of Spark's by the names of further arguments, which get a ``hopsml.data.Dataset`` each: Spark
+            computes the rows beside the workers and brings them to their machines, each to one worker in an epoch.
         num_workers: how many; by default one for each GPU, else for each slot of the executors. The run ends with the
             first worker that is lost.
         min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
@@ -82,6 +84,7 @@ class GroupTrainingOptions(TrainingOptions):
     """
 
     args: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None
     num_workers: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None

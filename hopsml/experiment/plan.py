@@ -34,7 +34,7 @@ from hopsml.cluster.shared.spec import (
 )
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
-from hopsml.experiment import applications, arguments, mlflow, progress, takeover, tuned
+from hopsml.experiment import applications, arguments, frame_feed, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone
@@ -75,6 +75,7 @@ class Plan:
     continues: str = ""  # URL of the run that this one takes up, whose driver is gone
     siblings: RunGroup | None = None  # the runs that MLflow shows below one
     notes: tuple[str, ...] = ()  # what people are told when it begins
+    frames: Mapping[str, Any] = field(default_factory=dict)  # DataFrames by the function's arguments
 
 
 def start(plan: Plan) -> Run:
@@ -109,6 +110,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     group, bare, alike = _group(spec, application)
     spec = replace(spec, group=group)
     applications.check_open_files(spec.group.size)
+    frame_feed.check(spec.frames, plan.frames, application, spec.group.size)
     communication, as_tuned = spec.communication, ""
     if plan.rerun_of is None:  # what was tuned when the original was started is in its specification
         communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)
@@ -133,7 +135,10 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             resume=begins,
             bare=bare,
         )
-        run, application = _launch(plan, request, captured, directory, application, events, tell)
+        feed = frame_feed.FrameFeed(plan.frames, application, request.run_id) if plan.frames else None
+        if feed is not None:
+            request = dataclasses.replace(request, on_sidecar=feed.on_sidecar)
+        run, application = _launch(plan, request, captured, directory, application, events, tell, feed)
     except BaseException as error:
         takeover.give_up(continues, directory, error)
         raise
@@ -203,12 +208,15 @@ def _launch(
     application: applications.Application,
     events: EventsFolder,
     tell: Callable[[RunState, str, str], Observer] | None,
+    feed: frame_feed.FrameFeed | None,
 ) -> tuple[Run, applications.Application]:
     spec, standing = request.spec, plan.standing
 
     def observe(state: RunState) -> None:
         if tell is not None:  # before it begins: a quick run prints all its lines while a display is made
             state.observe(tell(state, spec.name, directory.url))
+        if feed is not None:
+            feed.follow(state)
 
     try:
         state = application.coordinator.launch(request, observe)

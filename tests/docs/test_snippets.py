@@ -31,7 +31,7 @@ TESTED = {  # page -> words of each of its snippets
     FIRST: ("loss *= 1 - lr",),
     RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
-    DATA: ("hopsml.data.parquet(",),
+    DATA: ("def train(clicks)", "hopsml.data.parquet("),  # the first: cluster_tests/test_data.py
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),

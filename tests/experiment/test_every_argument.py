@@ -81,6 +81,10 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "without evaluator=True")),
     "metric_key": Changes("accuracy"),
     "args": Changes({"x": 1}),
+    "data": (
+        Refused([1], "must be a dict of DataFrames"),
+        Shown("cluster_tests/test_data.py::test_every_row_reaches_one_worker_an_epoch_as_what_it_is"),
+    ),
     "num_workers": Changes(3),
     "min_workers": Changes(1),
     "max_workers": Changes(3),

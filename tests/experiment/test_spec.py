@@ -51,7 +51,7 @@ OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
 # What is no part of the specification by its own name: the function's, this process's, or several in one field.
 ELSEWHERE = {
     "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
-    "num_workers", "min_workers", "max_workers", "environment", "share",
+    "num_workers", "min_workers", "max_workers", "environment", "share", "data",
 }  # fmt: skip
 
 

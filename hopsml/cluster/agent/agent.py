@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import WorkerPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
+    from hopsml.cluster.agent.sidecar_process import SidecarProcess
     from hopsml.cluster.agent.work import Work
 
 log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
@@ -185,6 +186,7 @@ class Agent:
         self.work: Work | None = None
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
         self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
+        self.sidecar: SidecarProcess | None = None  # of the run that this agent works for
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
@@ -325,6 +327,8 @@ class Agent:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put(protocol.Heartbeat())
+            if self.sidecar is not None:
+                self.sidecar.look_after()
             if self.work is not None:
                 if (stepped := self.work.stepped()) is not None:
                     self.outbox.put(stepped)
@@ -336,6 +340,8 @@ class Agent:
     async def _end(self) -> None:
         """Kill what is left at once: whoever waited for it is gone or does not want it."""
         try:
+            if self.sidecar is not None:
+                await self.sidecar.close()
             for task in self.tasks:
                 task.cancel()
             await self.server.close()
@@ -452,7 +458,9 @@ class Agent:
             sys_path=self.bootstrap.sys_path,
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
             commits=self._commits_for(formation),
+            sidecar=self._sidecar_folder(formation),
         )
+        self._have_sidecar(formation)
         conflict = self._conflict(formation)
         if conflict:
             work.refuse(conflict)
@@ -494,6 +502,22 @@ class Agent:
         self.commits.slots.park, self.commits.slots.progress = False, -1
         return self.commits
 
+    def _sidecar_folder(self, formation: protocol.Formation) -> Path | None:
+        return self.folder / f"{formation.run_id}-sidecar" if formation.spec.sidecar else None
+
+    def _have_sidecar(self, formation: protocol.Formation) -> None:
+        """Have the run's own process beside its workers, in all its generations, if it wants one."""
+        folder = self._sidecar_folder(formation)
+        if self.sidecar is not None and self.sidecar.run_id != formation.run_id:
+            self._spawn(self.sidecar.close())
+            self.sidecar = None
+        if folder is not None and self.sidecar is None:
+            from hopsml.cluster.agent.sidecar_process import SidecarProcess
+
+            where = (self.host, self.bootstrap.port_range, folder)
+            self.sidecar = SidecarProcess(formation.run_id, formation.spec.sidecar, *where, self.outbox.put)
+            self._spawn(self.sidecar.run())
+
     async def _open_door(self, commits: HeldCommits) -> None:
         try:
             await commits.door.open(self.host, self.bootstrap.port_range)
@@ -508,6 +532,9 @@ class Agent:
         commits, kept = self.commits, self.kept
         if self.address_of == run_id:
             self._give_ports_back()
+        if self.sidecar is not None and self.sidecar.run_id == run_id:
+            sidecar, self.sidecar = self.sidecar, None
+            self._spawn(sidecar.close())
         if commits is not None and commits.run_id == run_id:
             self.commits = None
         if kept is not None and kept.key[0] == run_id:

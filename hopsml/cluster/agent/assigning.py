@@ -13,6 +13,7 @@ from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.worker.sidecar import ADDRESS
 from hopsml.cluster.worker.worker import Assignment
 
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
@@ -27,9 +28,11 @@ def write(
     sys_path: tuple[str, ...],
     commits: HeldCommits | None,
     cores: WorkerCores,
+    sidecar: Path | None,
     note: Callable[[str], None],
 ) -> Path:
     """Write assignment, function and checkpoint into ``folder``; returns the assignment's path. ``environment``: the slot's.
+    ``sidecar``: the folder of the run's, if it has one.
 
     ``note`` is told what people should know, on the calling thread.
     """
@@ -51,6 +54,7 @@ def write(
         cores=cores.numbers,
         commit_slot=commits.slot if commits is not None else -1,
         commit_folder=str(commits.folder / "commits") if commits is not None else "",
+        sidecar=str(sidecar / ADDRESS) if sidecar is not None else "",
     )
     path = folder / "assignment"
     path.write_bytes(msgspec.msgpack.encode(assignment))

@@ -68,9 +68,11 @@ class Work:
         tree: LocalTree | None = None,
         commits: HeldCommits | None = None,
         cores: SlotCores | None = None,
+        sidecar: Path | None = None,
     ) -> None:
         """``room`` waits until there is not too much to be sent. ``tree``: of the run's last generation on this agent.
         ``commits``: of a run whose group may change. ``cores``: the slot's, from which the worker gets its own.
+        ``sidecar``: folder in which the run's sidecar leaves its address.
         """
         self.formation, self.launch, self.send = formation, launch, send
         self._room = room
@@ -80,7 +82,7 @@ class Work:
         self._log_name = f"g{formation.generation}-rank{launch.rank}.log"  # the worker has it open, whatever it becomes
         self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
         self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
-        self.commits, self._cores = commits, cores
+        self.commits, self._cores, self._sidecar = commits, cores, sidecar
         self._wider: WiderSlot | None = None
         self._checkpoints: CheckpointQueue | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -163,6 +165,7 @@ class Work:
             self.sys_path,
             self.commits,
             cores,
+            self._sidecar,
             self._note_from_thread,
         )
         log_path = self.tree.base / "logs" / self._log_name

@@ -23,7 +23,7 @@ from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import Backend, Warned
-from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.forming import Former, is_ready
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
@@ -135,6 +135,10 @@ class Coordinator:
     def cancel(self, run_id: str, reason: str) -> None:
         """Have a run ended; returns at once, and its state tells when it has."""
         self._call(self._event, run_id, events.CancelAsked(reason))
+
+    def fail(self, run_id: str, reason: str) -> None:
+        """End a run as FAILED, because of what its driver cannot give it; returns at once."""
+        self._call(self._event, run_id, events.Refused(reason, "driver"))
 
     def dismiss_idle(self, reason: str) -> None:
         """Grant the agents that no run holds to none any more; returns at once."""
@@ -293,6 +297,7 @@ class Coordinator:
         self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
+            self._sidecar_left(self.runs.get(session.work[0]), session, place)
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
             self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
@@ -321,6 +326,13 @@ class Coordinator:
             case protocol.CommitDoorOpened():
                 session.commit_door = (message.port, message.certificate)
                 return
+            case protocol.SidecarSaid():
+                self._sidecar(session, message.run_id, SidecarWord(session.agent_id, message.data))
+                return
+            case protocol.SidecarEnded():
+                word = SidecarWord(session.agent_id, ended=message.reason, is_final=message.is_final)
+                self._sidecar(session, message.run_id, word)
+                return
             case protocol.PreflightFacts() | protocol.PeerProbed():
                 self.inspection.said(session, message)
                 return
@@ -345,6 +357,12 @@ class Coordinator:
             session.post(protocol.LogTaken(*key, message.size))
         if event is not None:
             self._event(message.run_id, event)
+
+    def _sidecar(self, session: AgentSession, run_id: str, word: SidecarWord) -> None:
+        """Tell the run's driver; the sidecar of a run that this agent has left meanwhile is nobody's concern."""
+        run = self.runs.get(run_id)
+        if run is not None and session.work is not None and session.work[0] == run_id:
+            run.request.on_sidecar(word)
 
     # ------------------------------------------------------------------------------------------ runs
 
@@ -462,11 +480,16 @@ class Coordinator:
             self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
 
     @staticmethod
-    def _let_go(run: ActiveRun, session: AgentSession) -> None:
+    def _sidecar_left(run: ActiveRun | None, session: AgentSession, reason: str) -> None:
+        if run is not None and run.request.spec.sidecar:
+            run.request.on_sidecar(SidecarWord(session.agent_id, ended=reason))
+
+    def _let_go(self, run: ActiveRun, session: AgentSession) -> None:
         """The agent no longer works for this run."""
         session.work = None
         group = run.request.spec.group
-        if group.changes or group.relaunches:
+        self._sidecar_left(run, session, "its agent has left the run")
+        if group.changes or group.relaunches or run.request.spec.sidecar:
             session.post(protocol.Release(run.run_id))
 
     def _persisted(self, session: AgentSession, message: protocol.Persisted) -> None:

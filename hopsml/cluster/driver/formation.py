@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hopsml.cluster.shared.layout import Layout, Member, Placement
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, PortsHeld, Resume
 from hopsml.cluster.shared.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class SidecarWord:
+    """What the process beside a run's workers on an agent has said when it began, or why it has ``ended``."""
+
+    agent_id: str
+    data: bytes = b""
+    ended: str = ""
+    is_final: bool = False  # whether none follows though the agent stays
+
+
+def _unheard(word: SidecarWord) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,7 @@ class RunRequest:
     run_url: str
     resume: Resume = Resume()
     bare: int = 0  # how many of its agents need no GPU, where the cluster can give such ones
+    on_sidecar: Callable[[SidecarWord], None] = _unheard  # on the coordinator's thread: it must not wait
 
 
 def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:

@@ -74,6 +74,8 @@ def error_of(
     if outcome.error == "storage":
         remedy = "see that the store is reachable from the workers, then go on with experiment.resume()"
         return RunError(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
+    if outcome.error == "driver":
+        return RunError(f"run {state.run_id}: {outcome.reason}; {run_url}", run_url)
     if outcome.error == "slots":
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":

@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 9  # both sides must speak the same
+VERSION = 10  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -328,6 +328,21 @@ class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
     certificate: str
 
 
+class SidecarSaid(Message, frozen=True, tag="sidecar-said"):
+    """The process beside the run's workers on this agent has begun; ``data`` is between it and the driver."""
+
+    run_id: str
+    data: bytes
+
+
+class SidecarEnded(Message, frozen=True, tag="sidecar-ended"):
+    """That process has ended by itself. ``is_final``: no other one is started in its place."""
+
+    run_id: str
+    reason: str
+    is_final: bool
+
+
 class Committed(Message, frozen=True, tag="committed"):
     """The agent holds in memory the training state as it was after ``step``."""
 
@@ -489,6 +504,8 @@ ToCoordinator = (
     | WorkerPaused
     | WorkerStepped
     | CommitDoorOpened
+    | SidecarSaid
+    | SidecarEnded
     | Committed
     | Draining
     | Persisted

@@ -322,6 +322,10 @@ class RunSpec(Section, frozen=True):
     storage_timeout_s: float = 30.0  # settled, of the driver's settings: deadline of a call of shared storage
     hooks: tuple[str, ...] = ()  # settled: "module:function", called with the context before the user's function
     body: str = ""  # "module:function", called with the user's function, its arguments and the context instead of it
+    frames: tuple[str, ...] = ()  # settled: names of the function's arguments whose rows the driver feeds to the agents
+    sidecar: str = (
+        ""  # "module:function", called in a process beside the workers of an agent for as long as the run is there
+    )
     all_gpus: Switch = False  # a worker gets the other free GPUs of its executor, beside those of its slot
     # CPU devices that TensorFlow is to make of a worker's CPU where it has no GPU.
     logical_devices: Annotated[int | None, checks.or_none(checks.whole_number)] = None

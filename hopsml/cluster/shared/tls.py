@@ -19,10 +19,24 @@ class Identity:
 
 
 def make_identity(name: str = "hopsml-coordinator") -> Identity:
-    """A new key pair on P-256, whatever the time is: who connects trusts this one certificate, and clocks may be wrong.
+    """A new certificate and key as the ssl module takes them."""
+    pem, secret = make_key_pair(name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
+    try:
+        _load(context, secret + pem, MEMORY)
+    except OSError:  # it is full, or not there
+        _load(context, secret + pem, None)
+    return Identity(pem.decode(), context)
 
-    It ends with the coordinator's life, since nobody trusts it any more then; an expiry would only turn away hosts whose
-    clocks are off, without their being able to say so.
+
+def make_key_pair(name: str) -> tuple[bytes, bytes]:
+    """A self-signed certificate and its new key on P-256, both PEM, whatever the time is: who connects trusts this one
+    certificate, and clocks may be wrong.
+
+    It ends with its owner's life, since nobody trusts it any more then; an expiry would only turn away hosts whose clocks
+    are off, without their being able to say so.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -46,14 +60,7 @@ def make_identity(name: str = "hopsml-coordinator") -> Identity:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
-    try:
-        _load(context, secret + pem, MEMORY)
-    except OSError:  # it is full, or not there
-        _load(context, secret + pem, None)
-    return Identity(pem.decode(), context)
+    return pem, secret
 
 
 def _load(context: ssl.SSLContext, key_and_certificate: bytes, folder: str | None) -> None:

@@ -107,6 +107,7 @@ class WorkerContext:
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
     event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
     inbox: Inbox | None = field(default=None, repr=False, compare=False)  # messages of the driver
+    sidecar: Path | None = None  # file in which the run's sidecar on this agent leaves its address, once it has one
 
     @property
     def is_chief(self) -> bool:

@@ -75,6 +75,7 @@ class Assignment(msgspec.Struct, frozen=True):
     commit_slot: int = -1  # that holds the commit to go on from; -1: none
     resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
     commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
+    sidecar: str = ""  # where the run's sidecar leaves its address; empty where it has none
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -229,6 +230,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
+        sidecar=Path(assignment.sidecar) if assignment.sidecar else None,
         collective=_seat(formation, launch, pipe),
         joins=formation.joins,
         server_key=formation.collective_key if formation.guarded else b"",

@@ -16,24 +16,24 @@ _VECTOR = ["type", "size", "indices", "values"]  # the fields of Spark ML's vect
 _SPARSE, _DENSE = 0, 1
 
 
-def arrays(table: pa.Table, fill: Mapping[str, Any], place: str) -> dict[str, NDArray[Any]]:
+def arrays(table: pa.Table, fill: Mapping[str, Any], place: str, nulls: str = "") -> dict[str, NDArray[Any]]:
     """Each column by its name; those of a struct by ``struct.field``.
 
     Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
     objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
-    for a null, by column. ``place`` is where the table came from, to people.
+    for a null, by column. ``place`` is where the table came from, to people; ``nulls``: what they can do about nulls.
 
     Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        found |= _Column(name, fill, place).arrays(column.combine_chunks())
+        found |= _Column(name, fill, place, nulls).arrays(column.combine_chunks())
     return found
 
 
 class _Column:
-    def __init__(self, name: str, fill: Mapping[str, Any], place: str) -> None:
-        self._name, self._fill, self._place = name, fill, place
+    def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str) -> None:
+        self._name, self._fill, self._place, self._nulls = name, fill, place, nulls
 
     def arrays(self, content: pa.Array) -> dict[str, NDArray[Any]]:
         import pyarrow as pa
@@ -44,7 +44,7 @@ class _Column:
             return {self._name: self._vectors(content)}
         found: dict[str, NDArray[Any]] = {}
         for field, values in zip(content.type, content.flatten(), strict=True):
-            found |= _Column(f"{self._name}.{field.name}", self._fill, self._place).arrays(values)
+            found |= _Column(f"{self._name}.{field.name}", self._fill, self._place, self._nulls).arrays(values)
         return found
 
     def _array(self, content: pa.Array) -> NDArray[Any]:
@@ -76,7 +76,7 @@ class _Column:
         if self._name not in self._fill:
             raise self._refused(
                 f"has {content.null_count} null(s) in {len(content)} rows",
-                f"say what stands for them, fill={{{self._name!r}: ...}}, or leave such rows out before",
+                self._nulls or f"say what stands for them, fill={{{self._name!r}: ...}}, or leave such rows out before",
             )
         import pyarrow as pa
 

@@ -1,0 +1,332 @@
+"""Brings DataFrames to the agents of a run: ``data={"clicks": df}``. A thread of the driver; it decides nothing.
+
+What is to be done when says ``training/data/frame_log.py``. Spark computes the partitions beside the agents, on the same
+executors, and its tasks send the rows to the agents' stages: none of them comes through the driver.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster.driver.formation import SidecarWord
+from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.cluster.gang.events import Phase
+from hopsml.delivery import logger_aside
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
+from hopsml.experiment.applications import Application
+from hopsml.training.data.dataset import Dataset
+from hopsml.training.data.frame_log import (
+    Action,
+    Fail,
+    FrameLog,
+    FrameTable,
+    Publish,
+    Push,
+    StageAddress,
+    StagedPartition,
+    described,
+    not_brought,
+)
+from hopsml.training.data.push import RESULT, STAGES, property_of, pusher, staged
+from hopsml.training.data.stage_client import StageClient
+from hopsml.training.data.staged_rows import StagedRows
+
+log = logger_aside("hopsml.data")
+
+SIDECAR = "hopsml.training.data.stage:serve"
+_TICK_S = 0.25
+_NO_TASK_S = 30.0  # without a task of the feed's: no slot is free beside the agents
+_TOLD_AT_ONCE = 16
+_STUCK_S = 60.0  # after the loss of a stage, for tasks that may wait for it
+
+
+def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
+    """What the function gets for each DataFrame. Raises ArgumentTypeError for what is none."""
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ArgumentTypeError(
+            f"{verb}(): data={data!r:.80} is a {type(data).__name__}; it must be a dict of DataFrames by the names of the "
+            "function's arguments: data={'clicks': df}"
+        )
+    for name, frame in data.items():
+        if not hasattr(frame, "mapInArrow"):
+            raise ArgumentTypeError(
+                f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a DataFrame of Spark's. What "
+                "lies in files needs no Spark: hopsml.data.parquet(url) in the function; small data travels by args="
+            )
+    return {name: Dataset(StagedRows(name)) for name in data}
+
+
+def check(names: Collection[str], frames: Mapping[str, Any], application: Application, size: int) -> None:
+    """Whether this application can feed so many workers with these DataFrames; before anything is started.
+
+    ``names``: of the arguments that are to be fed. Raises ArgumentError for DataFrames of another application, or none,
+    NotEnoughSlots where agents would take all slots.
+    """
+    if missing := sorted(set(names) - set(frames)):
+        raise ArgumentError(
+            f"the function was given DataFrames, data={{{', '.join(map(repr, missing))}}}, which are not kept with the run: "
+            "begin it by its verb once more, with data= (and resume=, to go on from its checkpoint)"
+        )
+    if not frames:
+        return
+    context = getattr(application.backend, "context", None)
+    for name, frame in frames.items():
+        own = getattr(getattr(frame, "sparkSession", None), "_sc", None)
+        if own is None or own is not context:
+            raise ArgumentError(
+                f"data={name!r} is not a DataFrame of the Spark session that the workers run on; start the run in the same "
+                "application, by SparkSession.builder.getOrCreate() without Spark Connect"
+            )
+    capacity = application.backend.capacity()
+    slots = capacity.limit if capacity.together is None else capacity.together
+    if slots is not None and size >= slots:
+        raise NotEnoughSlots(
+            f"data= with {size} workers: they take all {slots} slots of this cluster ({capacity.setting}), and Spark needs "
+            "at least one beside them to compute the DataFrame; ask for fewer workers, or give executors another core"
+        )
+
+
+class FrameFeed:
+    """Feeds one run, from its first stage until its end."""
+
+    def __init__(self, frames: Mapping[str, Any], application: Application, run_id: str) -> None:
+        self._fail = functools.partial(application.coordinator.fail, run_id)
+        self._grows, self._run_id = application.backend.grows, run_id
+        self._spark = _SparkJobs(application.backend.context, f"hopsml-data-{run_id}")  # type: ignore[attr-defined]
+        self._frames = dict(frames)
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._logs: dict[str, FrameLog] = {}
+        self._stages: dict[str, StageAddress] = {}  # by agent
+        self._clients: dict[str, StageClient] = {}  # by URL
+        self._untold: dict[
+            tuple[str, str], FrameTable
+        ] = {}  # by stage's URL and DataFrame: what it is still to be told
+        self._began = 0.0  # monotonic seconds: the first job
+        self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
+        self._idle_since: float | None = None  # monotonic seconds: no task has run since
+        self._state: RunState
+
+    # ------------------------------------------------------------------------------------------ from other threads
+
+    def on_sidecar(self, word: SidecarWord) -> None:
+        """See ``RunRequest.on_sidecar``."""
+        self._events.put(functools.partial(self._ended if word.ended else self._opened, word))
+
+    def follow(self, state: RunState) -> None:
+        """Begin, until the run's end."""
+        self._state = state
+        state.observe(self._on_change)
+        threading.Thread(target=self._run, name=f"hopsml-data-{self._run_id}", daemon=True).start()
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind == "end":
+            self._events.put(None)
+
+    # ------------------------------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        try:
+            for name, frame in self._frames.items():
+                self._spark.plan(name, frame, functools.partial(self._later, self._planned, name))
+            while True:
+                try:
+                    event = self._events.get(timeout=_TICK_S)
+                except queue.Empty:
+                    event = self._tick
+                if event is None or self._is_ending():
+                    return
+                event()
+        except Exception as error:
+            log.exception("the rows of run %s cannot be brought", self._run_id)
+            self._fail(f"its rows cannot be brought to the workers: {type(error).__name__}: {error}")
+        finally:
+            self._spark.cancel()
+            for client in self._clients.values():
+                client.close()
+
+    def _later(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have the thread call this."""
+        self._events.put(functools.partial(function, *arguments))
+
+    def _is_ending(self) -> bool:
+        """Whether nobody will read rows any more: agents leave, and what they kept is not brought again."""
+        return self._state.phase is Phase.STOPPING or self._state.phase.is_final
+
+    @property
+    def _wanted(self) -> int:
+        return len(self._state.members)
+
+    def _planned(self, name: str, partitions: int, problem: str) -> None:
+        if problem:
+            self._fail(not_brought(name, problem))
+            return
+        kept = self._logs[name] = FrameLog(name, partitions)
+        for agent_id, address in self._stages.items():
+            self._do(kept, kept.opened(agent_id, address, self._wanted))
+
+    def _opened(self, word: SidecarWord) -> None:
+        address = msgspec.msgpack.decode(word.data, type=StageAddress)
+        self._stages[word.agent_id], self._clients[address.url] = address, StageClient(address)
+        for kept in self._logs.values():
+            self._do(kept, kept.opened(word.agent_id, address, self._wanted))
+
+    def _ended(self, word: SidecarWord) -> None:
+        before = self._stages.pop(word.agent_id, None)
+        if word.is_final:
+            self._fail(f"the process that keeps its rows cannot be kept alive: {word.ended}")
+        elif before is not None:
+            self._clients.pop(before.url).close()
+            self._stuck_at = time.monotonic() + _STUCK_S
+            if any(one.stage == before.url for kept in self._logs.values() for one in kept.placed.values()):
+                self._note(f"the rows that {before.url} has kept are brought again from Spark: {word.ended}")
+        for kept in self._logs.values():
+            self._do(kept, kept.gone(word.agent_id, self._wanted))
+
+    def _pushed(self, kept: FrameLog, placed: list[StagedPartition], problem: str) -> None:
+        self._do(kept, kept.failed(problem) if problem else kept.pushed(placed, self._wanted))
+
+    def _tick(self) -> None:
+        for kept in self._logs.values():
+            self._do(kept, kept.settle(self._wanted))
+        self._publish()
+        if not any(kept.is_pushing for kept in self._logs.values()):
+            self._stuck_at = self._idle_since = None
+            return
+        now = time.monotonic()
+        if self._stuck_at is not None and now > self._stuck_at:
+            self._stuck_at = None
+            self._spark.cancel()  # what is missing then is brought again
+        if self._grows or self._spark.is_at_work():
+            self._idle_since = None
+            return
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        if now - self._idle_since > _NO_TASK_S:
+            self._fail(_NO_SLOT)
+
+    def _do(self, kept: FrameLog, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Push():
+                    self._began = self._began or time.monotonic()
+                    self._spark.push(kept.name, action, functools.partial(self._later, self._pushed, kept))
+                case Publish():
+                    self._untold |= {(stage.url, kept.name): action.table for stage in action.stages}
+                    self._publish()
+                    if action.table.version == 1 and len(action.stages) == len(kept.stages):
+                        self._note(f"{described(action.table)}, brought in {time.monotonic() - self._began:.1f} s")
+                case Fail():
+                    self._fail(action.reason)
+
+    def _publish(self) -> None:
+        """Tell the stages; those that do not answer are asked again, as long as they are there."""
+        there = {key: table for key, table in self._untold.items() if key[0] in self._clients}
+        if there:
+            with concurrent.futures.ThreadPoolExecutor(_TOLD_AT_ONCE, "hopsml-data-tell") as threads:
+                told = threads.map(lambda key: _told(self._clients[key[0]], there[key]), there)
+                there = {key: there[key] for key, done in zip(list(there), told, strict=True) if not done}
+        self._untold = there
+
+    def _note(self, text: str) -> None:
+        self._state.publish(Change("note", text=text))
+
+
+def _told(client: StageClient, table: FrameTable) -> bool:
+    try:
+        client.publish(table)
+    except Exception as error:  # noqa: BLE001 that it is gone will be told
+        log.debug("the stage at %s does not take the table of its rows: %s", client.address.url, error)
+        return False
+    return True
+
+
+class _SparkJobs:
+    """The jobs of one feed, each on a thread of its own; ``done`` is called there."""
+
+    def __init__(self, context: Any, group: str) -> None:
+        self._context, self._group = context, group
+        self._rows: dict[str, Any] = {}  # RDDs of what the tasks answer, by DataFrame
+        self._cancelled = 0  # how often
+
+    def plan(self, name: str, frame: Any, done: Callable[[int, str], None]) -> None:
+        """Make the one plan for all jobs, and count its partitions. What needs a shuffle is computed up to it."""
+
+        def make() -> None:
+            try:
+                self._rows[name] = frame.mapInArrow(pusher(name), RESULT).rdd
+                done(int(self._rows[name].getNumPartitions()), "")
+            except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the run is told
+                done(0, _cause(str(error)))
+
+        self._start(name, make)
+
+    def push(self, name: str, action: Push, done: Callable[[list[StagedPartition], str], None]) -> None:
+        """Bring these partitions to these stages; done with none of them where it was cancelled here."""
+        cancelled = self._cancelled
+
+        def carry_out() -> None:
+            try:
+                self._context.setLocalProperty(STAGES, property_of(action.stages))
+                found = self._context.runJob(self._rows[name], list, list(action.partitions))
+                done([staged(row) for row in found], "")
+            except Exception as error:  # noqa: BLE001 see above
+                done([], "" if self._cancelled > cancelled else _cause(str(error)))
+
+        self._start(name, carry_out)
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        from pyspark import InheritableThread
+
+        def run() -> None:
+            # Not to be interrupted: where Spark interrupts a task that waits for its Python worker to start, it takes the
+            # process that forks them for lost and starts another one. With it all Python workers of the executor die, agents
+            # among them.
+            self._context.setJobGroup(self._group, f"hopsml: rows of {name}", interruptOnCancel=False)
+            work()
+
+        job = InheritableThread(target=run)
+        job.daemon = True
+        job.name = f"{self._group}-{name}"
+        job.start()
+
+    def cancel(self) -> None:
+        """End all jobs that are under way."""
+        self._cancelled += 1
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception as error:  # noqa: BLE001 Spark is stopping: its jobs end with it
+            log.debug("the jobs of %s cannot be cancelled: %s", self._group, error)
+
+    def is_at_work(self) -> bool:
+        """Whether any of their tasks runs; also where there is no job just now, or Spark cannot be asked."""
+        try:
+            tracker = self._context.statusTracker()
+            active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._group))
+            jobs = [job for number in active if (job := tracker.getJobInfo(number)) is not None]
+            stages = [tracker.getStageInfo(number) for job in jobs for number in job.stageIds]
+            return not jobs or any(stage.numActiveTasks for stage in stages if stage is not None)
+        except Exception as error:  # noqa: BLE001 Spark is stopping
+            log.debug("Spark does not say what it does: %s", error)
+            return True
+
+
+_NO_SLOT = (
+    f"Spark has begun no task of data= for {_NO_TASK_S:g} s: the agents, or other jobs, hold all slots of the executors. "
+    "Ask for fewer workers, give executors another core (spark.executor.cores), or end the other jobs"
+)
+
+
+def _cause(text: str) -> str:
+    """The lines that tell: the last error of Python's on an executor, else Spark's own first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if "Error: " in line and "org.apache" not in line and not line.startswith("at ")]
+    return (python[-1] if python else lines[0] if lines else "no reason was given")[:1000]

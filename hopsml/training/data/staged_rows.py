@@ -1,0 +1,155 @@
+"""A DataFrame's rows as shards that lie at the agents' stages; in a worker of the run that it was given to."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hopsml.cluster.worker import context
+from hopsml.errors import RunError, StorageError
+from hopsml.training.data import columns as arrow_columns
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard
+from hopsml.training.data.stage_client import StageClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_PATIENCE_S = 300.0  # for a shard that cannot be had: until it has been brought again from Spark
+_PAUSE_S = 0.05  # between two looks for the stage of this agent, which starts beside the worker
+_NULLS = "say what stands for them, df.fillna(...), or leave such rows out, df.dropna(...)"
+
+
+class StagedRows:
+    """A source of shards. It is made on the driver, and reads nothing there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._table: FrameTable | None = None
+        self._own: StageClient | None = None
+        self._clients: dict[str, StageClient] = {}
+        self._ends: list[int] = []  # of each partition, its last shard's number + 1
+
+    def __getstate__(self) -> str:
+        return self._name
+
+    def __setstate__(self, name: str) -> None:
+        self._name = name
+        self._begin()
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The rows of each; waits until Spark has brought all of them. Raises RunError outside of the run."""
+        table = self._known()
+        return tuple(shard.rows for one in table.partitions for shard in one.shards)
+
+    @property
+    def row_bytes(self) -> float:
+        """About how much memory a row takes."""
+        shards = [shard for one in self._known().partitions for shard in one.shards]
+        return sum(shard.size for shard in shards) / max(1, sum(shard.rows for shard in shards))
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        """One shard's columns, not to be written to.
+
+        What was lost with an agent is waited for, as Spark brings it again. Raises ArgumentError naming a column that has no
+        array, StorageError where it does not come.
+        """
+        table, deadline = self._known(), time.monotonic() + _PATIENCE_S
+        while True:
+            one, place = self._place(table, shard)
+            try:
+                found = self._read(table.stages.get(one.stage), one, place)
+                break
+            except Exception as error:
+                if not _is_passing(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"partition {one.partition} of data={self._name!r} cannot be had from {one.stage}: {error}",
+                        one.stage,
+                    ) from error
+                table = self._newer(table)
+        return arrow_columns.arrays(found, {}, f"data={self._name!r}, partition {one.partition},", nulls=_NULLS)
+
+    def _place(self, table: FrameTable, shard: int) -> tuple[StagedPartition, StagedShard]:
+        number = bisect.bisect_right(self._ends, shard)
+        one = table.partitions[number]
+        return one, one.shards[shard - (self._ends[number] - len(one.shards))]
+
+    def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard) -> pa.Table:
+        import pyarrow as pa
+
+        if stage is None:
+            raise FileNotFoundError(f"the stage at {one.stage} is gone")
+        if stage.hostname == socket.gethostname():
+            path = Path(stage.folder) / one.file(self._name)
+            if path.exists():
+                file = pa.ipc.open_file(pa.memory_map(str(path)))
+                return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
+        return self._client(stage).fetch(one.file(self._name), shard)
+
+    def _client(self, stage: StageAddress) -> StageClient:
+        with self._lock:
+            if stage.url not in self._clients:
+                self._clients[stage.url] = StageClient(stage)
+            return self._clients[stage.url]
+
+    # ------------------------------------------------------------------------------------------ the table
+
+    def _known(self) -> FrameTable:
+        with self._lock:
+            while self._table is None:
+                self._ask(0)
+            return self._table
+
+    def _newer(self, old: FrameTable) -> FrameTable:
+        """The newest table; the same one, after a while, where there is no newer one."""
+        with self._lock:
+            if self._table is old:
+                self._ask(old.version)
+            assert self._table is not None
+            return self._table
+
+    def _ask(self, version: int) -> None:
+        """Wait a few seconds for a table that is newer."""
+        try:
+            own = self._own = self._own or StageClient(self._address())
+            table = own.table(self._name, version)
+        except Exception as error:
+            if not _is_passing(error):
+                raise
+            self._own = None  # another one may have taken its place
+            time.sleep(_PAUSE_S)
+            return
+        if table is not None:
+            self._table = table
+            self._ends = list(itertools.accumulate(len(one.shards) for one in table.partitions))
+
+    def _address(self) -> StageAddress:
+        here = context.current()
+        if here is None or here.sidecar is None:
+            raise RunError(
+                f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
+                "nowhere else"
+            )
+        return msgspec.msgpack.decode(here.sidecar.read_bytes(), type=StageAddress)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it says that a stage, or what it has kept, is gone: another one takes its place."""
+    import pyarrow as pa
+    import pyarrow.flight as flight
+
+    return isinstance(error, (OSError, flight.FlightError, pa.ArrowInvalid))

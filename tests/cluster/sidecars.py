@@ -1,0 +1,21 @@
+"""Functions for a sidecar of a test."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
+
+
+def stay(seat: SidecarSeat, tell: Tell) -> None:
+    """Leave an address, say who this is, and stay."""
+    print("what is printed goes elsewhere")
+    seat.write_address(str(os.getpid()).encode())
+    tell(str(os.getpid()).encode())
+    threading.Event().wait()
+
+
+def fail(seat: SidecarSeat, tell: Tell) -> None:
+    """Have a reason."""
+    raise OSError("no port is free")

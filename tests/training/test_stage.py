@@ -1,0 +1,142 @@
+"""What a stage keeps and gives, by real calls over TLS."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from hopsml.cluster.shared.tls import make_key_pair
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard
+from hopsml.training.data.stage import StageServer
+from hopsml.training.data.stage_client import CERTIFIED, StageClient
+from tests import small_disk
+
+pytestmark = pytest.mark.local
+
+TOKEN = "a token"
+
+
+def batch(first: int, rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(range(first, first + rows), pa.int64())})
+
+
+def serving(folder: Path) -> tuple[StageServer, StageAddress]:
+    certificate, key = make_key_pair(CERTIFIED)
+    stage = StageServer(folder, TOKEN, "grpc+tls://127.0.0.1:0", certificate, key)
+    url = f"grpc+tls://127.0.0.1:{stage.port}"
+    return stage, StageAddress(url, certificate.decode(), TOKEN, "host", str(folder))
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[StageAddress]:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    stage, address = serving(folder)
+    yield address
+    stage.shutdown()
+
+
+@pytest.fixture
+def client(address: StageAddress) -> Iterator[StageClient]:
+    client = StageClient(address)
+    yield client
+    client.close()
+
+
+def test_what_is_brought_is_kept_and_given(client: StageClient, address: StageAddress) -> None:
+    shards = client.put("clicks", 3, 17, batch(0, 1).schema, [batch(0, 5), batch(5, 0), batch(5, 7)])
+    assert [(one.first, one.count, one.rows) for one in shards] == [(0, 2, 12)]
+    one = StagedPartition(3, 17, address.url, shards)
+    assert client.fetch(one.file("clicks"), shards[0])["id"].to_pylist() == list(range(12))
+    assert Path(address.folder, one.file("clicks")).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_large_partition_is_several_shards(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsml.training.data.stage.SHARD_BYTES", 1000)
+    batches = [batch(100 * number, 100) for number in range(5)]  # of 800 bytes
+    shards = client.put("clicks", 0, 0, batches[0].schema, batches)
+    assert [(one.first, one.count, one.rows, one.size) for one in shards] == [
+        (0, 2, 200, 1600),
+        (2, 2, 200, 1600),
+        (4, 1, 100, 800),
+    ]
+    assert client.fetch("data-clicks/0-0.arrow", shards[1])["id"].to_pylist() == list(range(200, 400))
+
+
+def test_an_empty_partition_is_kept_as_nothing(client: StageClient) -> None:
+    assert client.put("clicks", 0, 0, pa.schema([]), []) == ()
+
+
+def test_a_stream_that_breaks_leaves_nothing(client: StageClient, address: StageAddress) -> None:
+    def break_off() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 10)
+        raise RuntimeError("the task is over")
+
+    with pytest.raises(RuntimeError, match="the task is over"):
+        client.put("clicks", 0, 0, batch(0, 1).schema, break_off())
+    assert client.put("clicks", 0, 1, batch(0, 1).schema, [batch(0, 10)])[0].rows == 10
+    assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
+
+
+def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
+    client: StageClient, address: StageAddress
+) -> None:
+    first, second = (client.put("clicks", 0, attempt, batch(0, 1).schema, [batch(0, 10)]) for attempt in (0, 1))
+    assert first == second
+    found: list[FrameTable | None] = []
+    waits = threading.Thread(target=lambda: found.append(client.table("clicks", 0)))
+    waits.start()
+    table = FrameTable("clicks", 1, (StagedPartition(0, 1, address.url, second),), {address.url: address})
+    client.publish(table)
+    waits.join(30)
+    assert found == [table]
+    assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
+
+
+def test_a_table_that_does_not_come_is_asked_for_again(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsml.training.data.stage._WAIT_S", 0.05)
+    assert client.table("clicks", 0) is None
+
+
+@pytest.mark.parametrize("token", ["", "another", "a token\nBearer a token"])
+def test_without_the_token_nothing_is_given_and_nothing_taken(address: StageAddress, token: str) -> None:
+    stranger = StageClient(msgspec.structs.replace(address, token=token))
+    try:
+        with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightInternalError, flight.FlightServerError)):
+            stranger.table("clicks", 0)
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            stranger.put("clicks", 0, 0, batch(0, 1).schema, [batch(0, 10)])
+    finally:
+        stranger.close()
+    assert not list(Path(address.folder).rglob("*.arrow"))
+
+
+@pytest.mark.parametrize("file", ["../secret/0-0.arrow", "data-x/../../secret/0-0.arrow", "/etc/x/passwd"])
+def test_files_elsewhere_are_not_given(client: StageClient, address: StageAddress, file: str) -> None:
+    secret = Path(address.folder).parent / "secret"
+    secret.mkdir()
+    with pa.ipc.new_file(str(secret / "0-0.arrow"), batch(0, 1).schema) as writer:
+        writer.write_batch(batch(0, 1))
+    with pytest.raises(flight.FlightServerError, match="none of this stage's files"):
+        client.fetch(file, StagedShard(0, 1, 1, 8))
+
+
+def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
+    with small_disk.mounted(tmp_path / "small", 256) as folder:
+        stage, address = serving(folder)
+        client = StageClient(address)
+        try:
+            with pytest.raises(
+                flight.FlightServerError, match=r"cannot keep the rows of data='clicks' in .*small.*: No space"
+            ):
+                client.put("clicks", 0, 0, batch(0, 1).schema, [batch(0, 10_000) for _ in range(20)])
+            assert not list(folder.rglob("*.part"))
+        finally:
+            client.close()
+            stage.shutdown()
