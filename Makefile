@@ -33,11 +33,13 @@ $(STAMP): $(REQUIREMENTS) setup.py
 	@$(PYTHON) tools/setup_environment.py $@ $^
 
 # What C++ there is; without a compiler a line says what is lost, once here, and each time in `make setup`.
-$(NATIVE): $(wildcard native/*/*) tools/build_native.py | $(STAMP)
+$(NATIVE): $(wildcard native/*/*) tools/build_native.py tools/build_spark_push.py | $(STAMP)
+	@$(BIN)/python -m tools.build_spark_push
 	@$(BIN)/python -m tools.build_native --stamp $@
 
 setup: $(STAMP)  ## .venv with everything that is pinned in requirements/, this project, and its native library
 	@$(BIN)/python -m tools.build_native
+	@$(BIN)/python -m tools.build_spark_push
 	@$(NEEDS) java mvn || true
 
 tf-hdfs: $(STAMP)  ## TensorFlow's file system for hdfs://, of native/tf_hdfs, with Rust; up to three minutes the first time
@@ -134,5 +136,5 @@ demo-yarn: $(STAMP) $(NATIVE)  ## the same by spark-submit on a real YARN with H
 
 clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi
-	@rm -rf .venv .cache mutants build dist hopsml/collective/lib hopsml/training/tensorflow/lib *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .cache mutants build dist hopsml/collective/lib hopsml/training/tensorflow/lib hopsml/training/data/lib *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

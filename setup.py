@@ -47,11 +47,13 @@ PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
 
 HERE = Path(__file__).parent
 LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
+LIBRARIES["hopsml.training.data"] = ["lib/*.jar"]
 
 
 def compile_native() -> None:
     """All of native/ that can be compiled here, where it is not current."""
-    subprocess.run([sys.executable, HERE / "tools" / "build_native.py"], check=True)
+    for tool in ("build_native.py", "build_spark_push.py"):
+        subprocess.run([sys.executable, HERE / "tools" / tool], check=True)
 
 
 class BuildPy(build_py):

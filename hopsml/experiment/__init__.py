@@ -13,6 +13,7 @@
     resume(run)                                      go on with a run that has not finished
     tune_communication(train)                        the fastest way to reduce its gradients, for runs with tuned=True
     with recorded("etl") as run: ...                 what the driver does itself
+    spark()                                          the session whose DataFrames a training can be given: data={"rows": df}
 
 They block and return a ``Result``; ``submit`` and ``submit_search`` give a handle instead, and every blocking verb is
 ``submit(...).result()``. ``shutdown`` gives everything back before the program's end.
@@ -42,6 +43,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
+from hopsml.experiment.spark_session import spark
 from hopsml.experiment.tuning import Tuning, tune_communication
 from hopsml.search.space.space import Searchspace
 
@@ -76,6 +78,7 @@ __all__ = [
     "resume",
     "search",
     "shutdown",
+    "spark",
     "submit",
     "submit_evaluation",
     "submit_search",

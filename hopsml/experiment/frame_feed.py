@@ -22,6 +22,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
+from hopsml.training.data import jvm_push
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import (
     Action,
@@ -35,7 +36,8 @@ from hopsml.training.data.frame_log import (
     described,
     not_brought,
 )
-from hopsml.training.data.push import RESULT, STAGES, property_of, pusher, staged
+from hopsml.training.data.jvm_push import JvmPush
+from hopsml.training.data.push import PythonPush
 from hopsml.training.data.stage_client import StageClient
 from hopsml.training.data.staged_rows import StagedRows
 
@@ -254,7 +256,7 @@ class _SparkJobs:
 
     def __init__(self, context: Any, group: str) -> None:
         self._context, self._group = context, group
-        self._rows: dict[str, Any] = {}  # RDDs of what the tasks answer, by DataFrame
+        self._plans: dict[str, JvmPush | PythonPush] = {}  # by DataFrame
         self._cancelled = 0  # how often
 
     def plan(self, name: str, frame: Any, done: Callable[[int, str], None]) -> None:
@@ -262,8 +264,8 @@ class _SparkJobs:
 
         def make() -> None:
             try:
-                self._rows[name] = frame.mapInArrow(pusher(name), RESULT).rdd
-                done(int(self._rows[name].getNumPartitions()), "")
+                self._plans[name] = _plan_of(name, frame)
+                done(self._plans[name].partitions, "")
             except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the run is told
                 done(0, _cause(str(error)))
 
@@ -275,9 +277,7 @@ class _SparkJobs:
 
         def carry_out() -> None:
             try:
-                self._context.setLocalProperty(STAGES, property_of(action.stages))
-                found = self._context.runJob(self._rows[name], list, list(action.partitions))
-                done([staged(row) for row in found], "")
+                done(self._plans[name].push(name, action.stages, action.partitions), "")
             except Exception as error:  # noqa: BLE001 see above
                 done([], "" if self._cancelled > cancelled else _cause(str(error)))
 
@@ -317,6 +317,16 @@ class _SparkJobs:
         except Exception as error:  # noqa: BLE001 Spark is stopping
             log.debug("Spark does not say what it does: %s", error)
             return True
+
+
+def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
+    """The quicker way where it is there, and takes the DataFrame."""
+    if jvm_push.JAR.exists():
+        try:
+            return JvmPush(frame)
+        except Exception as error:  # noqa: BLE001 py4j's: a column of another type, another Spark's classes
+            log.info("the rows of data=%r go by Python: %s", name, _cause(str(error)))
+    return PythonPush(name, frame)
 
 
 _NO_SLOT = (

@@ -17,6 +17,7 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
 from hopsml.experiment.run import Run
+from hopsml.training.data import jvm_push
 from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 from tests.docs import pages
@@ -60,6 +61,14 @@ def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
         "mine": state.mine,
         "generation": context.generation,
     }
+
+
+@pytest.fixture(params=["by the JVM", pytest.param("by Python", marks=pytest.mark.variant)])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How rows go to the stages."""
+    if request.param == "by Python":
+        monkeypatch.setattr(jvm_push, "JAR", Path("nowhere.jar"))
+    return str(request.param)
 
 
 def submit(function: Any, frame: Any, args: dict[str, Any] | None = None, **options: Any) -> Run:
@@ -144,7 +153,7 @@ def test_a_partition_that_is_computed_again_is_not_doubled(session: Any, tmp_pat
     assert len(list(tmp_path.glob("broken-*"))) == 4
 
 
-def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, tmp_path: Path) -> None:
+def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, way: str, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path), "pause_at": 9}
     run = submit(count, session.range(0, ROWS, 1, 8), args, num_workers=None, min_workers=1, max_workers=2)
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
@@ -155,7 +164,7 @@ def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, tm
     assert any("are brought again from Spark" in note for note in run.state.notes), run.state.notes
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
 def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
     session: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -167,13 +176,13 @@ def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
     check(run.result(WAIT_S).value)
 
 
-def test_what_needs_a_shuffle_has_its_rows_too(session: Any) -> None:
+def test_what_needs_a_shuffle_has_its_rows_too(session: Any, way: str) -> None:
     frame = session.range(4 * ROWS).selectExpr(f"id % {ROWS} as id").groupBy("id").count()
     check(submit(count, frame).result(WAIT_S).value)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_fewer_rows_than_workers(session: Any, rows: int) -> None:
+def test_fewer_rows_than_workers(session: Any, way: str, rows: int) -> None:
     def train(rows: Any) -> list[int]:
         import hopsml
 
@@ -194,7 +203,7 @@ def test_a_dataframe_that_fails_ends_the_run_with_its_reason(session: Any) -> No
         submit(count, frame).result(WAIT_S)
 
 
-def test_a_null_is_named_with_its_column(session: Any) -> None:
+def test_a_null_is_named_with_its_column(session: Any, way: str) -> None:
     frame = session.range(ROWS).selectExpr("id", "if(id = 7, null, id) as price")
     with pytest.raises(WorkerFailed, match=r"column 'price' of data='rows', partition \d+, has 1 null.* df.fillna"):
         submit(count, frame).result(WAIT_S)
@@ -254,5 +263,5 @@ def test_the_pages_snippet_trains(session: Any, tmp_path: Path, capsys: pytest.C
     )
     script = script.replace("num_workers=4", "num_workers=2").replace("batch(1024)", "batch(8)")
     (tmp_path / "snippet.py").write_text(script)
-    runpy.run_path(str(tmp_path / "snippet.py"), {"spark": session})
+    runpy.run_path(str(tmp_path / "snippet.py"))
     assert float(capsys.readouterr().out.partition("'accuracy': ")[2].partition(",")[0]) > 0.85

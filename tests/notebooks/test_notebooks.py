@@ -135,6 +135,18 @@ def test_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(displays(outputs)) == 2 and all(": FINISHED, " in display for display in displays(outputs))
 
 
+@pytest.mark.spark
+@pytest.mark.variant  # of cluster_tests/test_data.py, in a notebook
+@pytest.mark.timeout(400)
+def test_spark_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    outputs = executed("spark_to_training.ipynb", tmp_path, monkeypatch)
+    (line,) = (line for line in printed(outputs).splitlines() if line.startswith("accuracy"))
+    assert float(line.split()[1]) > 0.9
+    (display,) = displays(outputs)
+    assert "data='training': 1,437 rows" in display and "data='test': 360 rows" in display
+
+
 @pytest.mark.tensorflow  # as above
 @pytest.mark.variant  # of what stands in README: docs/test_snippets.py; of serving/test_serving.py
 @pytest.mark.timeout(400)

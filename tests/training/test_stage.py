@@ -15,6 +15,7 @@ from hopsml.cluster.shared.tls import make_key_pair
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard
 from hopsml.training.data.stage import StageServer
 from hopsml.training.data.stage_client import CERTIFIED, StageClient
+from hopsml.training.data.stage_folder import StageFolder
 from tests import small_disk
 
 pytestmark = pytest.mark.local
@@ -28,7 +29,7 @@ def batch(first: int, rows: int) -> pa.RecordBatch:
 
 def serving(folder: Path) -> tuple[StageServer, StageAddress]:
     certificate, key = make_key_pair(CERTIFIED)
-    stage = StageServer(folder, TOKEN, "grpc+tls://127.0.0.1:0", certificate, key)
+    stage = StageServer(StageFolder(folder), TOKEN, "grpc+tls://127.0.0.1:0", certificate, key)
     url = f"grpc+tls://127.0.0.1:{stage.port}"
     return stage, StageAddress(url, certificate.decode(), TOKEN, "host", str(folder))
 
@@ -133,7 +134,7 @@ def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
         client = StageClient(address)
         try:
             with pytest.raises(
-                flight.FlightServerError, match=r"cannot keep the rows of data='clicks' in .*small.*: No space"
+                flight.FlightServerError, match=r"cannot keep the rows of data-clicks in .*small.*: No space"
             ):
                 client.put("clicks", 0, 0, batch(0, 1).schema, [batch(0, 10_000) for _ in range(20)])
             assert not list(folder.rglob("*.part"))

@@ -21,6 +21,11 @@ class Identity:
 def make_identity(name: str = "hopsml-coordinator") -> Identity:
     """A new certificate and key as the ssl module takes them."""
     pem, secret = make_key_pair(name)
+    return Identity(pem.decode(), server_context(pem, secret))
+
+
+def server_context(pem: bytes, secret: bytes) -> ssl.SSLContext:
+    """Of a server that shows this certificate and has its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
@@ -28,7 +33,7 @@ def make_identity(name: str = "hopsml-coordinator") -> Identity:
         _load(context, secret + pem, MEMORY)
     except OSError:  # it is full, or not there
         _load(context, secret + pem, None)
-    return Identity(pem.decode(), context)
+    return context
 
 
 def make_key_pair(name: str) -> tuple[bytes, bytes]:

@@ -21,6 +21,8 @@ class StageAddress(msgspec.Struct, frozen=True):
     token: str
     hostname: str
     folder: str  # whose files a worker on the same machine maps
+    host: str = ""  # address, and port for whole Arrow files, of Spark's JVM
+    door: int = 0
 
     def __repr__(self) -> str:
         return f"StageAddress({self.url!r})"  # the token is nobody's

@@ -1,11 +1,11 @@
-"""In Spark's tasks: brings a partition's rows to a stage, as ``DataFrame.mapInArrow`` calls it."""
+"""Spark's rows brought to a stage by Python tasks, by ``DataFrame.mapInArrow``: for columns of any type."""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +18,25 @@ if TYPE_CHECKING:
 
 RESULT = "partition long, attempt long, stage string, shards binary"  # the schema of what a task answers
 STAGES = "hopsml.stages"  # local property of a job: which ones there are by now; the plan of all jobs stays the same
+
+
+class PythonPush:
+    """The plan of one DataFrame, and its jobs. What goes wrong is py4j's."""
+
+    def __init__(self, name: str, frame: Any) -> None:
+        self._rows = frame.mapInArrow(pusher(name), RESULT).rdd
+
+    @property
+    def partitions(self) -> int:
+        """Of the plan; what needs a shuffle is computed up to it."""
+        return int(self._rows.getNumPartitions())
+
+    def push(self, name: str, stages: Sequence[StageAddress], partitions: Sequence[int]) -> list[StagedPartition]:
+        """Bring these partitions to these stages, as jobs of the calling thread's group."""
+        context = self._rows.context
+        context.setLocalProperty(STAGES, property_of(tuple(stages)))
+        return [staged(row) for row in context.runJob(self._rows, list, list(partitions))]
+
 
 PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 

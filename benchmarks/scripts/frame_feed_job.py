@@ -1,0 +1,110 @@
+"""Epochs over a DataFrame: frame_feed_job.py FOLDER ROWS ROUNDS ANSWER."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hopsml import experiment
+
+COLUMNS, BATCH = 100, 1024
+
+
+def epoch(rows: Any = None, url: str = "") -> dict[str, float]:
+    """When the first batch came and when the last one, in seconds since the epoch (of the clock)."""
+    import time
+
+    import hopsml
+
+    source = rows if rows is not None else hopsml.data.parquet(url)
+    first, seen = 0.0, 0
+    for batch in source.batch(BATCH):
+        first = first or time.time()
+        seen += len(batch["label"])
+    return {"first": first, "ended": time.time(), "rows": float(seen)}
+
+
+def later(rows: Any) -> dict[str, list[float]]:
+    """Epochs behind the first one: GB/s of arrays, of tensors, and the share of a loop's time that waits for rows."""
+    import time
+
+    def gb_s(batches: Any, count: Any) -> float:
+        began, size = time.perf_counter(), 0
+        for batch in batches:
+            size += count(batch)
+        return size / 1e9 / (time.perf_counter() - began)
+
+    found: dict[str, list[float]] = {"numpy": [], "tensorflow": [], "stall": []}
+    shuffled, row = rows.batch(BATCH).shuffle(seed=1), 4 * (COLUMNS + 1)
+    gb_s(rows.batch(BATCH), lambda batch: 0)
+    for _ in range(3):
+        found["numpy"].append(gb_s(shuffled, lambda batch: batch["features"].nbytes + batch["label"].nbytes))
+        tensors = shuffled.tensorflow("features", "label")
+        found["tensorflow"].append(gb_s(tensors, lambda element: row * int(element[0].shape[0])))
+        waited, began, steps = 0.0, time.perf_counter(), 0
+        batches = iter(shuffled)
+        while steps < 300:
+            asked = time.perf_counter()
+            try:
+                next(batches)
+            except StopIteration:
+                break
+            waited += time.perf_counter() - asked if steps else 0.0
+            until = time.perf_counter() + 0.01
+            while time.perf_counter() < until:  # computes
+                pass
+            began = began if steps else time.perf_counter()
+            steps += 1
+        found["stall"].append(waited / (time.perf_counter() - began))
+    return found
+
+
+def run(function: Any, workers: int, **given: Any) -> dict[str, Any]:
+    result = experiment.submit(function, num_workers=workers, progress=False, keep_warm=300.0, **given).result(600)
+    return dict(result.value)
+
+
+def main(folder: str, rows: int, rounds: int, answer: str) -> None:
+    """Write what each round took."""
+    run(lambda: {"warm": 1}, 2)
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    values = ", ".join(f"cast(rand({n}) as float) as f{n}" for n in range(COLUMNS))
+    names = [f"f{n}" for n in range(COLUMNS)]
+    base = spark.range(0, rows, 1, 8).selectExpr("cast(id % 10 as float) as label", *values.split(", "))
+    base.write.parquet(f"{folder}/wide")
+    base.selectExpr("label", f"array({', '.join(names)}) as features").write.parquet(f"{folder}/array")
+    found: dict[str, Any] = {}
+    for layout in ("array", "wide"):
+        took: dict[str, list[float]] = {"noop": [], "feed": [], "first": [], "parquet": []}
+        for number in range(rounds + 1):  # the first one is for the compilers
+            frame = spark.read.parquet(f"{folder}/{layout}")
+            began = time.time()
+            frame.write.format("noop").mode("overwrite").save()
+            noop = time.time() - began
+            fed_at = time.time()
+            fed = run(epoch, 2, data={"rows": frame})
+            staged_at = time.time()
+            frame.write.option("compression", "none").parquet(f"{folder}/staged")
+            staged = run(epoch, 2, args={"url": f"file://{folder}/staged"})
+            shutil.rmtree(f"{folder}/staged")
+            if number:
+                took["noop"].append(noop)
+                took["feed"].append(fed["ended"] - fed_at)
+                took["first"].append(fed["first"] - fed_at)
+                took["parquet"].append(staged["ended"] - staged_at)
+        found[layout] = took
+    found["later"] = run(later, 1, data={"rows": spark.read.parquet(f"{folder}/array")})
+    part = Path(f"{answer}.part")
+    part.write_text(json.dumps(found))
+    part.rename(answer)
+    experiment.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,124 @@
+"""The stage's door for Arrow files that Spark's JVM makes: TLS, the token, then pieces of one file.
+
+What a task sends: token and file name, each with its length in two bytes before it; pieces, each with its length in four
+bytes; a length of 0. The answer is a problem in words, as the names are written: an empty one where all is kept. The other
+side is ``native/spark_push``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import ssl
+import struct
+import threading
+from typing import BinaryIO
+
+from hopsml.delivery import logger_aside
+from hopsml.training.data.stage_folder import StageFolder
+
+log = logger_aside("hopsml.data")
+
+_HEAD_S = 15.0  # for the handshake, token and name
+_SILENCE_S = 60  # after which the kernel asks whether the other machine is there
+_PIECE = 1 << 20
+_MOST_HEAD = 1 << 10  # bytes of token or name
+_SHORT, _LONG = struct.Struct(">H"), struct.Struct(">i")
+
+
+class StageDoor:
+    """Takes files on threads of its own, as long as the process lives."""
+
+    def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
+        self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
+        self._is_closed = False
+        self.port: int = listening.getsockname()[1]
+
+    def serve(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._accept, name="hopsml-stage-door", daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # a thread that waits for somebody does not see it closed
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError as error:
+                if self._is_closed:
+                    return
+                log.warning("a task cannot be let in: %s", error)
+                continue
+            threading.Thread(target=self._let_in, args=(connection,), name="hopsml-stage-file", daemon=True).start()
+
+    def _let_in(self, plain: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError), plain:
+            plain.settimeout(_HEAD_S)
+            with self._context.wrap_socket(plain, server_side=True) as connection, connection.makefile("rb") as pieces:
+                if not hmac.compare_digest(_text(pieces), self._token):
+                    return
+                name = _text(pieces).decode()
+                connection.settimeout(None)
+                for option, value in ((socket.TCP_KEEPIDLE, _SILENCE_S), (socket.TCP_KEEPINTVL, _SILENCE_S // 4)):
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                problem = self._take(name, pieces).encode()[:_MOST_HEAD]
+                connection.sendall(_SHORT.pack(len(problem)) + problem)
+
+    def _take(self, name: str, pieces: BinaryIO) -> str:
+        """Keep a file; what went wrong, in words. Raises EOFError where it breaks off."""
+        coming = _Pieces(pieces)
+        try:
+            with self._folder.keeping(name) as file:
+                for piece in coming:
+                    while piece:
+                        piece = piece[file.write(piece) :]
+        except (OSError, ValueError) as error:
+            for _ in coming:  # nobody hears an answer while he speaks
+                pass
+            return str(getattr(error, "strerror", None) or error)
+        return ""
+
+
+class _Pieces:
+    """What comes until the length of 0; its end may be asked for again. Raises EOFError where it breaks off."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._left, self._is_over = source, 0, False
+        self._buffer = memoryview(bytearray(_PIECE))
+
+    def __iter__(self) -> _Pieces:
+        return self
+
+    def __next__(self) -> memoryview:
+        """Valid until the next one."""
+        if not self._left and not self._is_over:
+            self._left = _LONG.unpack(_exactly(self._source, _LONG.size))[0]
+            self._is_over = not self._left
+        if self._is_over:
+            raise StopIteration
+        got = self._source.readinto(self._buffer[: min(self._left, _PIECE)])  # type: ignore[attr-defined]
+        if not got:
+            raise EOFError
+        self._left -= got
+        return self._buffer[:got]
+
+
+def _text(pieces: BinaryIO) -> bytes:
+    size = _SHORT.unpack(_exactly(pieces, _SHORT.size))[0]
+    if size > _MOST_HEAD:
+        raise EOFError
+    return _exactly(pieces, size)
+
+
+def _exactly(pieces: BinaryIO, size: int) -> bytes:
+    found = pieces.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found

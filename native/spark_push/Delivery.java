@@ -1,0 +1,31 @@
+package io.hopsml;
+
+import java.io.Closeable;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.WritableByteChannel;
+
+/** A file on its way to a stage: whole after {@code finish}, nothing where it is closed before. */
+interface Delivery extends Closeable {
+  int write(ByteBuffer bytes) throws IOException;
+
+  void finish() throws IOException;
+
+  /** For those who close what they have written to. */
+  default WritableByteChannel channel() {
+    return new WritableByteChannel() {
+      @Override
+      public int write(ByteBuffer bytes) throws IOException {
+        return Delivery.this.write(bytes);
+      }
+
+      @Override
+      public boolean isOpen() {
+        return true;
+      }
+
+      @Override
+      public void close() {}
+    };
+  }
+}

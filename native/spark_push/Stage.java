@@ -1,0 +1,64 @@
+package io.hopsml;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Where rows are kept beside an agent of hopsml's. */
+final class Stage {
+  final String url; // its name in tables
+  final String host;
+  final int port; // of the door for Arrow files
+  final String token;
+  final String certificate; // PEM, in base 64
+  private final String hostname;
+  private final String folder;
+
+  private Stage(String[] words) {
+    url = words[0];
+    host = words[1];
+    port = Integer.parseInt(words[2]);
+    token = words[3];
+    certificate = words[4];
+    hostname = words[5];
+    folder = words[6];
+  }
+
+  /** {@code stages}: a line for each, of url, host, port, token, certificate, name of the machine and folder, with tabs between. */
+  static List<Stage> parse(String stages) {
+    List<Stage> found = new ArrayList<>();
+    for (String line : stages.split("\n")) {
+      found.add(new Stage(line.split("\t", 7)));
+    }
+    return found;
+  }
+
+  /** One on this machine where there is any, in turn; after a failure another one, wherever that is. As in push.py. */
+  static Stage choose(List<Stage> stages, int partition, int attempt) {
+    List<Stage> near = stages.stream().filter(Stage::isHere).toList();
+    List<Stage> among = near.isEmpty() || attempt > 0 ? stages : near;
+    return among.get((partition + attempt) % among.size());
+  }
+
+  /** Whether its files can be written from this process. */
+  private boolean isHere() {
+    return hostname.equals(hostname()) && Files.isWritable(Path.of(folder));
+  }
+
+  private static String hostname() {
+    try {
+      return Files.readString(Path.of("/proc/sys/kernel/hostname")).strip();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  /** Begins to bring an attempt at a partition. */
+  Delivery open(String name, int partition, long attempt) throws IOException {
+    String file = "data-" + name + "/" + partition + "-" + attempt + ".arrow"; // as in frame_log.py
+    return isHere() ? new FileDelivery(Path.of(folder), file) : new SocketDelivery(this, file);
+  }
+}
