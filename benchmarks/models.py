@@ -1,9 +1,9 @@
 """Gradients of published networks, reduced by every way there is beside TensorFlow's own strategy by hand.
 
-All groups of a number of workers are up at once and take turns, set after set, in another order every round. The steps of
-scripts/gradient_steps.py make gradients of a set's sizes and sum them over the group; those called ``model:`` are training
-steps of a network. A figure is the median over the rounds of a way's step over that of TensorFlow's strategy by hand, of
-which nothing of hopsml is a part.
+All groups of a number of workers are up at once and take turns, set after set, in another order every round; with networks
+whose gradients are large each way alone beside its control, as memory allows. The steps of scripts/gradient_steps.py make
+gradients of a set's sizes and sum them over the group; those called ``model:`` are training steps of a network. A figure is
+the median over the rounds of a way's step over that of TensorFlow's strategy by hand, of which nothing of hopsml is a part.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from benchmarks import environments, gradient_sets, peers
 from benchmarks.figures import Figure, Report, ratio_of
@@ -35,7 +37,12 @@ SMALL = ("inception-v1", "resnet-50", "160x4kB")  # what a first look takes
 MOST_SERVED = 200 << 20  # bytes that the one parameter server is asked for: beyond, a step takes minutes
 START_TIMEOUT_S = 300.0
 TURN_S = 0.5  # about what the slowest way takes for a turn
+LARGE, PER_BYTE = (
+    200 << 20,
+    7.0,
+)  # bytes of gradients from which on groups are not all up; what a process takes for each
 Times = dict[tuple[str, str], list[float]]  # of a way and a load, milliseconds by round
+Pairs = dict[tuple[str, str], tuple[list[float], list[float]]]  # the same, with those of its control in the same rounds
 
 
 @dataclass(frozen=True)
@@ -70,12 +77,22 @@ def run(options: Options) -> Report:
     merged, horovod = [], []
     for workers in WORKERS:
         loads = [*options.choose(tuple(gradient_sets.SETS), SMALL), *(MODELS if workers == 2 else ())]
-        bench = Bench(workers, ways, loads)
-        times = measure(bench, options)
-        report.figures += list(_ratios(bench, times))
-        merged.append(_ratio("collective.merge_ratio", times, "merged", "inception-v1"))
-        if "horovod" in ways:
-            horovod += [_beside_horovod(times, load) for load in gradient_sets.SETS if load in loads]
+        pairs: Pairs = {}
+        for bench in sittings(workers, ways, loads):
+            if (lack := _lacks(bench)) > 0:
+                report.notes.append(
+                    f"models: {', '.join(bench.loads)} of {workers} workers, {' and '.join(bench.ways)}: left out, about "
+                    f"{lack:.0f} GB more of memory would be needed"
+                )
+                continue
+            pairs |= paired(measure(bench, options))
+        report.figures += [
+            _ratio(f"models.{_label(load)}_n{workers}_{way}_ratio", pairs, way, load) for way, load in pairs
+        ]
+        merged.append(_ratio("collective.merge_ratio", pairs, "merged", "inception-v1"))
+        horovod += [
+            _beside_horovod(pairs, load) for load in loads if {("horovod", load), ("hopsml", load)} <= set(pairs)
+        ]
     report.figures = [max(found, key=lambda one: one.value) for found in (merged, horovod) if found] + report.figures
     report.notes.append(
         "models: a step makes gradients of the network's sizes and sums them; ratios to TensorFlow's strategy by hand, "
@@ -85,6 +102,42 @@ def run(options: Options) -> Report:
         "where workers read weights and send gradients and wait for nobody; model: training steps of the network itself"
     )
     return report
+
+
+def sittings(workers: int, ways: Sequence[str], loads: Sequence[str]) -> list[Bench]:
+    """What is up at once: all ways with all that is small, each way with its control for one of what is large."""
+    small = [load for load in loads if _gradients(load) <= LARGE]
+    found = [Bench(workers, ways, small)]
+    for load in loads:
+        if load not in small:
+            others = [way for way in ways if way not in (BY_HAND, HOROVODS[1]) and _takes(way, load)]
+            found += [Bench(workers, (control_of(way), way), [load]) for way in others]
+    return found
+
+
+def control_of(way: str) -> str:
+    """TensorFlow by hand, for Horovod of the version that it is built for."""
+    return HOROVODS[1] if way == "horovod" else BY_HAND
+
+
+def paired(times: Times) -> Pairs:
+    """Each way's times beside its control's."""
+    return {
+        (way, load): (values, times[control_of(way), load])
+        for (way, load), values in times.items()
+        if way not in (BY_HAND, HOROVODS[1])
+    }
+
+
+def _gradients(load: str) -> int:
+    return gradient_sets.bytes_of(gradient_sets.shapes_of(load.removeprefix("model:")))
+
+
+def _lacks(bench: Bench) -> float:
+    """GB of memory that are missing for so many processes; at most 0 where there are enough."""
+    largest = max(map(_gradients, bench.loads), default=0)
+    needed = PER_BYTE * largest * bench.workers * len(bench.ways) if largest > LARGE else 0.0
+    return (needed - psutil.virtual_memory().available) / 1e9
 
 
 def _available(report: Report, options: Options) -> list[str]:
@@ -97,27 +150,20 @@ def _available(report: Report, options: Options) -> list[str]:
     return list(WAYS)
 
 
-def _beside_horovod(times: Times, load: str) -> Figure:
+def _beside_horovod(pairs: Pairs, load: str) -> Figure:
     """Our step over TensorFlow's by hand, over the same of Horovod with the TensorFlow of its version."""
     ours, theirs = (
-        [one / other for one, other in zip(times[way, load], times[base, load], strict=True)]
-        for way, base in (("hopsml", BY_HAND), HOROVODS)
+        [one / other for one, other in zip(*pairs[way, load], strict=True)] for way in ("hopsml", "horovod")
     )
     return ratio_of("collective.horovod_ratio", ours, theirs, f"Horovod 0.28.1, {load}")
 
 
-def _ratios(bench: Bench, times: Times) -> Iterable[Figure]:
-    for load in bench.loads:
-        label = load.replace("model:", "train-")
-        for way in bench.ways_of(load):
-            if way != BY_HAND:
-                base = HOROVODS[1] if way == "horovod" else BY_HAND
-                name = f"models.{label}_n{bench.workers}_{way}_ratio"
-                yield ratio_of(name, times[way, load], times[base, load], f"{base} by hand")
+def _label(load: str) -> str:
+    return load.replace("model:", "train-")
 
 
-def _ratio(name: str, times: Times, way: str, load: str) -> Figure:
-    return ratio_of(name, times[way, load], times[BY_HAND, load], "TensorFlow by hand")
+def _ratio(name: str, pairs: Pairs, way: str, load: str) -> Figure:
+    return ratio_of(name, *pairs[way, load], f"{control_of(way)} by hand")
 
 
 def measure(bench: Bench, options: Options) -> Times:

@@ -39,3 +39,28 @@ def test_who_takes_part():
     assert bench.ways_of("model:vgg-16") == list(models.TRAIN)
     assert bench.loads_of("parameter-server") == ["inception-v1", "resnet-50", "160x4kB"]
     assert bench.loads_of("ddp") == list(gradient_sets.SETS)
+
+
+def test_what_is_large_is_not_all_up_at_once():
+    together, *alone = models.sittings(2, models.WAYS, [*gradient_sets.SETS, "model:vgg-16"])
+    assert together == Bench(2, models.WAYS, ["inception-v1", "resnet-50", "160x4kB"])
+    assert [bench.ways for bench in alone if bench.loads == ["vgg-16"]] == [
+        ("tensorflow", "merged"),
+        ("tensorflow", "hopsml"),
+        ("tensorflow", "ddp"),
+        ("tensorflow-2.12", "horovod"),
+    ]
+    assert [bench.ways for bench in alone if bench.loads == ["model:vgg-16"]] == [
+        ("tensorflow", "merged"),
+        ("tensorflow", "hopsml"),
+    ]
+
+
+def test_each_way_is_beside_its_control():
+    times = {
+        ("tensorflow", "x"): [2.0],
+        ("hopsml", "x"): [1.0],
+        ("tensorflow-2.12", "x"): [4.0],
+        ("horovod", "x"): [3.0],
+    }
+    assert models.paired(times) == {("hopsml", "x"): ([1.0], [2.0]), ("horovod", "x"): ([3.0], [4.0])}

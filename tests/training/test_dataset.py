@@ -202,3 +202,22 @@ def test_settings_without_meaning(clicks: Path, call: Any, error: type[Exception
 def test_data_without_rows_has_no_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     assert list(hopsml.data.parquet(str(tmp_path)).batch(4).repeat(3)) == []
+
+
+@pytest.mark.parametrize("together", [1, 3, 100])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_chunks_are_the_same_batches_one_behind_the_other(clicks: Path, together: int, workers: int) -> None:
+    rows = hopsml.data.parquet(str(clicks)).batch(37).shuffle(seed=3, window=50).repeat(2)
+    for rank in range(workers):
+        single, chunked = rows.reader(), rows.reader(together=together)
+        single.join(rank, workers)
+        chunked.join(rank, workers)
+        wanted, found = [], []
+        while not single.is_exhausted:
+            wanted.append(single.next_batch()["id"].tolist())
+        while not chunked.is_exhausted:
+            chunk = chunked.next_chunk()
+            assert 0 < len(chunk.ends) <= together
+            begins = (0, *chunk.ends[:-1])
+            found += [chunk.columns["id"][begin:end].tolist() for begin, end in zip(begins, chunk.ends, strict=True)]
+        assert found == wanted

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hopsml.training.data.shard_order import Piece, Window, length, located
+from hopsml.training.data.shard_order import Piece, Window, joined, located, total
 from hopsml.training.data.shard_sampler import ShardSampler
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 Names = str | Sequence[str]  # of columns
 AHEAD = 4  # batches that lie ready
-KEPT = 2  # shards, and windows, that are kept in memory at least
+KEPT = 2  # shards that are kept in memory at least; windows whose order is
 _LOOK_S = 0.2  # between two looks whether anybody still waits for what was read
 
 
@@ -48,14 +50,18 @@ class BatchedRows(Protocol):
     def epochs(self) -> int:
         """How often they are read."""
 
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of a batch, of all workers together."""
+
     def __len__(self) -> int:
         """Global batches in all epochs together."""
 
     def batches(self, first_epoch: int = 0) -> Iterator[Batch]:
         """This worker's batches, with the orders of the epochs from this one on."""
 
-    def reader(self) -> BatchReader:
-        """This worker's way through the data."""
+    def reader(self, first_epoch: int = 0, together: int = 1) -> BatchReader:
+        """This worker's way through the data; ``together``: batches that are gathered at once."""
 
     def sampler(self) -> ShardSampler:
         """Which rows come when."""
@@ -72,12 +78,20 @@ class Batch(dict[str, "NDArray[Any]"]):
         self.global_size = global_size  # rows of all workers' parts together
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of successive batches, one behind the other; ``ends``: where the rows of each end."""
+
+    columns: dict[str, NDArray[Any]]
+    ends: tuple[int, ...]
+
+
 class BatchReader:
     """The batches of one training, as ``State.resume`` takes them; see ``ShardSampler`` for the place in the data."""
 
-    def __init__(self, source: Source, make: Callable[[], ShardSampler]) -> None:
-        """``make``: a sampler at the beginning of the training."""
-        self._source, self._make, self._sampler = source, make, make()
+    def __init__(self, source: Source, make: Callable[[], ShardSampler], together: int = 1) -> None:
+        """``make``: a sampler at the beginning of the training. ``together``: batches of a chunk, at most."""
+        self._source, self._make, self._sampler, self._together = source, make, make(), together
         self._ahead: _Ahead | None = None
 
     def join(self, rank: int, world_size: int) -> None:
@@ -102,11 +116,23 @@ class BatchReader:
 
         Raises what reading has raised, such as ArgumentError for a column that has no array.
         """
-        if self._ahead is None:
-            self._ahead = _Ahead(self._source, self._copy())
-        batch = self._ahead.take()
+        chunk = self._next(1)
         self._sampler.next_pieces()
-        return batch
+        return Batch(chunk.columns, self._sampler.global_size)
+
+    def next_chunk(self) -> Chunk:
+        """The same of as many batches as are gathered together, or as there are left."""
+        chunk = self._next(self._together)
+        for _ in chunk.ends:
+            self._sampler.next_pieces()
+        return chunk
+
+    def _next(self, together: int) -> Chunk:
+        if self._sampler.is_exhausted:
+            raise StopIteration
+        if self._ahead is None:
+            self._ahead = _Ahead(self._source, self._copy(), together)
+        return self._ahead.take()
 
     def position(self) -> dict[str, int | float]:
         """The place in the data; the same on all ranks."""
@@ -143,29 +169,31 @@ class BatchReader:
 class _Ahead:
     """A thread that reads from one place on; it ends with the data, when it is closed, or when nobody refers to this."""
 
-    def __init__(self, source: Source, sampler: ShardSampler) -> None:
-        self._read: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+    def __init__(self, source: Source, sampler: ShardSampler, together: int) -> None:
+        self._read: queue.Queue[Chunk | BaseException] = queue.Queue(max(1, AHEAD // together))
         ended = threading.Event()
         self._thread = threading.Thread(
             target=_read_ahead,
-            args=(RowGatherer(source), sampler, self._read, ended),
+            args=(RowGatherer(source), sampler, together, self._read, ended),
             name="hopsml-read-ahead",
             daemon=True,
         )
         self.close = weakref.finalize(self, ended.set)
         self._thread.start()
 
-    def take(self) -> Batch:
+    def take(self) -> Chunk:
         read = self._read.get()
         if isinstance(read, BaseException):
             raise read
         return read
 
 
-def _read_ahead(rows: RowGatherer, sampler: ShardSampler, read: queue.Queue[Any], ended: threading.Event) -> None:
+def _read_ahead(
+    rows: RowGatherer, sampler: ShardSampler, together: int, read: queue.Queue[Any], ended: threading.Event
+) -> None:
     while not sampler.is_exhausted and not ended.is_set():
         try:
-            found: Any = rows.batch(sampler.next_pieces(), sampler.global_size)
+            found: Any = rows.chunk(_batches(sampler, together))
         except BaseException as error:  # noqa: BLE001 the training raises it
             found = error
         while not ended.is_set():
@@ -178,66 +206,103 @@ def _read_ahead(rows: RowGatherer, sampler: ShardSampler, read: queue.Queue[Any]
             return
 
 
+def _batches(sampler: ShardSampler, most: int) -> list[list[Piece]]:
+    """The pieces of the next batches, at most so many."""
+    found: list[list[Piece]] = []
+    while len(found) < most and not sampler.is_exhausted:
+        found.append(sampler.next_pieces())
+    return found
+
+
+@dataclass(frozen=True)
+class _WindowRows:
+    """For each row of a window its shard and its number there."""
+
+    shards: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    there: tuple[int, ...]  # each shard once
+
+    @classmethod
+    def of(cls, window: Window) -> _WindowRows:
+        """Of all that is shuffled together."""
+        import numpy as np
+
+        shards, rows = located(window)
+        return cls(shards, rows, tuple(np.unique(shards).tolist()))
+
+
 class RowGatherer:
-    """Gathers pieces from shards; keeps the shards and windows that it has used last."""
+    """Gathers pieces from shards; keeps those that the present pieces are of, and where the rows of a window are.
+
+    A batch is gathered from the shards themselves: a copy of the whole window would be memory touched for the first time,
+    which costs more than gathering does.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._shards: OrderedDict[int, dict[str, NDArray[Any]]] = OrderedDict()
-        self._windows: OrderedDict[Window, dict[str, NDArray[Any]]] = OrderedDict()
+        self._windows: OrderedDict[Window, _WindowRows] = OrderedDict()
+        self._most = KEPT  # shards that are kept
 
-    def batch(self, pieces: list[Piece], global_size: int) -> Batch:
-        """The rows of all pieces, one behind the other: arrays of the training's own."""
+    def chunk(self, batches: Sequence[list[Piece]]) -> Chunk:
+        """The rows of all batches, one behind the other: arrays of the training's own."""
         import numpy as np
 
-        parts = [self._piece(piece) for piece in pieces] or [self._nothing()]
-        names = list(parts[0])
+        ends = tuple(itertools.accumulate(total(pieces) for pieces in batches))
+        parts = [self._piece(piece) for piece in joined(itertools.chain(*batches))] or [self._nothing()]
+        if len(parts) == 1:
+            return Chunk(parts[0], ends)
         for part in parts[1:]:
             _check_alike(parts[0], part)
-        return Batch({name: np.concatenate([part[name] for part in parts]) for name in names}, global_size)
+        return Chunk({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ends)
 
     def _piece(self, piece: Piece) -> dict[str, NDArray[Any]]:
-        whole = self._shard(piece.shard) if not isinstance(piece, Window) else self._window(piece.whole)
-        return {name: column[piece.begin : piece.end] for name, column in whole.items()}
+        if isinstance(piece, Window):
+            window = self._located(piece.whole)
+            return self._gather(window, slice(piece.begin, piece.end))
+        return {name: column[piece.begin : piece.end].copy() for name, column in self._shard(piece.shard).items()}
 
     def _nothing(self) -> dict[str, NDArray[Any]]:
         """The columns of a share without rows."""
         filled = next(shard for shard, rows in enumerate(self._source.shards) if rows)
         return {name: column[:0] for name, column in self._shard(filled).items()}
 
-    def _window(self, window: Window) -> dict[str, NDArray[Any]]:
+    def _located(self, window: Window) -> _WindowRows:
+        """Where a window's rows are. All of its shards stay as long as it is the newest one."""
         if window not in self._windows:
-            _make_room(self._windows, KEPT)
-            self._windows[window] = self._gather(window)
+            while len(self._windows) >= KEPT:
+                self._windows.popitem(last=False)
+            self._windows[window] = _WindowRows.of(window)
+            self._most = max(KEPT, len(self._windows[window].there))
         self._windows.move_to_end(window)
         return self._windows[window]
 
-    def _gather(self, window: Window) -> dict[str, NDArray[Any]]:
+    def _gather(self, window: _WindowRows, some: slice) -> dict[str, NDArray[Any]]:
         import numpy as np
 
-        shards, rows = located(window)
+        shards, rows = window.shards[some], window.rows[some]
         found: dict[str, NDArray[Any]] = {}
-        for shard in np.unique(shards):
-            at = np.flatnonzero(shards == shard)
-            columns = self._shard(int(shard))
+        for shard in window.there:
+            at = np.flatnonzero(shards == shard) if len(window.there) > 1 else slice(None)
+            if not (chosen := rows[at]).size:
+                continue
+            columns = self._shard(shard)
+            if len(chosen) == len(rows):
+                return {name: column.take(rows, axis=0) for name, column in columns.items()}
             if not found:
-                found = {name: np.empty((length(window), *one.shape[1:]), one.dtype) for name, one in columns.items()}
+                found = {name: np.empty((len(rows), *one.shape[1:]), one.dtype) for name, one in columns.items()}
             _check_alike(found, columns)
             for name, column in columns.items():
-                found[name][at] = column[rows[at]]
+                found[name][at] = column.take(chosen, axis=0)
         return found
 
     def _shard(self, shard: int) -> dict[str, NDArray[Any]]:
         if shard not in self._shards:
-            _make_room(self._shards, KEPT)
+            while len(self._shards) >= self._most:
+                self._shards.popitem(last=False)
             self._shards[shard] = self._source.read(shard)
         self._shards.move_to_end(shard)
         return self._shards[shard]
-
-
-def _make_room(kept: OrderedDict[Any, Any], most: int) -> None:
-    while len(kept) >= most:
-        kept.popitem(last=False)
 
 
 def _check_alike(some: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> None:

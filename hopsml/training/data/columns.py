@@ -27,7 +27,7 @@ def arrays(table: pa.Table, fill: Mapping[str, Any], place: str, nulls: str = ""
     """
     found: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        found |= _Column(name, fill, place, nulls).arrays(column.combine_chunks())
+        found |= _Column(name, fill, place, nulls).arrays(_in_one(column))
     return found
 
 
@@ -135,6 +135,11 @@ class _Column:
 
     def _refused(self, what: str, remedy: str) -> ArgumentError:
         return ArgumentError(f"column '{self._name}' of {self._place} {what}; {remedy}")
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    """All of it; where it lies in one piece, that very memory."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _is_text(kind: Any) -> bool:

@@ -71,9 +71,12 @@ class Dataset:
         """Global batches in all epochs together, in a group that does not change."""
         return self.sampler().batches_left
 
-    def reader(self, first_epoch: int = 0) -> BatchReader:
-        """This worker's way through the data; ``State.resume`` and iteration make one by themselves."""
-        return BatchReader(self.source, lambda: self.sampler(first_epoch))
+    def reader(self, first_epoch: int = 0, together: int = 1) -> BatchReader:
+        """This worker's way through the data; ``State.resume`` and iteration make one by themselves.
+
+        ``together``: batches that are gathered at once, for ``next_chunk``.
+        """
+        return BatchReader(self.source, lambda: self.sampler(first_epoch), together)
 
     def __iter__(self) -> Iterator[Batch]:
         """This worker's batches, from the beginning."""

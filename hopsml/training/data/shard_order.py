@@ -136,6 +136,26 @@ def chopped(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piec
         yield part
 
 
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same rows, in as few pieces as they make."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and _follows(piece, found[-1]):
+            found[-1] = _cut(found[-1], 0, length(found[-1]) + length(piece))
+        else:
+            found.append(piece)
+    return found
+
+
+def _follows(piece: Piece, last: Piece) -> bool:
+    """Whether it begins in the same whole where the other one ends."""
+    if isinstance(piece, Span) and isinstance(last, Span):
+        return (last.shard, last.end) == (piece.shard, piece.begin)
+    if isinstance(piece, Window) and isinstance(last, Window):
+        return (last.key, last.end, last.parts) == (piece.key, piece.begin, piece.parts)
+    return False
+
+
 def _cut(piece: Piece, begin: int, end: int) -> Piece:
     if isinstance(piece, Span):
         return Span(piece.shard, piece.begin + begin, piece.begin + end)

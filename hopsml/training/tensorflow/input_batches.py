@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 from hopsml.training.tensorflow.input_pipelines import prompt
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from numpy.typing import NDArray
 
-    from hopsml.training.data.batch_reader import BatchedRows, Names
+    from hopsml.training.data.batch_reader import BatchedRows, Chunk, Names
+
+
+_MOST_TOGETHER, _BYTES_TOGETHER = 32, 8 << 20  # batches, and what they take
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,16 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
     """Elements of known shapes, but for the number of rows, and in known number; see ``Dataset.tensorflow``."""
     import tensorflow as tf
 
-    signature, iterations = _signatures(batches, form), itertools.count()
+    signature, iterations, together = _signatures(batches, form), itertools.count(), _together(batches)
 
     def generate() -> Iterator[Any]:
-        for batch in batches.batches(next(iterations) * batches.epochs):
-            yield _element(batch, form)
+        reader = batches.reader(next(iterations) * batches.epochs, together)
+        with contextlib.closing(reader):
+            reader.join(*collective.place())
+            while not reader.is_exhausted:
+                yield _elements(reader.next_chunk(), form)
 
-    made = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    made = _divided(tf.data.Dataset.from_generator(generate, output_signature=(signature, _ends())))
     made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
     options = tf.data.Options()  # a strategy that is made later must not divide it once more
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -98,17 +105,21 @@ def _feed(
             return int(self.position.done_in_epoch)
 
         def _iterator(self, position: Mapping[str, Any], count: int) -> Any:
-            reader = rows.reader()
+            reader = rows.reader(together=_together(rows))
             reader.join(*self.position.group)
             if position:
                 reader.go_to(position)
 
             def generate() -> Iterator[Any]:
                 with contextlib.closing(reader):
-                    for _ in range(count):
-                        yield _element(reader.next_batch(), form)
+                    left = count
+                    while left > 0:
+                        chunk = reader.next_chunk()
+                        left -= len(chunk.ends)
+                        yield _elements(chunk, form)
 
-            made = tf.data.Dataset.from_generator(generate, output_signature=signature)
+            made = tf.data.Dataset.from_generator(generate, output_signature=(signature, _ends()))
+            made = _divided(made).take(count)
             return iter(strategy.distribute_datasets_from_function(lambda _: prompt(made)))
 
     position: Any = rows.sampler()
@@ -132,8 +143,35 @@ def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
     return form.of({name: _signature(column) for name, column in source.read(filled).items()})
 
 
-def _element(batch: Mapping[str, Any], form: ElementForm) -> Any:
-    return form.of({name: _plain(column) for name, column in batch.items()})
+def _together(batches: BatchedRows) -> int:
+    """How many batches go from Python to TensorFlow at once: each crossing costs as much as copying some 100 kB."""
+    of_batch = batches.global_batch_size * batches.source.row_bytes / max(1, collective.place()[1])
+    return max(1, min(_MOST_TOGETHER, int(_BYTES_TOGETHER / max(1.0, of_batch))))
+
+
+def _elements(chunk: Chunk, form: ElementForm) -> tuple[Any, Any]:
+    """The rows of a chunk as one element, and where each batch ends in it."""
+    return form.of({name: _plain(column) for name, column in chunk.columns.items()}), list(chunk.ends)
+
+
+def _ends() -> tf.TensorSpec:
+    import tensorflow as tf
+
+    return tf.TensorSpec((None,), tf.int64)
+
+
+def _divided(chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """The batches of the chunks: slices, which need no copy."""
+    import tensorflow as tf
+
+    def batches(rows: Any, ends: Any) -> tf.data.Dataset:
+        def batch(number: Any) -> Any:
+            begin = tf.where(number > 0, ends[tf.maximum(number - 1, 0)], 0)
+            return tf.nest.map_structure(lambda column: column[begin : ends[number]], rows)
+
+        return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(batch)
+
+    return chunks.flat_map(batches)
 
 
 def _signature(column: NDArray[Any]) -> tf.TensorSpec:
