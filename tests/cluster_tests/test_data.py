@@ -56,6 +56,7 @@ def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
             while not Path(folder, "go").exists():
                 time.sleep(0.01)
     return {
+        "missed": int((EPOCHS - state.counts).sum()),
         "least": int(state.counts.min()),
         "most": int(state.counts.max()),
         "mine": state.mine,
@@ -160,7 +161,8 @@ def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, wa
     agent_of(run, 1).kill()
     (tmp_path / "go").touch()
     value = run.result(WAIT_S).value
-    check(value)
+    assert value["most"] == EPOCHS
+    assert 0 <= value["missed"] <= 32  # the other one's share of the batch under way, where this process goes on
     assert any("are brought again from Spark" in note for note in run.state.notes), run.state.notes
 
 

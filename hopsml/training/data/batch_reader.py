@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hopsml.training.data.array_pool import ArrayPool
 from hopsml.training.data.shard_order import Piece, Window, joined, located, total
 from hopsml.training.data.shard_sampler import ShardSampler
 
@@ -243,6 +244,7 @@ class RowGatherer:
         self._shards: OrderedDict[int, dict[str, NDArray[Any]]] = OrderedDict()
         self._windows: OrderedDict[Window, _WindowRows] = OrderedDict()
         self._most = KEPT  # shards that are kept
+        self._pool = ArrayPool()
 
     def chunk(self, batches: Sequence[list[Piece]]) -> Chunk:
         """The rows of all batches, one behind the other: arrays of the training's own."""
@@ -254,13 +256,27 @@ class RowGatherer:
             return Chunk(parts[0], ends)
         for part in parts[1:]:
             _check_alike(parts[0], part)
-        return Chunk({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ends)
+        found = {name: self._pool.empty(ends[-1], one) for name, one in parts[0].items()}
+        for name, array in found.items():
+            np.concatenate([part[name] for part in parts], out=array)
+        return Chunk(found, ends)
 
     def _piece(self, piece: Piece) -> dict[str, NDArray[Any]]:
         if isinstance(piece, Window):
             window = self._located(piece.whole)
             return self._gather(window, slice(piece.begin, piece.end))
-        return {name: column[piece.begin : piece.end].copy() for name, column in self._shard(piece.shard).items()}
+        return {
+            name: self._copied(column[piece.begin : piece.end]) for name, column in self._shard(piece.shard).items()
+        }
+
+    def _copied(self, column: NDArray[Any]) -> NDArray[Any]:
+        copy = self._pool.empty(len(column), column)
+        copy[:] = column
+        return copy
+
+    def _taken(self, column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Some rows of it; their numbers are valid, and NumPy need not look, which would take a copy more."""
+        return column.take(rows, axis=0, out=self._pool.empty(len(rows), column), mode="clip")
 
     def _nothing(self) -> dict[str, NDArray[Any]]:
         """The columns of a share without rows."""
@@ -288,12 +304,12 @@ class RowGatherer:
                 continue
             columns = self._shard(shard)
             if len(chosen) == len(rows):
-                return {name: column.take(rows, axis=0) for name, column in columns.items()}
+                return {name: self._taken(column, rows) for name, column in columns.items()}
             if not found:
-                found = {name: np.empty((len(rows), *one.shape[1:]), one.dtype) for name, one in columns.items()}
+                found = {name: self._pool.empty(len(rows), one) for name, one in columns.items()}
             _check_alike(found, columns)
             for name, column in columns.items():
-                found[name][at] = column.take(chosen, axis=0)
+                found[name][at] = self._taken(column, chosen)
         return found
 
     def _shard(self, shard: int) -> dict[str, NDArray[Any]]:

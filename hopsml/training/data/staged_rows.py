@@ -7,6 +7,7 @@ import itertools
 import socket
 import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PATIENCE_S = 300.0  # for a shard that cannot be had: until it has been brought again from Spark
+_MAPPED = 256  # files, of a partition each
 _PAUSE_S = 0.05  # between two looks for the stage of this agent, which starts beside the worker
 _NULLS = "say what stands for them, df.fillna(...), or leave such rows out, df.dropna(...)"
 
@@ -39,6 +41,7 @@ class StagedRows:
         self._table: FrameTable | None = None
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
+        self._files: OrderedDict[Path, Any] = OrderedDict()
         self._ends: list[int] = []  # of each partition, its last shard's number + 1
 
     def __getstate__(self) -> str:
@@ -93,12 +96,23 @@ class StagedRows:
 
         if stage is None:
             raise FileNotFoundError(f"the stage at {one.stage} is gone")
-        if stage.hostname == socket.gethostname():
-            path = Path(stage.folder) / one.file(self._name)
-            if path.exists():
-                file = pa.ipc.open_file(pa.memory_map(str(path)))
-                return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
+        if stage.hostname == socket.gethostname() and (file := self._mapped(Path(stage.folder) / one.file(self._name))):
+            return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
         return self._client(stage).fetch(one.file(self._name), shard)
+
+    def _mapped(self, path: Path) -> Any:
+        """The file, which stays mapped: to map its pages anew in each epoch costs more than to read them."""
+        import pyarrow as pa
+
+        with self._lock:
+            if path not in self._files:
+                if not path.exists():
+                    return None
+                while len(self._files) >= _MAPPED:
+                    self._files.popitem(last=False)
+                self._files[path] = pa.ipc.open_file(pa.memory_map(str(path)))
+            self._files.move_to_end(path)
+            return self._files[path]
 
     def _client(self, stage: StageAddress) -> StageClient:
         with self._lock:
