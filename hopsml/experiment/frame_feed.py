@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import msgspec
-
 from hopsml.cluster.driver.formation import SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
@@ -33,6 +31,7 @@ from hopsml.training.data.frame_log import (
     Push,
     StageAddress,
     StagedPartition,
+    decode_address,
     described,
     not_brought,
 )
@@ -177,7 +176,7 @@ class FrameFeed:
             self._do(kept, kept.opened(agent_id, address, self._wanted))
 
     def _opened(self, word: SidecarWord) -> None:
-        address = msgspec.msgpack.decode(word.data, type=StageAddress)
+        address = decode_address(word.data)
         self._stages[word.agent_id], self._clients[address.url] = address, StageClient(address)
         for kept in self._logs.values():
             self._do(kept, kept.opened(word.agent_id, address, self._wanted))

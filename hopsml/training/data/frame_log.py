@@ -64,6 +64,12 @@ class FrameTable(msgspec.Struct, frozen=True):
     stages: dict[str, StageAddress]  # by URL
 
 
+decode_address = msgspec.msgpack.Decoder(StageAddress).decode
+decode_addresses = msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode
+decode_shards = msgspec.msgpack.Decoder(tuple[StagedShard, ...]).decode
+decode_table = msgspec.msgpack.Decoder(FrameTable).decode
+
+
 @dataclass(frozen=True)
 class Push:
     """Have Spark bring these partitions to the stages."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.training.data.frame_log import StageAddress, StagedPartition, StagedShard
+from hopsml.training.data.frame_log import StageAddress, StagedPartition, decode_addresses, decode_shards
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def property_of(stages: tuple[StageAddress, ...]) -> str:
 
 def staged(row: Any) -> StagedPartition:
     """What a row of the result says."""
-    shards = msgspec.msgpack.decode(bytes(row.shards), type=tuple[StagedShard, ...])
+    shards = decode_shards(bytes(row.shards))
     return StagedPartition(row.partition, row.attempt, row.stage, shards)
 
 
@@ -71,7 +71,7 @@ def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBat
     task = TaskContext.get()
     assert task is not None
     data = base64.b64decode(task.getLocalProperty(STAGES) or "")
-    stages = msgspec.msgpack.decode(data, type=tuple[StageAddress, ...])
+    stages = decode_addresses(data)
     partition, attempt = task.partitionId(), task.taskAttemptId()
     client = StageClient(choose(stages, socket.gethostname(), partition, task.attemptNumber()))
     try:

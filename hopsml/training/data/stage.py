@@ -22,8 +22,8 @@ import pyarrow.flight as flight
 from hopsml.cluster.agent import network
 from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, file_of
-from hopsml.training.data.stage_client import CERTIFIED, PUBLISH, TABLE, Fetch, TableQuestion
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, decode_table, file_of
+from hopsml.training.data.stage_client import CERTIFIED, PUBLISH, TABLE, TableQuestion, decode_fetch, decode_question
 from hopsml.training.data.stage_door import StageDoor
 from hopsml.training.data.stage_folder import StageFolder
 
@@ -87,7 +87,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Record batches of one attempt."""
-        wanted = msgspec.msgpack.decode(ticket.ticket, type=Fetch)
+        wanted = decode_fetch(ticket.ticket)
         try:
             file = pa.ipc.open_file(pa.memory_map(str(self._folder.path_of(wanted.file))))
         except (OSError, ValueError) as error:
@@ -98,9 +98,9 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """``publish`` a table, from the driver; give a worker the ``table`` once there is one newer than its own."""
         if action.type == PUBLISH:
-            self._publish(msgspec.msgpack.decode(action.body, type=FrameTable))
+            self._publish(decode_table(action.body))
         elif action.type == TABLE:
-            question = msgspec.msgpack.decode(action.body, type=TableQuestion)
+            question = decode_question(action.body)
             if (table := self._newer(question)) is not None:
                 yield msgspec.msgpack.encode(table)
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, decode_shards, decode_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,10 @@ class TableQuestion(msgspec.Struct, frozen=True):
 
     name: str
     version: int
+
+
+decode_fetch = msgspec.msgpack.Decoder(Fetch).decode
+decode_question = msgspec.msgpack.Decoder(TableQuestion).decode
 
 
 class StageClient:
@@ -74,7 +78,7 @@ class StageClient:
                 writer.close()
             raise
         writer.close()
-        return msgspec.msgpack.decode(answer.to_pybytes(), type=tuple[StagedShard, ...])
+        return decode_shards(answer.to_pybytes())
 
     def fetch(self, file: str, shard: StagedShard) -> pa.Table:
         """A shard's rows, of a file in the stage's folder."""
@@ -91,7 +95,7 @@ class StageClient:
     def table(self, name: str, newer_than: int) -> FrameTable | None:
         """The newest table, once there is one that is newer; None when that takes long: ask again."""
         answers = self._act(TABLE, TableQuestion(name, newer_than))
-        return msgspec.msgpack.decode(answers[0], type=FrameTable) if answers else None
+        return decode_table(answers[0]) if answers else None
 
     def close(self) -> None:
         """End the connection."""

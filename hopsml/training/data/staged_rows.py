@@ -11,12 +11,10 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hopsml.cluster.worker import context
 from hopsml.errors import RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, decode_address
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
@@ -158,7 +156,7 @@ class StagedRows:
                 f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
                 "nowhere else"
             )
-        return msgspec.msgpack.decode(here.sidecar.read_bytes(), type=StageAddress)
+        return decode_address(here.sidecar.read_bytes())
 
 
 def _is_passing(error: Exception) -> bool:
