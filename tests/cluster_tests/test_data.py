@@ -250,6 +250,7 @@ def test_a_run_that_is_cancelled_meanwhile_leaves_neither_jobs_nor_threads(sessi
     wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith(group)], "threads' ends")
 
 
+@pytest.mark.variant  # of docs/test_snippets.py, with a DataFrame
 def test_the_pages_snippet_trains(session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     features = rng.normal(size=(2000, 8)).astype(np.float32)
