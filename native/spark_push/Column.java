@@ -143,14 +143,33 @@ abstract class Column implements AutoCloseable {
     }
   }
 
+  /** What needs no more than its values. */
+  abstract static class Plain extends Column {
+    final Growing values;
+
+    Plain(BufferAllocator allocator) {
+      super(allocator);
+      values = new Growing(allocator);
+    }
+
+    @Override
+    void takeValues(List<ArrowFieldNode> nodes, List<ArrowBuf> buffers) {
+      buffers.add(values.take());
+    }
+
+    @Override
+    public void close() {
+      super.close();
+      values.close();
+    }
+  }
+
   /** Values of one width, as they lie in a row: the lower bytes of a word. */
-  static final class Fixed extends Column {
-    private final Growing values;
+  static final class Fixed extends Plain {
     private final int width;
 
     Fixed(BufferAllocator allocator, int width) {
       super(allocator);
-      values = new Growing(allocator);
       this.width = width;
     }
 
@@ -169,26 +188,12 @@ abstract class Column implements AutoCloseable {
     int fixedBytes() {
       return width;
     }
-
-    @Override
-    void takeValues(List<ArrowFieldNode> nodes, List<ArrowBuf> buffers) {
-      buffers.add(values.take());
-    }
-
-    @Override
-    public void close() {
-      super.close();
-      values.close();
-    }
   }
 
   /** Booleans. */
-  static final class Bits extends Column {
-    private final Growing values;
-
+  static final class Bits extends Plain {
     Bits(BufferAllocator allocator) {
       super(allocator);
-      values = new Growing(allocator);
     }
 
     @Override
@@ -199,17 +204,6 @@ abstract class Column implements AutoCloseable {
     @Override
     int fixedBytes() {
       return 1;
-    }
-
-    @Override
-    void takeValues(List<ArrowFieldNode> nodes, List<ArrowBuf> buffers) {
-      buffers.add(values.take());
-    }
-
-    @Override
-    public void close() {
-      super.close();
-      values.close();
     }
   }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Names = str | Sequence[str]  # of columns
 AHEAD = 4  # batches that lie ready
 KEPT = 2  # shards that are kept in memory at least; windows whose order is
+_SWITCH_S = 0.0005
 _LOOK_S = 0.2  # between two looks whether anybody still waits for what was read
 
 
@@ -171,6 +173,8 @@ class _Ahead:
     """A thread that reads from one place on; it ends with the data, when it is closed, or when nobody refers to this."""
 
     def __init__(self, source: Source, sampler: ShardSampler, together: int) -> None:
+        # A thread that waits for the interpreter gets it after so long: by default a batch would wait 5 ms for its reader.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._read: queue.Queue[Chunk | BaseException] = queue.Queue(max(1, AHEAD // together))
         ended = threading.Event()
         self._thread = threading.Thread(
