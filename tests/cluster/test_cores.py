@@ -222,6 +222,16 @@ def test_who_has_no_cores_of_its_own(slots: list[SlotCores]) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
+def test_a_single_core_is_not_for_jax_unless_it_is_asked_for(slots: list[SlotCores]) -> None:
+    of_jax = msgspec.structs.replace(FORMATION, spec=msgspec.structs.replace(FORMATION.spec, framework="jax"))
+    asked = msgspec.structs.replace(
+        of_jax, spec=msgspec.structs.replace(of_jax.spec, environment={"HOPSML_CORES": "1"})
+    )
+    assert slots[0].take(of_jax, launch(2)) == WorkerCores()
+    assert slots[0].take(asked, launch(2)) == WorkerCores((0,), 1)
+
+
+@pytest.mark.usefixtures("two_cores")
 def test_an_agent_that_is_killed_leaves_its_cores(locks: Path, slots: list[SlotCores]) -> None:
     agent = Agent(locks, 2, 2, 0)
     try:

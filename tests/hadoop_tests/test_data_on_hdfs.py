@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,12 @@ def test_a_file_that_is_cut_off_is_named(rows: str) -> None:
     system.write_bytes(url, system.read_bytes(url)[:-20])
     with pytest.raises(WorkerFailed, match=r"part-1\.parquet is no whole Parquet file"):
         experiment.collective_all_reduce(read_all, args={"url": rows}, num_workers=1, progress=False)
+
+
+@pytest.mark.variant  # of cluster_tests/test_data.py, on YARN's containers
+@pytest.mark.timeout(600)
+def test_a_dataframe_of_hdfs_reaches_workers_on_yarn(hadoop: Hadoop) -> None:
+    root = f"{hadoop.namenode_url}/Data/{time.monotonic_ns()}"
+    conf = hadoop.spark_conf(executors=2, cores=2) | {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": f"{root}/project"}
+    done = hadoop.submit(Path(__file__).parent / "jobs" / "fed.py", f"{root}/rows", conf=conf, timeout_s=400)
+    assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]

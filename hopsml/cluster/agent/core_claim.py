@@ -22,6 +22,9 @@ NAME = "hopsml-core-locks"
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 CLAIM_S = 1.0  # for which other agents that are choosing this moment are waited for
 _RETRY_S = 0.002
+# Without so many a worker is better off with what the system gives it: JAX's threads that compute and that communicate wait
+# for each other, and on a single core they wait for each other's turns, five times as long as a step takes.
+_LEAST = {"jax": 2}
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class SlotCores:
         cores, workers = host_cores.host_cores(), int(launch.environment.get("LOCAL_WORLD_SIZE", "1"))
         available = int(max(1, min(len(cores), host_cores.quota())))
         share = host_cores.share(available, workers, asked or 0, self._per_slot)
-        if share is None:
+        if share is None or (asked is None and share.threads < _LEAST.get(formation.spec.framework, 1)):
             return WorkerCores()
         if not share.own:
             log.info("no cores of its own for rank %d: %d workers share %d", launch.rank, workers, available)
