@@ -243,7 +243,9 @@ def _failing_late(strategy: Any) -> dict[str, Any]:
 
 
 def losses_told() -> list[bool]:
-    """Which errors of TensorFlow's tell of a server that is lost: three that do, and two of the model's own."""
+    """Which errors of TensorFlow's tell of a server that is lost: three that do, two of the model's own, and the end of data
+    that has none: in a training under way, and before it has made a step.
+    """
     from tensorflow import errors
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClosureInputError
 
@@ -260,4 +262,6 @@ def losses_told() -> list[bool]:
         errors.InvalidArgumentError(None, None, "Incompatible shapes: [16,1] vs. [16,2]"),
         ValueError("unknown device"),
     )
-    return [tells_of_a_loss(error) for error in (*lost, *own)]
+    ended = errors.OutOfRangeError(None, None, "End of sequence")
+    told = [tells_of_a_loss(error) for error in (*lost, *own)]
+    return [*told, tells_of_a_loss(ended, has_trained=True), tells_of_a_loss(ended, has_trained=False)]

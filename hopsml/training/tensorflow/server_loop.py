@@ -217,7 +217,7 @@ class ServerLoop:
                     lost = False
                 return act()
             except Exception as error:
-                if not self._served or not tells_of_a_loss(error):
+                if not self._served or not tells_of_a_loss(error, has_trained=bool(self._newest_logs)):
                     raise
                 self._fruitless += 1  # also where another one is lost amid this
                 if self._fruitless > self._most_recoveries:
@@ -284,11 +284,12 @@ def _writing(operations: Iterable[Any]) -> list[Any]:
     ]
 
 
-def tells_of_a_loss(error: Exception) -> bool:
+def tells_of_a_loss(error: Exception, has_trained: bool = True) -> bool:
     """Whether a call failed because a server is not there, or has been started again since its variables were made.
 
     The latter is what a call meets when the coordinator has connected anew, for a worker that came back, before anybody has
-    asked the parameter server that was lost with it.
+    asked the parameter server that was lost with it. A worker whose connections are made anew amid a step says that its data
+    has come to an end, which has none: once a training ``has_trained``, it has data.
     """
     import tensorflow as tf
 
@@ -297,6 +298,8 @@ def tells_of_a_loss(error: Exception) -> bool:
     )  # of a step whose inputs could not be made, as TensorFlow wraps it
     if isinstance(error, tf.errors.InvalidArgumentError):
         return any(words in str(error).lower() for words in _OTHER_SERVER)
+    if isinstance(error, tf.errors.OutOfRangeError):
+        return has_trained
     return isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
 
 
