@@ -94,7 +94,7 @@ def _played(
         folder = Path(name)
         variables = {
             "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "HOPSML_MLFLOW": "0",
-            "HOPSML_PROJECT_URL": f"file://{folder}/project", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "",
+            "HOPSML_PROJECT_URL": f"file://{folder}/project", "TF_CPP_MIN_LOG_LEVEL": "2",
             **variables,
         }  # fmt: skip
         answer = folder / "turns.json"
