@@ -151,7 +151,7 @@ def ratio_of(name: str, ours: Sequence[float], theirs: Sequence[float], peer: st
 
 
 def _figure(name: str, spread: Spread, unit: str, peer: str, ratio: float | None) -> Figure:
-    digits = 3 if unit in ("s", "ratio") else 2
+    digits = 3 if unit in ("s", "ratio", "share") else 2
     value, low, high = (round(number, digits) for number in (spread.median, spread.low, spread.high))
     return Figure(name, value, unit, spread.n, low, high, peer, None if ratio is None else round(ratio, 3))
 
