@@ -12,9 +12,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from hopsml.cluster.driver.formation import SidecarWord
+from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.delivery import logger_aside
@@ -97,6 +98,25 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
         )
 
 
+def launch(
+    application: Application, request: RunRequest, observe: Callable[[RunState], object], frames: Mapping[str, Any]
+) -> RunState:
+    """As ``Coordinator.launch``, for a run that is fed with these DataFrames, or with none."""
+    if not frames:
+        return application.coordinator.launch(request, observe)
+    feed = FrameFeed(frames, application, request.run_id)
+
+    def follow(state: RunState) -> None:
+        observe(state)
+        feed.follow(state)
+
+    try:
+        return application.coordinator.launch(replace(request, on_sidecar=feed.on_sidecar), follow)
+    except BaseException:  # nobody would end it
+        feed.close()
+        raise
+
+
 class FrameFeed:
     """Feeds one run, from its first stage until its end."""
 
@@ -129,9 +149,13 @@ class FrameFeed:
         state.observe(self._on_change)
         threading.Thread(target=self._run, name=f"hopsml-data-{self._run_id}", daemon=True).start()
 
+    def close(self) -> None:
+        """End before the run's end."""
+        self._events.put(None)
+
     def _on_change(self, change: Change) -> None:
         if change.kind == "end":
-            self._events.put(None)
+            self.close()
 
     # ------------------------------------------------------------------------------------------ the thread
 

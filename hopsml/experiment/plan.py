@@ -135,10 +135,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             resume=begins,
             bare=bare,
         )
-        feed = frame_feed.FrameFeed(plan.frames, application, request.run_id) if plan.frames else None
-        if feed is not None:
-            request = dataclasses.replace(request, on_sidecar=feed.on_sidecar)
-        run, application = _launch(plan, request, captured, directory, application, events, tell, feed)
+        run, application = _launch(plan, request, captured, directory, application, events, tell)
     except BaseException as error:
         takeover.give_up(continues, directory, error)
         raise
@@ -208,21 +205,18 @@ def _launch(
     application: applications.Application,
     events: EventsFolder,
     tell: Callable[[RunState, str, str], Observer] | None,
-    feed: frame_feed.FrameFeed | None,
 ) -> tuple[Run, applications.Application]:
     spec, standing = request.spec, plan.standing
 
     def observe(state: RunState) -> None:
         if tell is not None:  # before it begins: a quick run prints all its lines while a display is made
             state.observe(tell(state, spec.name, directory.url))
-        if feed is not None:
-            feed.follow(state)
 
     try:
-        state = application.coordinator.launch(request, observe)
+        state = frame_feed.launch(application, request, observe, plan.frames)
     except CoordinatorLost:  # it closed for idleness this very moment
         application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
-        state = application.coordinator.launch(request, observe)
+        state = frame_feed.launch(application, request, observe, plan.frames)
     coordinator, run_id = application.coordinator, request.run_id
     recording = None
     if standing.recorded:

@@ -47,6 +47,11 @@ EOFError: EOF when reading a line
         ),
         ("ModuleNotFoundError: No module named 'xgboost'", "", ["'xgboost' is not on h1", "pip install", "--py-files"]),
         ("ValueError: no", "", []),
+        (
+            "ValueError: Unrecognized data type: x=Dataset(source=<StagedRows>, ...) (of type ...)",
+            "",
+            ["rows.tensorflow("],
+        ),
     ],
 )
 def test_remedies(cause: str, traceback: str, words: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.cluster.agent import sidecar_process
 from hopsml.cluster.agent.sidecar_process import MOST_STARTS, SidecarProcess
 from hopsml.cluster.shared import processes, protocol
 from tests.cluster.workloads import WAIT_S
@@ -103,3 +104,19 @@ def test_one_that_cannot_begin_is_given_up_with_its_reason(tmp_path: Path) -> No
     words = asyncio.run(play())
     assert [word.is_final for word in words] == [False] * (MOST_STARTS - 1) + [True]
     assert all("ended with status 1: OSError: no port is free" in word.reason for word in words)
+
+
+def test_one_that_ends_now_and_then_is_replaced_for_as_long_as_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar_process, "STEADY_S", 0.0)
+
+    async def play() -> None:
+        async with playing(tmp_path) as scene:
+            for _ in range(MOST_STARTS + 1):
+                os.kill(await scene.pid(), signal.SIGKILL)
+                ended = await scene.word()
+                assert isinstance(ended, protocol.SidecarEnded) and not ended.is_final
+            await scene.pid()
+
+    asyncio.run(play())

@@ -235,10 +235,10 @@ def test_a_run_that_was_fed_is_repeated_by_its_verb_alone(session: Any) -> None:
 
 def test_a_run_that_is_cancelled_meanwhile_leaves_neither_jobs_nor_threads(session: Any, spark: Any) -> None:
     def dawdle(batches: Iterator[Any]) -> Iterator[Any]:
-        import time
+        import threading
 
         for batch in batches:
-            time.sleep(600)
+            threading.Event().wait()
             yield batch
 
     run = submit(count, session.range(0, ROWS, 1, 2).mapInArrow(dawdle, "id long"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.worker.sidecar import ADDRESS, PROBLEM, SidecarSeat
 from hopsml.storage import python_child
 
-MOST_STARTS = 4  # that follow each other: what ends so often will not stay
+MOST_STARTS, STEADY_S = 4, 30.0  # what ends so often, each time within so many seconds of its start, will not stay
 HELD_LIMIT = 3  # heartbeats
 _ENDS_S = 2.0  # from the end of its input to SIGKILL
 
@@ -44,15 +46,19 @@ class SidecarProcess:
 
     async def run(self) -> None:
         """Keep one alive until ``close``; tells the coordinator of each that begins or ends."""
-        for number in range(MOST_STARTS):
-            is_final = number == MOST_STARTS - 1
+        ends = 0
+        for number in itertools.count():
+            began = time.monotonic()
             try:
                 reason = await self._one(self.folder / str(number))
             except Exception as error:  # noqa: BLE001 whatever it is, the driver must not wait for its word
                 reason = f"it could not be started: {type(error).__name__}: {error}"
             if self._is_closing:
                 return
-            self._send(protocol.SidecarEnded(self.run_id, reason, is_final))
+            ends = ends + 1 if time.monotonic() - began < STEADY_S else 1
+            self._send(protocol.SidecarEnded(self.run_id, reason, is_final := ends == MOST_STARTS))
+            if is_final:
+                return
 
     async def _one(self, folder: Path) -> str:
         """From the start of a process to its end, whose reason is returned."""

@@ -13,6 +13,7 @@ _LATE_MODEL = (
     "Trying to create optimizer slot variable under the scope",
     "under the scope of tf.distribute.Strategy",
 )
+_ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, given to fit as it is
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
@@ -35,6 +36,11 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "a worker has no keyboard, so input() finds nothing to read: ask in the driver, before the run, and hand the "
             "answer over with args="
+        )
+    if cause.startswith(_ROWS_TO_KERAS):
+        return (
+            "Keras trains on what TensorFlow reads: model.fit(rows.tensorflow('features', 'label')), with the names of the "
+            "columns, behind rows.batch(...)"
         )
     is_bare = cause == "AssertionError" and _LATE_UPDATE in traceback
     if is_bare or any(words in cause for words in _LATE_MODEL):
