@@ -1,7 +1,7 @@
 """A DataFrame of Spark's to two workers, and what they read of it later, beside the ways that people have without hopsml.
 
-The peers, in the same rounds: Spark's own ``noop`` writer, which computes the rows and drops them; Parquet written by Spark
-and read by the same workers; TensorFlowOnSpark's ``InputMode.SPARK``.
+The peers: Spark's own ``noop`` writer, which computes the rows and drops them; Parquet written by Spark and read by the same
+workers, or by Ray Data's; TensorFlowOnSpark's ``InputMode.SPARK``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import environments
 from benchmarks.figures import Figure, Report, measured, ratio_of
@@ -19,14 +20,16 @@ from benchmarks.peers.base import SCRIPTS
 
 ROWS, ROWS_OF_PEER = 2_500_000, 60_000
 LAYOUTS = ("array", "wide")  # one column of 100 float32, or 100 columns, and a label
-TFOS = "tensorflowonspark"
+TFOS, RAY = "tensorflowonspark", "ray-train"
 TIMEOUT_S = 1800.0
 
 
 def run(options: Options) -> Report:
     """Of each layout the wall of the first epoch over the peers'; then later epochs from what is kept."""
     rounds, rows = options.rounds_of(5, 2), options.choose(ROWS, ROWS // 10)
-    found = _turns(options, rounds, rows)
+    with temporary_folder() as name:
+        found = _turns(options, Path(name), rounds, rows)
+        rays = _ray(options, Path(name), rounds) if options.wants(RAY) else {}
     figures: list[Figure] = []
     for layout in LAYOUTS:
         took = found[layout]
@@ -36,8 +39,14 @@ def run(options: Options) -> Report:
             ratio_of(f"data.parquet{suffix}_ratio", took["feed"], took["parquet"], "Parquet written, then read"),
             measured(f"data.rows{suffix}_per_s", [rows / seconds for seconds in took["feed"]], "rows/s"),
         ]
+        if rays:
+            both = [written + read for written, read in zip(took["write"], rays[layout], strict=True)]
+            figures.append(
+                ratio_of(f"data.ray{suffix}_ratio", took["feed"], both, "Parquet written, then read by Ray Data 2.60.0")
+            )
         if layout == "array":
             figures.append(measured("data.first_batch_s", took["first"], "s"))
+            figures.append(measured("data.first_batch_after_submit_s", took["first_of_all"], "s"))
     if options.wants(TFOS):
         figures += _beside_tfos(options, found, rows)
     figures += [
@@ -48,7 +57,7 @@ def run(options: Options) -> Report:
     notes = [
         f"data: {rows:,} rows of 101 float32 ({rows * 404 / 1e9:.2f} GB) in Parquet, local-cluster[2,2,2048], two workers, "
         "one of two slots of each executor, agents warm; an epoch: from submit() to the last batch of 1024, parquet: with "
-        "Spark's write before; first: to the first batch, which comes when all rows are there; later epochs, "
+        "Spark's write before; first batch: after the end of Spark's first task, and after submit(); later epochs, "
         "shuffled in windows: one worker alone; stall: of the time of a loop that computes 10 ms a step"
     ]
     return Report(figures, notes)
@@ -71,10 +80,20 @@ def _beside_tfos(options: Options, found: dict[str, dict[str, list[float]]], row
     return figures
 
 
-def _turns(options: Options, rounds: int, rows: int) -> dict[str, dict[str, list[float]]]:
+def _turns(options: Options, folder: Path, rounds: int, rows: int) -> dict[str, dict[str, list[float]]]:
     variables = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,2,2048]"}
-    found = _played(options, sys.executable, "frame_feed_job.py", [str(rows), str(rounds)], variables)
+    found: dict[str, Any] = _played(
+        options, folder, sys.executable, "frame_feed_job.py", [str(rows), str(rounds)], variables
+    )
     options.say(f"data: {found}")
+    return found
+
+
+def _ray(options: Options, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Of the files that our turns have left."""
+    python = environments.ensure(RAY, options.say)
+    found: dict[str, list[float]] = _played(options, folder, str(python), "ray_data_job.py", [str(rounds)], {})
+    options.say(f"Ray Data, seconds: {found}")
     return found
 
 
@@ -82,24 +101,25 @@ def _tfos(options: Options, rows: int) -> dict[str, list[float]]:
     python = environments.ensure(TFOS, options.say)
     variables = {"SPARK_HOME": str(environments.pyspark_home(python))}
     script = "tensorflowonspark_feed_job.py"
-    theirs = _played(options, str(python), script, [str(rows), "3"], variables)["rows_per_s"]
+    with temporary_folder() as name:
+        theirs: dict[str, list[float]] = _played(options, Path(name), str(python), script, [str(rows), "3"], variables)[
+            "rows_per_s"
+        ]
     options.say(f"{TFOS}, rows/s: {theirs}")
     return theirs
 
 
 def _played(
-    options: Options, python: str, script: str, numbers: list[str], variables: dict[str, str]
-) -> dict[str, dict[str, list[float]]]:
-    with temporary_folder() as name:
-        folder = Path(name)
-        variables = {
-            "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "HOPSML_MLFLOW": "0",
-            "HOPSML_PROJECT_URL": f"file://{folder}/project", "TF_CPP_MIN_LOG_LEVEL": "2",
-            **variables,
-        }  # fmt: skip
-        answer = folder / "turns.json"
-        command = [python, str(SCRIPTS / script), str(folder), *numbers, str(answer)]
-        with Launched([Command(command, variables)], folder) as launched:
-            launched.wait_until(answer.exists, TIMEOUT_S, f"the end of {script}")
-            found: dict[str, dict[str, list[float]]] = json.loads(answer.read_text())
+    options: Options, folder: Path, python: str, script: str, numbers: list[str], variables: dict[str, str]
+) -> dict[str, Any]:
+    variables = {
+        "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "HOPSML_MLFLOW": "0",
+        "HOPSML_PROJECT_URL": f"file://{folder}/project", "TF_CPP_MIN_LOG_LEVEL": "2",
+        **variables,
+    }  # fmt: skip
+    answer = folder / f"{script}.json"
+    command = [python, str(SCRIPTS / script), str(folder), *numbers, str(answer)]
+    with Launched([Command(command, variables)], folder) as launched:
+        launched.wait_until(answer.exists, TIMEOUT_S, f"the end of {script}")
+        found: dict[str, Any] = json.loads(answer.read_text())
     return found

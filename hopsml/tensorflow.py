@@ -15,6 +15,7 @@ from hopsml.training.tensorflow.reducer import MergeSettings
 from hopsml.training.tensorflow.server_loop import ServerLoop
 from hopsml.training.tensorflow.standard_callbacks import callbacks
 from hopsml.training.tensorflow.strategy import strategy
+from hopsml.training.tensorflow.training_loop import TrainingLoop
 
 __all__ = [
     "CheckpointCallback",
@@ -22,6 +23,7 @@ __all__ = [
     "MergeSettings",
     "ReportCallback",
     "ServerLoop",
+    "TrainingLoop",
     "callbacks",
     "export",
     "finish_updates",

@@ -133,6 +133,7 @@ class FrameFeed:
             tuple[str, str], FrameTable
         ] = {}  # by stage's URL and DataFrame: what it is still to be told
         self._began = 0.0  # monotonic seconds: the first job
+        self._told_whole: set[str] = set()  # DataFrames of which it was said that all rows are there
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
         self._state: RunState
@@ -197,13 +198,13 @@ class FrameFeed:
             return
         kept = self._logs[name] = FrameLog(name, partitions)
         for agent_id, address in self._stages.items():
-            self._do(kept, kept.opened(agent_id, address, self._wanted))
+            self._do(kept, kept.opened(agent_id, address, self._wanted, time.monotonic()))
 
     def _opened(self, word: SidecarWord) -> None:
         address = decode_address(word.data)
         self._stages[word.agent_id], self._clients[address.url] = address, StageClient(address)
         for kept in self._logs.values():
-            self._do(kept, kept.opened(word.agent_id, address, self._wanted))
+            self._do(kept, kept.opened(word.agent_id, address, self._wanted, time.monotonic()))
 
     def _ended(self, word: SidecarWord) -> None:
         before = self._stages.pop(word.agent_id, None)
@@ -215,14 +216,17 @@ class FrameFeed:
             if any(one.stage == before.url for kept in self._logs.values() for one in kept.placed.values()):
                 self._note(f"the rows that {before.url} has kept are brought again from Spark: {word.ended}")
         for kept in self._logs.values():
-            self._do(kept, kept.gone(word.agent_id, self._wanted))
+            self._do(kept, kept.gone(word.agent_id, self._wanted, time.monotonic()))
 
-    def _pushed(self, kept: FrameLog, placed: list[StagedPartition], problem: str) -> None:
-        self._do(kept, kept.failed(problem) if problem else kept.pushed(placed, self._wanted))
+    def _arrived(self, kept: FrameLog, placed: list[StagedPartition]) -> None:
+        self._do(kept, kept.arrived(placed, self._wanted, time.monotonic()))
+
+    def _pushed(self, kept: FrameLog, problem: str) -> None:
+        self._do(kept, kept.failed(problem) if problem else kept.pushed(self._wanted, time.monotonic()))
 
     def _tick(self) -> None:
         for kept in self._logs.values():
-            self._do(kept, kept.settle(self._wanted))
+            self._do(kept, kept.settle(self._wanted, time.monotonic()))
         self._publish()
         if not any(kept.is_pushing for kept in self._logs.values()):
             self._stuck_at = self._idle_since = None
@@ -243,11 +247,13 @@ class FrameFeed:
             match action:
                 case Push():
                     self._began = self._began or time.monotonic()
-                    self._spark.push(kept.name, action, functools.partial(self._later, self._pushed, kept))
+                    arrived, done = (functools.partial(self._later, one, kept) for one in (self._arrived, self._pushed))
+                    self._spark.push(kept.name, action, arrived, done)
                 case Publish():
                     self._untold |= {(stage.url, kept.name): action.table for stage in action.stages}
                     self._publish()
-                    if action.table.version == 1 and len(action.stages) == len(kept.stages):
+                    if action.table.is_whole and kept.name not in self._told_whole:
+                        self._told_whole.add(kept.name)
                         self._note(f"{described(action.table)}, brought in {time.monotonic() - self._began:.1f} s")
                 case Fail():
                     self._fail(action.reason)
@@ -294,15 +300,22 @@ class _SparkJobs:
 
         self._start(name, make)
 
-    def push(self, name: str, action: Push, done: Callable[[list[StagedPartition], str], None]) -> None:
-        """Bring these partitions to these stages; done with none of them where it was cancelled here."""
+    def push(
+        self,
+        name: str,
+        action: Push,
+        arrived: Callable[[list[StagedPartition]], None],
+        done: Callable[[str], None],
+    ) -> None:
+        """Bring these partitions to these stages; what was cancelled here has ended well, with what has arrived."""
         cancelled = self._cancelled
 
         def carry_out() -> None:
             try:
-                done(self._plans[name].push(name, action.stages, action.partitions), "")
+                self._plans[name].push(name, action.stages, action.partitions, arrived)
+                done("")
             except Exception as error:  # noqa: BLE001 see above
-                done([], "" if self._cancelled > cancelled else _cause(str(error)))
+                done("" if self._cancelled > cancelled else _cause(str(error)))
 
         self._start(name, carry_out)
 

@@ -16,10 +16,10 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.Iterator;
-import scala.runtime.AbstractFunction2;
+import scala.runtime.AbstractFunction1;
 
 /** One task: its partition becomes an Arrow file at a stage. */
-final class PushTask extends AbstractFunction2<TaskContext, Iterator<InternalRow>, String> implements Serializable {
+final class PushTask extends AbstractFunction1<Iterator<InternalRow>, String> implements Serializable {
   private static final long serialVersionUID = 1L;
   private static final long SHARD_BYTES = 16L << 20; // of a record batch, which a worker reads as a whole
   private static final int SHARD_ROWS = 1 << 20;
@@ -36,7 +36,8 @@ final class PushTask extends AbstractFunction2<TaskContext, Iterator<InternalRow
 
   /** The answer: partition, attempt, stage, then rows:bytes of each record batch, with blanks between. */
   @Override
-  public String apply(TaskContext task, Iterator<InternalRow> rows) {
+  public String apply(Iterator<InternalRow> rows) {
+    TaskContext task = TaskContext.get();
     Stage stage = Stage.choose(Stage.parse(stages), task.partitionId(), task.attemptNumber());
     List<String> batches = new ArrayList<>();
     try (Delivery delivery = stage.open(name, task.partitionId(), task.taskAttemptId())) {

@@ -166,6 +166,53 @@ def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, wa
     assert any("are brought again from Spark" in note for note in run.state.notes), run.state.notes
 
 
+def held_back(folder: Path, first: int) -> Any:
+    """For ``mapInArrow``: rows from number ``first`` on come once there is a file ``go``."""
+    where = str(folder)
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+        from pathlib import Path
+
+        for batch in batches:
+            while batch["id"][0].as_py() >= first and not Path(where, "go").exists():
+                time.sleep(0.01)
+            yield batch
+
+    return hold
+
+
+def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def train(rows: Any) -> dict[str, Any]:
+        from pathlib import Path
+
+        import numpy as np
+
+        import hopsml
+
+        counts = np.zeros(ROWS, np.int64)
+        for batch in rows.batch(64).shuffle(seed=1).repeat(EPOCHS):
+            counts += np.bincount(batch["id"], minlength=ROWS)
+            Path(folder, "go").touch()
+        total = hopsml.all_reduce(counts, "sum")
+        return {"least": int(total.min()), "most": int(total.max())}
+
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
+    check(submit(train, frame).result(WAIT_S).value)
+
+
+def test_an_agent_that_is_lost_while_rows_are_on_their_way(session: Any, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path), "pause_at": 5}
+    frame = session.range(0, ROWS, 1, 8).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
+    run = submit(count, frame, args, num_workers=None, min_workers=2, max_workers=2)
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 5", WAIT_S)
+    agent_of(run, 1).kill()
+    (tmp_path / "go").touch()
+    check(run.result(WAIT_S).value)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
 def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
     session: Any, tmp_path: Path, number: signal.Signals

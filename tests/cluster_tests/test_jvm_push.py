@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,12 @@ def elsewhere(stage: StageAddress) -> StageAddress:
     return msgspec.structs.replace(stage, hostname="elsewhere")
 
 
+def push_all(push: JvmPush, stage: StageAddress, partitions: Sequence[int]) -> list[StagedPartition]:
+    placed: list[StagedPartition] = []
+    push.push("clicks", [stage], partitions, placed.extend)
+    return placed
+
+
 def rows_of(stage: StageAddress, placed: list[StagedPartition]) -> list[dict[str, Any]]:
     found = []
     for one in sorted(placed, key=lambda one: one.partition):
@@ -90,7 +96,7 @@ def test_all_types_with_and_without_nulls(session: Any, stage: StageAddress, whe
     content = [row(n) for n in range(1, 1000)]
     frame = session.createDataFrame(content, schema).repartition(3)
     push = JvmPush(frame)
-    placed = push.push("clicks", [where(stage)], range(push.partitions))
+    placed = push_all(push, where(stage), range(push.partitions))
     found = {one["id"]: tuple(one.values()) for one in rows_of(stage, placed)}
     assert len(found) == len(content)
     for given in content:
@@ -106,7 +112,7 @@ def alike(value: Any) -> Any:
 
 def test_a_large_partition_is_several_batches_and_order_is_kept(session: Any, stage: StageAddress) -> None:
     frame = session.range(0, 5_000_000, 1, 1).selectExpr("id", "id * 2 as twice")
-    (one,) = JvmPush(frame).push("clicks", [stage], [0])
+    (one,) = push_all(JvmPush(frame), stage, [0])
     assert sum(shard.rows for shard in one.shards) == 5_000_000 and len(one.shards) == 5  # of 1 048 576 rows at most
     with pa.memory_map(str(Path(stage.folder, one.file("clicks")))) as file:
         table = pa.ipc.open_file(file).read_all()
@@ -114,9 +120,31 @@ def test_a_large_partition_is_several_batches_and_order_is_kept(session: Any, st
     assert (ids == range(5_000_000)).all() and (table["twice"].to_numpy() == 2 * ids).all()
 
 
+def test_what_is_brought_is_told_before_the_job_is_over(session: Any, stage: StageAddress, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def wait_for_the_other(batches: Any) -> Any:
+        import time
+        from pathlib import Path
+
+        for batch in batches:
+            while batch["id"][0].as_py() and not Path(folder, "told").exists():
+                time.sleep(0.01)
+            yield batch
+
+    def told(placed: list[StagedPartition]) -> None:
+        found.extend(one.partition for one in placed)
+        Path(folder, "told").touch()
+
+    found: list[int] = []
+    frame = session.range(0, 100, 1, 2).mapInArrow(wait_for_the_other, "id long")
+    JvmPush(frame).push("clicks", [stage], [0, 1], told)
+    assert found == [0, 1]
+
+
 def test_only_the_partitions_that_are_asked_for(session: Any, stage: StageAddress) -> None:
     push = JvmPush(session.range(0, 100, 1, 5))
-    placed = push.push("clicks", [stage], [3, 1])
+    placed = push_all(push, stage, [3, 1])
     assert [one["id"] for one in rows_of(stage, placed)] == [*range(20, 40), *range(60, 80)]
 
 
@@ -129,7 +157,7 @@ def test_rows_that_lie_in_memory_in_another_way(session: Any, stage: StageAddres
             [(n, [float(n)], f"row {n}") for n in range(50)], "id long, x array<float>, t string"
         )
         push = JvmPush(frame.filter("id > 9"))
-        placed = push.push("clicks", [stage], range(push.partitions))
+        placed = push_all(push, stage, range(push.partitions))
     finally:
         session.conf.unset("spark.sql.codegen.wholeStage")
         session.conf.unset("spark.sql.codegen.factoryMode")
@@ -154,7 +182,7 @@ def test_what_it_does_not_take_is_named(session: Any, row: Any, schema: str, col
 def test_neither_a_stranger_nor_to_a_stranger(session: Any, stage: StageAddress, wrong: dict[str, Any]) -> None:
     other = msgspec.structs.replace(elsewhere(stage), **wrong)
     with pytest.raises(Py4JJavaError, match="cannot be kept at s1"):
-        JvmPush(session.range(0, 10, 1, 1)).push("clicks", [other], [0])
+        push_all(JvmPush(session.range(0, 10, 1, 1)), other, [0])
     assert not list(Path(stage.folder).rglob("*.arrow*"))
 
 
@@ -164,7 +192,7 @@ def test_a_full_disk_is_said(session: Any, tmp_path: Path, where: Any) -> None:
         door, address = opened(folder)
         try:
             with pytest.raises(Py4JJavaError, match=r"data='clicks' cannot be kept at s1: .*(No space|cannot keep)"):
-                JvmPush(session.range(0, 1_000_000, 1, 1)).push("clicks", [where(address)], [0])
+                push_all(JvmPush(session.range(0, 1_000_000, 1, 1)), where(address), [0])
             assert not list(folder.rglob("*.part"))
         finally:
             door.close()

@@ -20,6 +20,7 @@ RUN_ID = "app-20261120-0001_1"  # as the pages call it
 COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
 SERVERS, DYNAMIC = "docs/how-to/parameter-servers.md", "docs/how-to/dynamic.md"
+ALGORITHMS = "docs/how-to/algorithms.md"
 DATA, FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
     "docs/how-to/data.md",
     "docs/first-steps.md",
@@ -41,6 +42,7 @@ TESTED = {  # page -> words of each of its snippets
     STORAGE: ("hdfs.dump(", "tf.io.gfile.glob("),  # the second: hadoop_tests/test_tf_hdfs.py
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
+    ALGORITHMS: ("TrainingLoop(",),
     DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),
 }
 
@@ -140,6 +142,13 @@ def test_arrays_that_workers_combine(home: Path) -> None:
     printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
     (accuracy,) = re.findall(r"'accuracy': (0\.\d+)", printed)
     assert float(accuracy) > 0.9
+
+
+@pytest.mark.variant
+@pytest.mark.tensorflow
+def test_algorithms(home: Path) -> None:
+    printed = run(home, snippet(ALGORITHMS, "TrainingLoop("))
+    assert float(re.findall(r"local SGD: (\S+)", printed)[0]) < 1.0  # 8 at the beginning
 
 
 @pytest.mark.local

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hopsml.training.data.frame_log import (
+    FIRST_PAUSE_S,
+    PAUSE_SHARE,
     Fail,
     FrameLog,
     FrameTable,
@@ -32,77 +36,115 @@ def kept(partition: int, at: str, *rows: int, attempt: int = 0) -> StagedPartiti
     return StagedPartition(partition, attempt, stage(at).url, shards)
 
 
+def push_all(log: FrameLog, placed: list[StagedPartition], wanted: int, now: float = 1.0) -> list[Any]:
+    """All partitions of a job at its end."""
+    return [*log.arrived(placed, wanted, now), *log.pushed(wanted, now)]
+
+
 def test_nothing_begins_before_all_members_stages_are_there() -> None:
     log = FrameLog("clicks", 3)
-    assert log.opened("a1", stage("one"), wanted=2) == []
-    (push,) = log.opened("a2", stage("two"), wanted=2)
+    assert log.opened("a1", stage("one"), 2, 0) == []
+    (push,) = log.opened("a2", stage("two"), 2, 0)
     assert push == Push((0, 1, 2), (stage("one"), stage("two")))
-    assert log.settle(2) == []  # a job is under way
+    assert log.settle(2, 0) == []  # a job is under way
 
 
 def test_a_member_that_is_lost_meanwhile_is_not_waited_for() -> None:
     log = FrameLog("clicks", 1)
-    assert log.opened("a1", stage("one"), wanted=2) == []
-    assert log.settle(1) == [Push((0,), (stage("one"),))]
+    assert log.opened("a1", stage("one"), 2, 0) == []
+    assert log.settle(1, 0) == [Push((0,), (stage("one"),))]
 
 
 def test_all_stages_are_told_where_all_rows_are_once() -> None:
     log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 1)
+    log.opened("a1", stage("one"), 1, 0)
     placed = [kept(1, "one", 5), kept(0, "one", 3, 4)]
-    (told,) = log.pushed(placed, 1)
-    table = FrameTable("clicks", 1, (placed[1], placed[0]), {stage("one").url: stage("one")})
-    assert told == Publish(table, (stage("one"),))
-    assert log.settle(1) == []
+    first, settled = push_all(log, placed, 1)
+    table = FrameTable("clicks", 1, (placed[1], placed[0]), {stage("one").url: stage("one")}, ((0, 1),), True, False)
+    assert first == Publish(table, (stage("one"),))
+    assert settled == Publish(msgspec.structs.replace(table, version=2, is_settled=True), (stage("one"),))
+    assert log.settle(1, 99) == []
     assert described(table) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
+
+
+def test_workers_are_told_of_the_first_partition_at_once_and_then_ever_less_often() -> None:
+    log = FrameLog("clicks", 400)
+    log.opened("a1", stage("one"), 1, 0)
+    told = []
+    for number in range(400):  # one each tenth of a second
+        now = 0.1 * (number + 1)
+        told += [(now, one.table) for one in log.arrived([kept(399 - number, "one", 5)], 1, now)]
+    assert told[0][0] == 0.1 and told[0][1].waves == ((399,),) and not told[0][1].is_whole
+    assert all(not table.is_whole for _, table in told[:-1]) and told[-1][1].is_whole
+    assert sorted(sum(told[-1][1].waves, ())) == list(range(400))
+    for (before, one), (after, other) in itertools.pairwise(told[:-1]):
+        assert other.waves[: len(one.waves)] == one.waves and len(other.waves) == len(one.waves) + 1
+        assert after - before >= max(FIRST_PAUSE_S, PAUSE_SHARE * before) - 1e-9
+    assert len(told) < 25
+    (settled,) = log.pushed(1, 50)
+    assert isinstance(settled, Publish) and settled.table.is_settled and not told[-1][1].is_settled
+    assert log.settle(1, 60) == []
 
 
 def test_a_newcomer_is_told_at_once() -> None:
     log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
-    log.pushed([kept(0, "one", 5)], 1)
-    (told,) = log.opened("a2", stage("two"), 2)
-    assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.version == 1
+    log.opened("a1", stage("one"), 1, 0)
+    push_all(log, [kept(0, "one", 5)], 1)
+    (told,) = log.opened("a2", stage("two"), 2, 2)
+    assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.version == 2
+
+
+def test_a_newcomer_is_told_of_what_is_there_while_more_is_brought() -> None:
+    log = FrameLog("clicks", 2)
+    log.opened("a1", stage("one"), 1, 0)
+    log.arrived([kept(0, "one", 5)], 1, 1)
+    (told,) = log.opened("a2", stage("two"), 2, 1)
+    assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.waves == ((0,),)
 
 
 def test_what_was_lost_with_a_stage_is_brought_again_and_nothing_else() -> None:
     log = FrameLog("clicks", 3)
-    log.opened("a1", stage("one"), 2)
-    log.opened("a2", stage("two"), 2)
-    log.pushed([kept(0, "one", 5), kept(1, "two", 6), kept(2, "two", 7)], 2)
-    assert log.gone("a2", 1) == [Push((1, 2), (stage("one"),))]
-    (told,) = log.pushed([kept(1, "one", 6, attempt=9), kept(2, "one", 7, attempt=8)], 1)
-    assert isinstance(told, Publish) and told.table.version == 2
+    log.opened("a1", stage("one"), 2, 0)
+    log.opened("a2", stage("two"), 2, 0)
+    push_all(log, [kept(0, "one", 5), kept(1, "two", 6), kept(2, "two", 7)], 2)
+    assert log.gone("a2", 1, 2) == [Push((1, 2), (stage("one"),))]
+    (told,) = push_all(log, [kept(1, "one", 6, attempt=9), kept(2, "one", 7, attempt=8)], 1, 3)
+    assert isinstance(told, Publish) and told.table.version == 3 and told.table.waves == ((0, 1, 2),)
+    assert told.table.is_settled
     assert [one.attempt for one in told.table.partitions] == [0, 9, 8]
 
 
 def test_what_was_brought_to_a_stage_that_is_gone_by_then_is_brought_once_more() -> None:
     log = FrameLog("clicks", 2)
-    log.opened("a1", stage("one"), 2)
-    log.opened("a2", stage("two"), 2)
-    assert log.gone("a2", 1) == []  # as long as the job is under way
-    assert log.pushed([kept(0, "one", 5), kept(1, "two", 6)], 1) == [Push((1,), (stage("one"),))]
+    log.opened("a1", stage("one"), 2, 0)
+    log.opened("a2", stage("two"), 2, 0)
+    assert log.gone("a2", 1, 1) == []  # as long as the job is under way
+    *_, last = push_all(log, [kept(0, "one", 5), kept(1, "two", 6)], 1)
+    assert last == Push((1,), (stage("one"),))
 
 
 def test_a_cancelled_job_begins_again() -> None:
-    log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
-    assert log.pushed([], 1) == [Push((0,), (stage("one"),))]
+    log = FrameLog("clicks", 2)
+    log.opened("a1", stage("one"), 1, 0)
+    log.arrived([kept(1, "one", 5)], 1, 0)
+    assert log.pushed(1, 0) == [Push((0,), (stage("one"),))]
 
 
 def test_without_any_stage_the_next_one_is_waited_for() -> None:
     log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
-    log.pushed([kept(0, "one", 5)], 1)
-    assert log.gone("a1", 0) == []
-    assert log.opened("a2", stage("two"), 1) == [Push((0,), (stage("two"),))]
+    log.opened("a1", stage("one"), 1, 0)
+    push_all(log, [kept(0, "one", 5)], 1)
+    assert log.gone("a1", 0, 2) == []
+    *_, last = log.opened("a2", stage("two"), 1, 2)
+    assert last == Push((0,), (stage("two"),))
 
 
 def test_a_stage_in_the_place_of_another_of_the_same_agent_keeps_nothing_yet() -> None:
     log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
-    log.pushed([kept(0, "one", 5)], 1)
-    assert log.opened("a1", stage("again"), 1) == [Push((0,), (stage("again"),))]
+    log.opened("a1", stage("one"), 1, 0)
+    push_all(log, [kept(0, "one", 5)], 1)
+    *_, last = log.opened("a1", stage("again"), 1, 2)
+    assert last == Push((0,), (stage("again"),))
 
 
 @pytest.mark.parametrize(
@@ -114,35 +156,37 @@ def test_a_stage_in_the_place_of_another_of_the_same_agent_keeps_nothing_yet() -
 )
 def test_a_dataframe_that_gives_other_rows_is_refused(rows: tuple[int, ...], message: str) -> None:
     log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
-    log.pushed([kept(0, "one", 7, 5)], 1)
-    log.opened("a1", stage("again"), 1)
-    (fail,) = log.pushed([kept(0, "again", *rows)], 1)
+    log.opened("a1", stage("one"), 1, 0)
+    push_all(log, [kept(0, "one", 7, 5)], 1)
+    log.opened("a1", stage("again"), 1, 2)
+    (fail,) = log.arrived([kept(0, "again", *rows)], 1, 3)
     assert isinstance(fail, Fail) and message in fail.reason and "checkpointed" in fail.reason
 
 
 def test_a_dataframe_without_partitions_has_a_table_too() -> None:
     log = FrameLog("clicks", 0)
-    (told,) = log.opened("a1", stage("one"), 1)
-    assert isinstance(told, Publish) and told.table.partitions == ()
-    assert log.settle(1) == []
+    (told,) = log.opened("a1", stage("one"), 1, 0)
+    assert isinstance(told, Publish) and told.table.partitions == () and told.table.waves == ((),)
+    assert told.table.is_whole and log.settle(1, 9) == []
 
 
 def test_a_job_that_fails_ends_the_run_with_its_cause() -> None:
     log = FrameLog("clicks", 1)
-    log.opened("a1", stage("one"), 1)
+    log.opened("a1", stage("one"), 1, 0)
     assert log.failed("ValueError: no") == [Fail("data='clicks' could not be brought to the workers: ValueError: no")]
 
 
 class Feeding(RuleBasedStateMachine):
-    """Stages come and go, jobs end well or are cancelled, in any order; the model knows what lies where."""
+    """Stages come and go, jobs bring what they bring and end well or are cancelled, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log = FrameLog("clicks", 5)
         self.there: dict[str, str] = {}  # agent -> stage
         self.job: Push | None = None
+        self.left: list[int] = []  # what the job is still to bring
         self.named = self.attempts = 0
+        self.now = 0.0
         self.table: FrameTable | None = None
         self.knows: dict[str, int] = {}  # stage -> version of its table
 
@@ -151,48 +195,69 @@ class Feeding(RuleBasedStateMachine):
             match action:
                 case Push():
                     assert self.job is None, "two jobs at once"
-                    self.job = action
+                    self.job, self.left = action, list(action.partitions)
                 case Publish():
-                    assert self.table is None or action.table.version >= self.table.version
-                    self.table = action.table
+                    self.see(action.table)
                     for one in action.stages:
                         self.knows[one.url] = action.table.version
                 case Fail():
                     raise AssertionError(action.reason)
 
+    def see(self, table: FrameTable) -> None:
+        """What workers go by: waves stay, rows of a partition stay, each partition is in one wave."""
+        before, self.table = self.table, table
+        numbers = sorted(number for wave in table.waves for number in wave)
+        assert [one.partition for one in table.partitions] == numbers == sorted(set(numbers))
+        assert table.is_whole == (len(numbers) == 5) and table.is_whole >= table.is_settled
+        assert not table.is_settled or self.job is None, "a job may have kept what is not told yet"
+        if before is not None:
+            assert table.version >= before.version and table.waves[: len(before.waves)] == before.waves
+            assert not before.is_whole or table.waves == before.waves
+
     @rule(agent=st.sampled_from(["a1", "a2", "a3"]))
     def opens(self, agent: str) -> None:
         self.named += 1
         self.there[agent] = f"s{self.named}"
-        self.carry_out(self.log.opened(agent, stage(self.there[agent]), len(self.there)))
+        self.carry_out(self.log.opened(agent, stage(self.there[agent]), len(self.there), self.now))
 
     @precondition(lambda self: self.there)
     @rule(data=st.data())
     def goes(self, data: st.DataObject) -> None:
         agent = data.draw(st.sampled_from(sorted(self.there)))
         del self.there[agent]
-        self.carry_out(self.log.gone(agent, len(self.there)))
+        self.carry_out(self.log.gone(agent, len(self.there), self.now))
 
-    @precondition(lambda self: self.job is not None)
-    @rule(data=st.data(), cancelled=st.booleans())
-    def job_ends(self, data: st.DataObject, cancelled: bool) -> None:
+    @precondition(lambda self: self.left)
+    @rule(data=st.data(), some=st.integers(1, 3))
+    def job_brings(self, data: st.DataObject, some: int) -> None:
         assert self.job is not None
-        push, self.job = self.job, None
-        names = [one.url.removeprefix("grpc+tls://") for one in push.stages]
+        names = [one.url.removeprefix("grpc+tls://") for one in self.job.stages]
         self.attempts += 10
+        brought, self.left = self.left[:some], self.left[some:]
         placed = [
             kept(number, data.draw(st.sampled_from(names)), number + 1, attempt=self.attempts + number)
-            for number in push.partitions
+            for number in brought
         ]
-        self.carry_out(self.log.pushed([] if cancelled else placed, len(self.there)))
+        self.carry_out(self.log.arrived(placed, len(self.there), self.now))
+
+    @precondition(lambda self: self.job is not None)
+    @rule(cancelled=st.booleans())
+    def job_ends(self, cancelled: bool) -> None:
+        if not self.left or cancelled:
+            self.job, self.left = None, []
+            self.carry_out(self.log.pushed(len(self.there), self.now))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 100.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(self.log.settle(len(self.there), self.now))
 
     @invariant()
     def at_rest_all_rows_are_where_the_table_says_and_all_know_it(self) -> None:
         if self.job is not None or not self.there:
             return
-        assert self.table is not None
+        assert self.table is not None and self.table.is_whole and self.table.is_settled
         urls = {stage(name).url for name in self.there.values()}
-        assert [one.partition for one in self.table.partitions] == list(range(5))
         assert {one.stage for one in self.table.partitions} <= urls
         assert all(self.knows.get(url) == self.table.version for url in urls)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.training.data.shard_order import Span, located, total
+from hopsml.training.data.shard_order import KnownShards, Shards, Span, Wave, first_filled, located, total
 from hopsml.training.data.shard_sampler import ShardSampler
 
 pytestmark = pytest.mark.fast
@@ -20,8 +20,32 @@ pytestmark = pytest.mark.fast
 Row = tuple[int, int]  # a shard, and a row of it
 
 
+class Arriving:
+    """Shards that become known by and by, in any order; nobody may wait for a wave longer than it needs it."""
+
+    @property
+    def identity(self) -> dict[str, int]:
+        return {}
+
+    def __init__(self, waves: list[list[int]], rows: list[int]) -> None:
+        self.waves, self.rows, self.known = waves, rows, 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.known == len(self.waves)
+
+    def wave(self, number: int) -> Wave:
+        self.known = max(self.known, number + 1)
+        return Wave({shard: self.rows[shard] for shard in self.waves[number]}, number == len(self.waves) - 1)
+
+    def whole(self) -> dict[int, int]:
+        self.known = len(self.waves)
+        return dict(enumerate(self.rows))
+
+
 def sampler(shards: Any, batch: int = 4, seed: int = 1, **named: Any) -> ShardSampler:
-    return ShardSampler(shards, batch, seed, **{"epochs": 1, "window": 8, "drop_last": False} | named)
+    known: Shards = KnownShards(shards) if isinstance(shards, list) else shards()
+    return ShardSampler(known, batch, seed, **{"epochs": 1, "window": 8, "drop_last": False} | named)
 
 
 def rows_of(pieces: Any) -> list[Row]:
@@ -45,19 +69,34 @@ def everything(shards: Any) -> Counter[Row]:
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
 
-@settings(max_examples=120, deadline=None)
+WAVES = st.lists(st.integers(0, 3), min_size=6, max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     shards=SHARDS,
+    waves=st.none() | WAVES,
     batch=st.integers(1, 9),
     window=st.sampled_from([0, 1, 3, 8, 100]),
     epochs=st.integers(1, 2),
     groups=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5), st.booleans()), max_size=5),
 )
 def test_every_row_is_read_once_an_epoch_by_groups_of_any_size(
-    shards: list[int], batch: int, window: int, epochs: int, groups: list[tuple[int, int, bool]]
+    shards: list[int],
+    waves: list[int] | None,
+    batch: int,
+    window: int,
+    epochs: int,
+    groups: list[tuple[int, int, bool]],
 ) -> None:
-    """``groups``: a size, how many batches it makes, and whether new processes follow it or the same ones."""
+    """``groups``: a size, how many batches it makes, and whether new processes follow it or the same ones.
+
+    ``waves``: for each shard the one in which it becomes known; None where all are known.
+    """
     named: dict[str, Any] = {"shards": shards, "batch": batch, "window": window, "epochs": epochs}
+    if waves is not None:
+        those = [[shard for shard in range(len(shards)) if waves[shard] == wave] for wave in range(4)]
+        named["shards"] = lambda: Arriving(those, shards)
     read: list[Counter[Row]] = [Counter() for _ in range(epochs)]
     workers = group(1, **named)
     for size, batches, anew in [*groups, (2, 10_000, False)]:
@@ -70,14 +109,15 @@ def test_every_row_is_read_once_an_epoch_by_groups_of_any_size(
         for _ in range(batches):
             if workers[0].is_exhausted:
                 break
-            epoch, left = workers[0].epoch, workers[0].batches_left
+            epoch, left = workers[0].epoch, workers[0].left_in_epoch
             parts = [rows_of(one.next_pieces()) for one in workers]
             for part in parts:
                 read[epoch].update(part)
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
             assert {one.global_size for one in workers} == {sum(map(len, parts))}
-            assert [one.batches_left for one in workers] == [left - 1] * size
-        assert len({str(one.position()) for one in workers}) == 1
+            assert {one.left_in_epoch for one in workers if one.epoch == epoch} <= {left - 1}
+            assert left > 1 or all(one.is_exhausted or one.epoch > epoch for one in workers)
+        assert len({(one.is_exhausted, str(one.position())) for one in workers}) == 1
     assert all(one.is_exhausted for one in workers)
     assert read == [everything(shards)] * epochs
 
@@ -114,6 +154,31 @@ def test_the_order_is_of_the_seed_and_the_epoch_and_mixes_rows_of_several_shards
     assert any(one[0] != other[0] for one, other in itertools.pairwise(first[:4]))
     plain = order(1, window=0)
     assert plain == [(shard, row) for shard in range(8) for row in range(5)] * 2
+
+
+def test_nobody_waits_for_more_than_the_next_batch_needs() -> None:
+    arriving = Arriving([[2], [0, 1], [3]], [6, 6, 9, 5])
+    one = sampler(lambda: arriving, batch=4)
+    assert arriving.known == 1
+    one.next_pieces(), one.next_pieces()
+    assert arriving.known == 1 and one.waits and one.batches_left is None
+    position = one.position()
+    one.next_pieces()  # a row of the first wave, and three of the next
+    assert arriving.known == 2 and not one.waits and one.left_in_epoch == 7 - 3 and arriving.known == 3
+    again = sampler(lambda: arriving, batch=4)
+    again.go_to(position)
+    assert again.done_in_epoch == 2 and len(rows_of(again.next_pieces())) == 4
+
+
+def test_a_shard_with_rows_is_found_in_the_first_wave_that_has_any() -> None:
+    assert first_filled(Arriving([[0], [1, 2]], [0, 0, 3])) == 2
+    assert first_filled(Arriving([[0], []], [0])) is None
+    assert first_filled(KnownShards([0, 4])) == 1
+
+
+def test_epochs_without_a_batch_are_over_at_once() -> None:
+    one = sampler([2, 1], batch=4, drop_last=True, epochs=100_000)
+    assert one.is_exhausted and one.batches_left == 0
 
 
 def test_a_position_of_other_data_is_refused() -> None:

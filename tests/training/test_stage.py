@@ -93,10 +93,13 @@ def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
     found: list[FrameTable | None] = []
     waits = threading.Thread(target=lambda: found.append(client.table("clicks", 0)))
     waits.start()
-    table = FrameTable("clicks", 1, (StagedPartition(0, 1, address.url, second),), {address.url: address})
+    counts, stages = (StagedPartition(0, 1, address.url, second),), {address.url: address}
+    table = FrameTable("clicks", 1, counts, stages, ((0,),), is_whole=True, is_settled=False)
     client.publish(table)
     waits.join(30)
     assert found == [table]
+    assert len(list(Path(address.folder, "data-clicks").iterdir())) == 2  # what is on its way may be of any attempt
+    client.publish(msgspec.structs.replace(table, version=2, is_settled=True))
     assert [path.name for path in Path(address.folder, "data-clicks").iterdir()] == ["0-1.arrow"]
 
 

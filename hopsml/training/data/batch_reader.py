@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hopsml.training.data.array_pool import ArrayPool
-from hopsml.training.data.shard_order import Piece, Window, joined, located, total
+from hopsml.training.data.shard_order import KnownShards, Piece, Shards, Window, first_filled, joined, located, total
 from hopsml.training.data.shard_sampler import ShardSampler
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ class Source(Protocol):
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """One shard's columns, not to be written to."""
+
+
+def shards_of(source: Source) -> Shards:
+    """The shards of a source; one that does not know all of them yet has ``arriving``, those that come."""
+    arriving: Shards | None = getattr(source, "arriving", None)
+    return KnownShards(source.shards) if arriving is None else arriving
 
 
 class BatchedRows(Protocol):
@@ -110,8 +116,8 @@ class BatchReader:
         return self._sampler.is_exhausted
 
     @property
-    def batches_left(self) -> int:
-        """Global batches until the end of the last epoch, with the group as it is now."""
+    def batches_left(self) -> int | None:
+        """Global batches until the end of the last epoch, with the group as it is now; None while that is not known."""
         return self._sampler.batches_left
 
     def next_batch(self) -> Batch:
@@ -196,8 +202,10 @@ class _Ahead:
 def _read_ahead(
     rows: RowGatherer, sampler: ShardSampler, together: int, read: queue.Queue[Any], ended: threading.Event
 ) -> None:
-    while not sampler.is_exhausted and not ended.is_set():
+    while not ended.is_set():
         try:
+            if sampler.is_exhausted:
+                return
             found: Any = rows.chunk(_batches(sampler, together))
         except BaseException as error:  # noqa: BLE001 the training raises it
             found = error
@@ -212,9 +220,9 @@ def _read_ahead(
 
 
 def _batches(sampler: ShardSampler, most: int) -> list[list[Piece]]:
-    """The pieces of the next batches, at most so many."""
-    found: list[list[Piece]] = []
-    while len(found) < most and not sampler.is_exhausted:
+    """The pieces of the next batches, at most so many, and no more than there are now."""
+    found = [sampler.next_pieces()]
+    while len(found) < most and not sampler.waits and not sampler.is_exhausted:
         found.append(sampler.next_pieces())
     return found
 
@@ -284,7 +292,8 @@ class RowGatherer:
 
     def _nothing(self) -> dict[str, NDArray[Any]]:
         """The columns of a share without rows."""
-        filled = next(shard for shard, rows in enumerate(self._source.shards) if rows)
+        filled = first_filled(shards_of(self._source))
+        assert filled is not None  # there would be no batch
         return {name: column[:0] for name, column in self._shard(filled).items()}
 
     def _located(self, window: Window) -> _WindowRows:

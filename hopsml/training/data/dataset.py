@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source
+from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source, shards_of
 from hopsml.training.data.parquet_files import ParquetFiles
 from hopsml.training.data.shard_sampler import ShardSampler
 
@@ -68,8 +68,8 @@ class Dataset:
         return replace(self, epochs=epochs)
 
     def __len__(self) -> int:
-        """Global batches in all epochs together, in a group that does not change."""
-        return self.sampler().batches_left
+        """Global batches in all epochs together, in a group that does not change; waits for rows that are on their way."""
+        return self.epochs * self.sampler().batches_of_epoch
 
     def reader(self, first_epoch: int = 0, together: int = 1) -> BatchReader:
         """This worker's way through the data; ``State.resume`` and iteration make one by themselves.
@@ -125,7 +125,7 @@ class Dataset:
         if not self.global_batch_size:
             raise ArgumentError("the data set has no batches yet; say how large they are: .batch(global_batch_size)")
         return ShardSampler(
-            self.source.shards,
+            shards_of(self.source),
             self.global_batch_size,
             self.seed,
             epochs=self.epochs,

@@ -3,6 +3,9 @@
 Spark takes one successful attempt of each partition into a job's result, whatever else has run: that result says which of
 the attempts that lie at agents is the one that counts. What an agent kept that is gone is fed again, by the same partitions
 of the same DataFrame, which must have the same rows.
+
+Workers begin before all is there: what has come since they were told last is a wave, which they are told of soon after the
+first partition, and then ever less often.
 """
 
 from __future__ import annotations
@@ -56,16 +59,27 @@ def file_of(name: str, partition: int | str, attempt: int | str) -> str:
 
 
 class FrameTable(msgspec.Struct, frozen=True):
-    """Where the rows of a DataFrame are: all partitions, in order."""
+    """Where the rows of a DataFrame are: the partitions that are known, in order.
+
+    ``waves``: the numbers of those that became known together; a newer table has the same waves, and maybe more.
+    ``is_whole``: whether these are all. ``is_settled``: and no other attempt at any of them is on its way, or will count.
+    """
 
     name: str
     version: int
     partitions: tuple[StagedPartition, ...]
     stages: dict[str, StageAddress]  # by URL
+    waves: tuple[tuple[int, ...], ...]
+    is_whole: bool
+    is_settled: bool
 
+
+FIRST_PAUSE_S = 0.25  # between the first two waves
+PAUSE_SHARE = 0.25  # of the time since the beginning, between others: their number grows with its logarithm
 
 decode_address = msgspec.msgpack.Decoder(StageAddress).decode
 decode_addresses = msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode
+decode_partition = msgspec.msgpack.Decoder(StagedPartition).decode
 decode_shards = msgspec.msgpack.Decoder(tuple[StagedShard, ...]).decode
 decode_table = msgspec.msgpack.Decoder(FrameTable).decode
 
@@ -98,56 +112,92 @@ Action = Push | Publish | Fail
 
 @dataclass
 class FrameLog:
-    """One DataFrame on its way to the agents of a run."""
+    """One DataFrame on its way to the agents of a run.
+
+    ``wanted``: how many stages the group's members have, once all are there. ``now``: seconds, of any clock that only grows.
+    """
 
     name: str
     partitions: int
     stages: dict[str, StageAddress] = field(default_factory=dict)  # by agent
     placed: dict[int, StagedPartition] = field(default_factory=dict)
+    waves: list[tuple[int, ...]] = field(default_factory=list)
     is_pushing: bool = False
     version: int = 0  # of the newest table
-    told: dict[int, StagedPartition] | None = None  # what it says
+    told: tuple[StagedPartition, ...] | None = None  # what it says, and whether that is settled
+    told_settled: bool = False
+    _began: float | None = None  # the first job
+    _next_wave: float = 0.0  # not before
 
-    def opened(self, agent: str, stage: StageAddress, wanted: int) -> list[Action]:
-        """A stage has begun. ``wanted``: how many of them the group's members have, once all are there."""
+    def opened(self, agent: str, stage: StageAddress, wanted: int, now: float) -> list[Action]:
+        """A stage has begun."""
         self.stages.pop(agent, None)
         self.stages[agent] = stage
-        if self.version and not self._missing():
-            return [self._publish((stage,))]
-        return self.settle(wanted)
+        news = self.settle(wanted, now)
+        if self.told is None or any(isinstance(one, Publish) for one in news):
+            return news
+        return [self._publish((stage,)), *news]
 
-    def gone(self, agent: str, wanted: int) -> list[Action]:
+    def gone(self, agent: str, wanted: int, now: float) -> list[Action]:
         """A stage has ended, with what it kept."""
         self.stages.pop(agent, None)
-        return self.settle(wanted)
+        return self.settle(wanted, now)
 
-    def pushed(self, placed: Iterable[StagedPartition], wanted: int) -> list[Action]:
-        """A job of Spark's has ended well: these attempts count."""
+    def arrived(self, placed: Iterable[StagedPartition], wanted: int, now: float) -> list[Action]:
+        """A job of Spark's has brought these; it goes on."""
+        return self._place(placed) or self.settle(wanted, now)
+
+    def pushed(self, wanted: int, now: float) -> list[Action]:
+        """A job of Spark's has ended, and what it has not brought is still missing."""
         self.is_pushing = False
-        for one in placed:
-            before = self.placed.get(one.partition)
-            if before is not None and [shard.rows for shard in before.shards] != [shard.rows for shard in one.shards]:
-                return [Fail(_changed(self.name, before, one))]
-            self.placed[one.partition] = one
-        return self.settle(wanted)
+        return self.settle(wanted, now)
 
     def failed(self, cause: str) -> list[Action]:
         """A job of Spark's has failed for good."""
         return [Fail(not_brought(self.name, cause))]
 
-    def settle(self, wanted: int) -> list[Action]:
-        """Begin when the stages are there; feed again what is lost, as soon as no job is under way."""
-        if self.is_pushing or not self.stages or (not self.placed and len(self.stages) < wanted):
+    def settle(self, wanted: int, now: float) -> list[Action]:
+        """Begin when the stages are there; tell what has come; feed again what is lost, as soon as no job is under way."""
+        if not self.stages or (not self.placed and len(self.stages) < wanted):
             return []
         stages = tuple(self.stages.values())
-        if missing := self._missing():
+        if not self.is_pushing and (missing := self._missing()):
             self.is_pushing = True
-            return [Push(missing, stages)]
-        if self.told == self.placed:
+            self._began = now if self._began is None else self._began
+            return [*self._news(stages, now), Push(missing, stages)]
+        return self._news(stages, now)
+
+    def _place(self, placed: Iterable[StagedPartition]) -> list[Action]:
+        """These attempts count."""
+        for one in placed:
+            before = self.placed.get(one.partition)
+            if before is not None and [shard.rows for shard in before.shards] != [shard.rows for shard in one.shards]:
+                return [Fail(_changed(self.name, before, one))]
+            self.placed[one.partition] = one
+        return []
+
+    def _news(self, stages: tuple[StageAddress, ...], now: float) -> list[Action]:
+        """A table, where there is something to tell, and all is there or enough time has passed."""
+        if not self._is_whole and (now < self._next_wave or not self.placed):
             return []
-        self.version += 1
-        self.told = dict(self.placed)
+        known = {partition for wave in self.waves for partition in wave}
+        new = tuple(sorted(self.placed.keys() - known))
+        settled = self._is_whole and not self.is_pushing and not self._missing()
+        if new or not self.waves:
+            self.waves.append(new)
+        elif (self._known(), settled) == (self.told, self.told_settled) or not settled:
+            return []  # what is brought again is told when all of it is there
+        since = 0.0 if self._began is None else now - self._began
+        self._next_wave = now + max(FIRST_PAUSE_S, PAUSE_SHARE * since)
+        self.version, self.told, self.told_settled = self.version + 1, self._known(), settled
         return [self._publish(stages)]
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self.placed) == self.partitions
+
+    def _known(self) -> tuple[StagedPartition, ...]:
+        return tuple(self.placed[number] for number in sorted(number for wave in self.waves for number in wave))
 
     def _missing(self) -> tuple[int, ...]:
         """Partitions of which no stage that is there keeps the attempt that counts."""
@@ -155,12 +205,10 @@ class FrameLog:
         return tuple(n for n in range(self.partitions) if n not in self.placed or self.placed[n].stage not in there)
 
     def _publish(self, to: tuple[StageAddress, ...]) -> Publish:
-        table = FrameTable(
-            self.name,
-            self.version,
-            tuple(self.placed[number] for number in range(self.partitions)),
-            {stage.url: stage for stage in self.stages.values()},
-        )
+        stages = {stage.url: stage for stage in self.stages.values()}
+        known = self.told or ()
+        is_whole, is_settled = len(known) == self.partitions, self.told_settled and not self.is_pushing
+        table = FrameTable(self.name, self.version, known, stages, tuple(self.waves), is_whole, is_settled)
         return Publish(table, to)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hopsml.training.data.frame_log import StageAddress, StagedPartition, StagedShard
 
+_LOOK_MS = 500  # between two looks whether the job is over
 JAR = Path(__file__).parent / "lib" / "hopsml-spark-push.jar"
 
 
@@ -17,18 +18,39 @@ class JvmPush:
 
     def __init__(self, frame: Any) -> None:
         """Raises py4j's error for a schema that it does not take, or a Spark whose classes are others."""
-        session = frame.sparkSession
-        session.sql(f"ADD JAR '{JAR}'")  # executors fetch it
-        self._rows = session._jvm.io.hopsml.PushRows(frame._jdf.queryExecution())
+        self._rows = classes(frame).PushRows(frame._jdf.queryExecution())
 
     @property
     def partitions(self) -> int:
         """Of the plan; what needs a shuffle is computed up to it."""
         return int(self._rows.partitions())
 
-    def push(self, name: str, stages: Sequence[StageAddress], partitions: Sequence[int]) -> list[StagedPartition]:
-        """Bring these partitions to these stages, as jobs of the calling thread's group."""
-        return [staged(answer) for answer in self._rows.push(name, lines(stages), ",".join(map(str, partitions)))]
+    def push(
+        self,
+        name: str,
+        stages: Sequence[StageAddress],
+        partitions: Sequence[int],
+        arrived: Callable[[list[StagedPartition]], object],
+    ) -> None:
+        """Bring these partitions to these stages, as a job of the calling thread's group; ``arrived``: some are there."""
+        follow(self._rows.push(name, lines(stages), ",".join(map(str, partitions))), staged, arrived)
+
+
+def classes(frame: Any) -> Any:
+    """Those of ``native/spark_push``, in the JVM of a DataFrame and on its executors, which fetch them."""
+    session = frame.sparkSession
+    session.sql(f"ADD JAR '{JAR}'")
+    return session._jvm.io.hopsml
+
+
+def follow(
+    job: Any, read: Callable[[str], StagedPartition], arrived: Callable[[list[StagedPartition]], object]
+) -> None:
+    """Until a ``PushJob`` is over; ``read``: what a task's answer says."""
+    while not job.isOver():
+        if answers := job.next(_LOOK_MS):
+            arrived([read(answer) for answer in answers])
+    job.finish()
 
 
 def lines(stages: Sequence[StageAddress]) -> str:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.training.data.frame_log import StageAddress, StagedPartition, decode_addresses, decode_shards
+from hopsml.training.data import jvm_push
+from hopsml.training.data.frame_log import StageAddress, StagedPartition, decode_addresses, decode_partition
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RESULT = "partition long, attempt long, stage string, shards binary"  # the schema of what a task answers
+RESULT = "answer string"  # the schema of what a task answers
 STAGES = "hopsml.stages"  # local property of a job: which ones there are by now; the plan of all jobs stays the same
 
 
@@ -24,18 +25,32 @@ class PythonPush:
     """The plan of one DataFrame, and its jobs. What goes wrong is py4j's."""
 
     def __init__(self, name: str, frame: Any) -> None:
-        self._rows = frame.mapInArrow(pusher(name), RESULT).rdd
+        answers = frame.mapInArrow(pusher(name), RESULT)
+        self._context = frame.sparkSession.sparkContext
+        self._rows: Any = None  # without the JVM's part, all answers come at once
+        self._answers = answers.rdd if not jvm_push.JAR.exists() else None
+        if self._answers is None:
+            self._rows = jvm_push.classes(frame).AnswerRows(answers._jdf.queryExecution())
 
     @property
     def partitions(self) -> int:
         """Of the plan; what needs a shuffle is computed up to it."""
-        return int(self._rows.getNumPartitions())
+        return int(self._rows.partitions() if self._answers is None else self._answers.getNumPartitions())
 
-    def push(self, name: str, stages: Sequence[StageAddress], partitions: Sequence[int]) -> list[StagedPartition]:
-        """Bring these partitions to these stages, as jobs of the calling thread's group."""
-        context = self._rows.context
-        context.setLocalProperty(STAGES, property_of(tuple(stages)))
-        return [staged(row) for row in context.runJob(self._rows, list, list(partitions))]
+    def push(
+        self,
+        name: str,
+        stages: Sequence[StageAddress],
+        partitions: Sequence[int],
+        arrived: Callable[[list[StagedPartition]], object],
+    ) -> None:
+        """Bring these partitions to these stages, as a job of the calling thread's group; ``arrived``: some are there."""
+        self._context.setLocalProperty(STAGES, property_of(tuple(stages)))
+        if self._answers is None:
+            jvm_push.follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
+        else:
+            rows = self._context.runJob(self._answers, list, list(partitions))
+            arrived([staged(row.answer) for row in rows])
 
 
 PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
@@ -57,10 +72,9 @@ def property_of(stages: tuple[StageAddress, ...]) -> str:
     return base64.b64encode(msgspec.msgpack.encode(stages)).decode()
 
 
-def staged(row: Any) -> StagedPartition:
-    """What a row of the result says."""
-    shards = decode_shards(bytes(row.shards))
-    return StagedPartition(row.partition, row.attempt, row.stage, shards)
+def staged(answer: str) -> StagedPartition:
+    """What a task has answered."""
+    return decode_partition(base64.b64decode(answer))
 
 
 def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
@@ -81,9 +95,8 @@ def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBat
         shards = client.put(name, partition, attempt, schema, all_of_them)
     finally:
         client.close()
-    columns = [[partition], [attempt], [client.address.url], [msgspec.msgpack.encode(shards)]]
-    names = ["partition", "attempt", "stage", "shards"]
-    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names)
+    answer = msgspec.msgpack.encode(StagedPartition(partition, attempt, client.address.url, shards))
+    return pa.RecordBatch.from_arrays([pa.array([base64.b64encode(answer).decode()])], ["answer"])
 
 
 def choose(stages: tuple[StageAddress, ...], hostname: str, partition: int, attempt: int) -> StageAddress:

@@ -6,18 +6,80 @@ shuffles the rows within windows of its stretch. A global batch is the next rows
 
 Where the group changes in the middle of an epoch, what every worker has left, in its order, is divided anew: the leg of
 the epoch that begins then goes on behind the very rows where the last one stopped.
+
+Shards that are still being made when the training begins come in waves, each with a leg of its own in the first epoch: the
+full batches of what is there are divided, and the rows that are left over stand before those of the next wave.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Shards that become known together: for the number of each, its rows. No others come behind the last wave."""
+
+    shards: Mapping[int, int]
+    is_last: bool
+
+
+class Shards(Protocol):
+    """What a data set consists of, which need not be there as a whole yet; the same for all workers."""
+
+    @property
+    def identity(self) -> Mapping[str, int]:
+        """What tells it from another one, as far as that is known from the beginning."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards are known."""
+
+    def wave(self, number: int) -> Wave:
+        """In the order in which they become known, from 0 on; waits."""
+
+    def whole(self) -> Mapping[int, int]:
+        """All shards, in an order that does not depend on the waves; waits."""
+
+
+class KnownShards:
+    """Shards that are all known; they are numbered as they are given, by their rows."""
+
+    is_whole = True
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._rows = tuple(rows)
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """By all numbers of rows."""
+        return {"rows": sum(self._rows), "shards": zlib.crc32(",".join(map(str, self._rows)).encode())}
+
+    def wave(self, number: int) -> Wave:
+        """All of them."""
+        return Wave(self.whole(), True)
+
+    def whole(self) -> dict[int, int]:
+        """All of them."""
+        return dict(enumerate(self._rows))
+
+
+def first_filled(shards: Shards) -> int | None:
+    """A shard that has rows, the same on all workers; None where there are no rows at all. Waits."""
+    for number in itertools.count():
+        wave = shards.wave(number)
+        filled = next((shard for shard, rows in wave.shards.items() if rows), None)
+        if filled is not None or wave.is_last:
+            return filled
+    raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +111,45 @@ Piece = Span | Window
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The part of an epoch in which the group stays as it is: ``done`` batches of ``batch_size`` rows by ``workers``."""
+    """The part of an epoch in which the group stays as it is: ``done`` batches of ``batch_size`` rows by ``workers``.
+
+    ``waves``: of how many the rows are known. ``is_last``: whether these are all; else only full batches are divided.
+    """
 
     workers: int
     batch_size: int
     done: int = 0
+    waves: int = 1
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What does not change within a training. ``window``: rows that are shuffled together, 0 for none."""
 
-    shards: tuple[int, ...]  # their numbers of rows
     seed: int
     window: int
     drop_last: bool
 
-    def epoch(self, number: int) -> list[Piece]:
-        """All rows in the order in which the epoch's first leg divides them."""
-        order: Iterable[int] = range(len(self.shards))
+    def order(self, shards: Mapping[int, int], key: tuple[int, ...]) -> list[Piece]:
+        """All rows of these shards in the order in which a leg divides them."""
+        numbers = list(shards)
         if self.window:
-            order = _permutation((self.seed, number), len(self.shards))
-        return [Span(int(shard), 0, self.shards[shard]) for shard in order if self.shards[shard]]
+            numbers = [numbers[place] for place in _permutation((self.seed, *key), len(numbers))]
+        return [Span(shard, 0, shards[shard]) for shard in numbers if shards[shard]]
 
-    def batches(self, left: int, size: int) -> int:
+    def batches(self, left: int, leg: Leg) -> int:
         """In how many global batches so many rows are read."""
-        return left // size if self.drop_last else -(-left // size)
+        return left // leg.batch_size if self._leaves_rest(leg) else -(-left // leg.batch_size)
+
+    def _leaves_rest(self, leg: Leg) -> bool:
+        """Whether rows that do not fill a batch are not read, or not yet."""
+        return self.drop_last or not leg.is_last
 
     def stretches(self, left: Sequence[Piece], leg: Leg) -> list[list[Piece]]:
-        """What each worker reads of ``left``, not shuffled; the last one is what nobody reads (``drop_last``)."""
+        """What each worker reads of ``left``, not shuffled; the last one is what nobody reads in this leg."""
         full, rest = divmod(total(left), leg.batch_size)
-        last = 0 if self.drop_last else rest
+        last = 0 if self._leaves_rest(leg) else rest
         sizes = [full * share(leg.batch_size, r, leg.workers) + share(last, r, leg.workers) for r in range(leg.workers)]
         return list(chopped(left, [*sizes, rest - last]))
 

@@ -45,7 +45,9 @@ class StageFolder:
                 part.unlink()
 
     def keep_only(self, table: FrameTable) -> None:
-        """Delete what was tried, and does not count."""
+        """Delete what was tried, and does not count; a table that is not settled does not say that."""
+        if not table.is_settled:
+            return
         counting = {self._folder / one.file(table.name) for one in table.partitions}
         for path in self._folder.glob(file_of(table.name, "*", "*")):
             if path not in counting:

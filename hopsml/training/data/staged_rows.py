@@ -8,13 +8,15 @@ import socket
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hopsml.cluster.worker import context
 from hopsml.errors import RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, decode_address
+from hopsml.training.data.shard_order import Wave
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 300.0  # for a shard that cannot be had: until it has been brought again from Spark
 _MAPPED = 256  # files, of a partition each
 _PAUSE_S = 0.05  # between two looks for the stage of this agent, which starts beside the worker
+_SHARDS = 1 << 20  # of a partition, at most
 _NULLS = "say what stands for them, df.fillna(...), or leave such rows out, df.dropna(...)"
 
 
@@ -35,12 +38,11 @@ class StagedRows:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
         self._table: FrameTable | None = None
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
-        self._ends: list[int] = []  # of each partition, its last shard's number + 1
 
     def __getstate__(self) -> str:
         return self._name
@@ -50,16 +52,46 @@ class StagedRows:
         self._begin()
 
     @property
+    def arriving(self) -> StagedRows:
+        """The shards, of which the first are known before Spark has brought the last."""
+        return self
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """Nothing: there are no other rows in a run under this name."""
+        return {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are known to be there."""
+        return self._table is not None and self._table.is_whole
+
+    def wave(self, number: int) -> Wave:
+        """See ``Shards``. Raises RunError outside of the run."""
+        table = self._known(lambda table: number < len(table.waves))
+        return Wave(_rows(table, table.waves[number]), table.is_whole and number == len(table.waves) - 1)
+
+    def whole(self) -> dict[int, int]:
+        """See ``Shards``; by partitions. Raises RunError outside of the run."""
+        table = self._known(lambda table: table.is_whole)
+        return _rows(table, range(len(table.partitions)))
+
+    @property
     def shards(self) -> tuple[int, ...]:
         """The rows of each; waits until Spark has brought all of them. Raises RunError outside of the run."""
-        table = self._known()
-        return tuple(shard.rows for one in table.partitions for shard in one.shards)
+        return tuple(self.whole().values())
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes."""
-        shards = [shard for one in self._known().partitions for shard in one.shards]
-        return sum(shard.size for shard in shards) / max(1, sum(shard.rows for shard in shards))
+        """About how much memory a row takes: those of the first wave that has any."""
+        for number in itertools.count():
+            wave = self.wave(number)
+            if rows := sum(wave.shards.values()):
+                table = self._known(lambda table: True)
+                return sum(_place(table, shard)[1].size for shard in wave.shards) / rows
+            if wave.is_last:
+                return 0.0
+        raise AssertionError("unreachable")
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """One shard's columns, not to be written to.
@@ -67,9 +99,9 @@ class StagedRows:
         What was lost with an agent is waited for, as Spark brings it again. Raises ArgumentError naming a column that has no
         array, StorageError where it does not come.
         """
-        table, deadline = self._known(), time.monotonic() + _PATIENCE_S
+        table, deadline = self._known(lambda table: True), time.monotonic() + _PATIENCE_S
         while True:
-            one, place = self._place(table, shard)
+            one, place = _place(table, shard)
             try:
                 found = self._read(table.stages.get(one.stage), one, place)
                 break
@@ -83,11 +115,6 @@ class StagedRows:
                     ) from error
                 table = self._newer(table)
         return arrow_columns.arrays(found, {}, f"data={self._name!r}, partition {one.partition},", nulls=_NULLS)
-
-    def _place(self, table: FrameTable, shard: int) -> tuple[StagedPartition, StagedShard]:
-        number = bisect.bisect_right(self._ends, shard)
-        one = table.partitions[number]
-        return one, one.shards[shard - (self._ends[number] - len(one.shards))]
 
     def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard) -> pa.Table:
         import pyarrow as pa
@@ -120,18 +147,24 @@ class StagedRows:
 
     # ------------------------------------------------------------------------------------------ the table
 
-    def _known(self) -> FrameTable:
-        with self._lock:
-            while self._table is None:
-                self._ask(0)
-            return self._table
+    def _known(self, suffices: Callable[[FrameTable], bool]) -> FrameTable:
+        """A table that has what is asked for; waits."""
+        known = self._table
+        while known is None or not suffices(known):
+            known = self._newer(known)
+        return known
 
-    def _newer(self, old: FrameTable) -> FrameTable:
+    @overload
+    def _newer(self, old: FrameTable) -> FrameTable: ...
+
+    @overload
+    def _newer(self, old: FrameTable | None) -> FrameTable | None: ...
+
+    def _newer(self, old: FrameTable | None) -> FrameTable | None:
         """The newest table; the same one, after a while, where there is no newer one."""
-        with self._lock:
+        with self._asking:
             if self._table is old:
-                self._ask(old.version)
-            assert self._table is not None
+                self._ask(0 if old is None else old.version)
             return self._table
 
     def _ask(self, version: int) -> None:
@@ -147,7 +180,6 @@ class StagedRows:
             return
         if table is not None:
             self._table = table
-            self._ends = list(itertools.accumulate(len(one.shards) for one in table.partitions))
 
     def _address(self) -> StageAddress:
         here = context.current()
@@ -157,6 +189,23 @@ class StagedRows:
                 "nowhere else"
             )
         return decode_address(here.sidecar.read_bytes())
+
+
+def _rows(table: FrameTable, partitions: Iterable[int]) -> dict[int, int]:
+    """The rows of their shards, each numbered by its partition and its place in it."""
+    wanted = set(partitions)
+    return {
+        one.partition * _SHARDS + number: shard.rows
+        for one in table.partitions
+        if one.partition in wanted
+        for number, shard in enumerate(one.shards)
+    }
+
+
+def _place(table: FrameTable, shard: int) -> tuple[StagedPartition, StagedShard]:
+    partition, number = divmod(shard, _SHARDS)
+    one = table.partitions[bisect.bisect_left(table.partitions, partition, key=lambda one: one.partition)]
+    return one, one.shards[number]
 
 
 def _is_passing(error: Exception) -> bool:

@@ -232,7 +232,9 @@ class State:
         if self._port is not None:
             self._port.slots.progress = self._batches
         if self._sampler is not None and self._progress is not None:
-            self._progress.tell(self._batches, self._batches + self._sampler.batches_left)
+            left = self._sampler.batches_left
+            if left is not None:
+                self._progress.tell(self._batches, self._batches + left)
 
     def _finish(self) -> None:
         """Commit the end of the loop, which need not be repeated if another worker fails in what comes after."""

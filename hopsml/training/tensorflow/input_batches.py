@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
+from hopsml.training.data.batch_reader import shards_of
+from hopsml.training.data.shard_order import first_filled
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 from hopsml.training.tensorflow.input_pipelines import prompt
 
@@ -46,7 +48,7 @@ def _of(names: Names, columns: Mapping[str, Any]) -> Any:
 
 
 def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Elements of known shapes, but for the number of rows, and in known number; see ``Dataset.tensorflow``."""
+    """Elements of known shapes, but for the number of rows; their number is known where all rows are. See ``Dataset``."""
     import tensorflow as tf
 
     signature, iterations, together = _signatures(batches, form), itertools.count(), _together(batches)
@@ -59,7 +61,9 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
                 yield _elements(reader.next_chunk(), form)
 
     made = _divided(tf.data.Dataset.from_generator(generate, output_signature=(signature, _ends())))
-    made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    # One worker that asks for a batch behind the last one would wait for the others: all know the number, or nobody does.
+    if getattr(batches.source, "arriving", None) is None:
+        made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
     options = tf.data.Options()  # a strategy that is made later must not divide it once more
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     made = made.with_options(options)
@@ -137,7 +141,7 @@ def _check_devices(strategy: Any) -> None:
 
 def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
     source = batches.source
-    filled = next((shard for shard, rows in enumerate(source.shards) if rows), None)
+    filled = first_filled(shards_of(source))
     if filled is None:
         raise ArgumentError("the data has no rows, so nobody can tell the shapes of its batches")
     return form.of({name: _signature(column) for name, column in source.read(filled).items()})

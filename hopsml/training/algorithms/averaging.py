@@ -1,0 +1,126 @@
+"""Algorithms that train on each worker by itself, and bring the weights together every few steps; pure.
+
+All of them need the mean of the workers' weights and nothing else, so that one exchange serves them all:
+
+    weights of a worker ── mean over workers ──▶ ``adopt`` ──▶ the weights it goes on with
+
+With W workers' weights w_1 .. w_N and their mean m:
+
+    local SGD             w_i <- m                                  (Stich, arXiv 1805.09767, algorithm 1)
+    block momentum        d <- eta d + zeta (m - g);  g <- g + d;  w_i <- g, or g + eta d with Nesterov's
+                                                                    (Chen and Huo, ICASSP 2016, equations 4 to 8)
+    elastic averaging     w_i <- w_i - a (w_i - c);  c <- c + a N (m - c)
+                                                                    (Zhang et al., arXiv 1412.6651, equations 5 and 6)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from hopsml.cluster.shared import checks
+from hopsml.errors import ArgumentError
+
+Weights = list[Any]  # arrays of NumPy's, or what has its operators, one for each variable
+
+
+class Averaging(ABC):
+    """One algorithm, on one worker; all workers make it alike and call it with the same means."""
+
+    def __init__(self, every: int) -> None:
+        """``every``: steps of a worker between two exchanges, which is the length of a block."""
+        checks.whole_number("every", every)
+        self.every = every
+
+    def is_due(self, step: int) -> bool:
+        """Whether weights are exchanged behind step ``step``, counted from 1."""
+        return step % self.every == 0
+
+    def begin(self, weights: Sequence[Any], workers: int) -> None:  # noqa: B027 not all remember them
+        """The training begins with these weights, the same on all ``workers`` of them."""
+
+    @abstractmethod
+    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+        """What this worker goes on with, of its own weights and the mean of all workers'."""
+
+    def final(self, mean: Sequence[Any]) -> Weights:
+        """The trained model's weights, of the mean at the end."""
+        return list(mean)
+
+
+class LocalSGD(Averaging):
+    """Steps by oneself, then the mean of all."""
+
+    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+        """The mean."""
+        return list(mean)
+
+
+class BlockMomentum(Averaging):
+    """Blockwise model-update filtering (BMUF): what a block has changed is filtered as by momentum, then applied.
+
+    A model that averages N workers moves N times more slowly than the sum of their steps would have it; the momentum
+    ``1 - 1 / N`` gives that back over some blocks.
+    """
+
+    def __init__(self, every: int, momentum: float | None = None, rate: float = 1.0, nesterov: bool = True) -> None:
+        """``momentum``: eta, from 0 to below 1; None: 1 - 1 / N. ``rate``: zeta, above 0. Raises ArgumentError."""
+        super().__init__(every)
+        if momentum is not None and not 0 <= momentum < 1:
+            raise ArgumentError(f"momentum={momentum!r}: that of block momentum must be from 0 to below 1")
+        if not rate > 0:
+            raise ArgumentError(f"rate={rate!r}: that of block momentum must be above 0")
+        self._given, self._rate, self._nesterov = momentum, rate, nesterov
+        self._momentum = 0.0
+        self._global: Weights = []
+        self._change: Weights = []
+
+    def begin(self, weights: Sequence[Any], workers: int) -> None:
+        """These are the first global model."""
+        self._momentum = 1 - 1 / workers if self._given is None else self._given
+        self._global, self._change = [one + 0 for one in weights], [one * 0 for one in weights]
+
+    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+        """The global model behind this block; with Nesterov's momentum a look ahead from it."""
+        self._global = self.final(mean)
+        if not self._nesterov:
+            return [one + 0 for one in self._global]
+        return [one + self._momentum * change for one, change in zip(self._global, self._change, strict=True)]
+
+    def final(self, mean: Sequence[Any]) -> Weights:
+        """The global model with this block's change."""
+        self._change = [
+            self._momentum * change + self._rate * (one - before)
+            for change, one, before in zip(self._change, mean, self._global, strict=True)
+        ]
+        return [before + change for before, change in zip(self._global, self._change, strict=True)]
+
+
+class ElasticAveraging(Averaging):
+    """EASGD: workers go their own ways, drawn towards a centre, which follows them."""
+
+    def __init__(self, every: int, beta: float = 0.9) -> None:
+        """``beta``: how strongly all workers together draw the centre, above 0 to 1; each draws by beta / N.
+
+        Raises ArgumentError.
+        """
+        super().__init__(every)
+        if not 0 < beta <= 1:
+            raise ArgumentError(f"beta={beta!r}: that of elastic averaging must be above 0, and 1 at most")
+        self._beta, self._alpha = beta, 0.0
+        self._centre: Weights = []
+
+    def begin(self, weights: Sequence[Any], workers: int) -> None:
+        """The centre begins there, too."""
+        self._alpha, self._centre = self._beta / workers, [one + 0 for one in weights]
+
+    def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
+        """A part of the way to the centre, as it was; then the centre moves to the mean."""
+        kept = [one - self._alpha * (one - centre) for one, centre in zip(own, self._centre, strict=True)]
+        self._centre = self.final(mean)
+        return kept
+
+    def final(self, mean: Sequence[Any]) -> Weights:
+        """The centre, which is the trained model."""
+        return [centre + self._beta * (one - centre) for one, centre in zip(mean, self._centre, strict=True)]

@@ -1,0 +1,40 @@
+package io.hopsml;
+
+import java.io.Serializable;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.execution.QueryExecution;
+import scala.collection.Iterator;
+import scala.runtime.AbstractFunction1;
+
+/**
+ * A DataFrame with one row of text for each partition, the answer of a task of Python's that has brought the rows. Spark's own way to
+ * a result in Python gives all of them when the last one is there.
+ */
+public final class AnswerRows {
+  private final RDD<InternalRow> rows;
+
+  /** {@code execution}: {@code Dataset.queryExecution()}. */
+  public AnswerRows(QueryExecution execution) {
+    rows = execution.toRdd();
+  }
+
+  /** Of the plan as it is carried out. */
+  public int partitions() {
+    return rows.getNumPartitions();
+  }
+
+  /** Begins to compute some partitions, as a job of the calling thread's group. */
+  public PushJob push(String partitions) {
+    return PushJob.begin(rows, new Answer(), partitions);
+  }
+
+  private static final class Answer extends AbstractFunction1<Iterator<InternalRow>, String> implements Serializable {
+    private static final long serialVersionUID = 1L;
+
+    @Override
+    public String apply(Iterator<InternalRow> rows) {
+      return rows.next().getUTF8String(0).toString();
+    }
+  }
+}
