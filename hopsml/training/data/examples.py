@@ -1,0 +1,206 @@
+"""Records of ``tf.train.Example`` as Arrow's columns, without TensorFlow: Protocol Buffers' wire format, as far as it occurs.
+
+``tf.train.Example`` (tensorflow/core/example/example.proto) is a map of names to lists of bytes, floats or 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+# A field's tag is its number times 8, and how its content is written: in variable length, 8 bytes, as many as are told, 4.
+_VARIABLE, _EIGHT, _TOLD, _FOUR = 0, 1, 2, 5
+_FIRST, _SECOND = 1 << 3 | _TOLD, 2 << 3 | _TOLD  # Features, an entry, its name, a list of values; an entry's feature
+_BYTES, _FLOATS, _INTEGERS = 1 << 3 | _TOLD, 2 << 3 | _TOLD, 3 << 3 | _TOLD  # a feature's list
+_KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
+_ALONE = {_FLOATS: 1 << 3 | _FOUR, _INTEGERS: 1 << 3 | _VARIABLE}  # a number that is not packed with others
+
+
+@dataclass
+class _FeatureColumn:
+    """One feature of all records: the pieces of their lists, one behind the other."""
+
+    name: str
+    kind: int = 0  # 0: no record has told it yet
+    pieces: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # for each record, of bytes: of pieces; of numbers: of bytes
+
+
+def table(
+    content: bytes, begins: Sequence[int], lengths: Sequence[int], features: Collection[str] | None, place: str, first: int
+) -> pa.Table:
+    """The records as a table; a feature with at most one value in each is a column of values, else of lists.
+
+    A record that lacks a feature, or has an empty list for it, has a null. ``features``: the ones to take; None: all. A
+    feature that no record has is no column. ``place`` is the file, to people, ``first`` the first record's number in it.
+
+    Raises ArgumentError for a record that is no ``tf.train.Example``, and for a feature that changes its type.
+    """
+    import pyarrow as pa
+
+    wanted = None if features is None else {name.encode() for name in features}
+    columns: dict[bytes, _FeatureColumn] = {}
+    for number, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
+        try:
+            for name, kind, at, end in _features(content, begin, begin + length):
+                if at == end or (wanted is not None and name not in wanted):
+                    continue
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = _FeatureColumn(name.decode())
+                if kind != (column.kind or kind):
+                    raise _changed(column, kind, place, first + number)
+                column.kind = kind
+                _add(column, number, content, at, end)
+        except ArgumentError:
+            raise
+        except (ValueError, IndexError) as error:
+            raise ArgumentError(
+                f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; hopsml.data.tfrecords "
+                "reads these alone, tf.data.TFRecordDataset others"
+            ) from error
+    for column in columns.values():
+        column.sizes += [0] * (len(begins) - len(column.sizes))
+    typed = {column.name: _array(column, place) for column in columns.values() if column.kind}
+    return pa.table(dict(sorted(typed.items())))
+
+
+def _add(column: _FeatureColumn, number: int, content: bytes, at: int, end: int) -> None:
+    """Take a record's list of values. Raises ValueError for one that is damaged."""
+    if len(column.sizes) > number:
+        raise ValueError(f"feature '{column.name}' is there twice")
+    column.sizes += [0] * (number - len(column.sizes))
+    if column.kind == _BYTES:
+        values = [content[begin:behind] for tag, begin, behind in _fields(content, at, end) if tag == _FIRST]
+        column.pieces += values
+        column.sizes.append(len(values))
+        return
+    size = 0
+    for tag, begin, behind in _fields(content, at, end):
+        if tag != _FIRST and tag != _ALONE[column.kind]:
+            raise ValueError(f"feature '{column.name}' has a field that no list of {_KINDS[column.kind]} has")
+        column.pieces.append(content[begin:behind])
+        size += behind - begin
+    column.sizes.append(size)
+
+
+def _changed(column: _FeatureColumn, kind: int, place: str, number: int) -> ArgumentError:
+    return ArgumentError(
+        f"column '{column.name}' of {place} holds {_KINDS[column.kind]} in one record and {_KINDS[kind]} in record {number} "
+        "(counted from 0): a batch needs all alike; write the data anew with one type, or leave the column out"
+    )
+
+
+def _features(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """Of one record: each feature's name, the kind of its list, and where that begins and ends; without those of no kind."""
+    for tag, begin, behind in _fields(content, at, end):
+        if tag == _SECOND:
+            raise ValueError("it is a SequenceExample")
+        if tag != _FIRST:
+            raise ValueError(f"it has a field {tag >> 3}")
+        for _, entry, entry_end in _fields(content, begin, behind):
+            name, feature = b"", (0, 0)
+            for part, part_at, part_end in _fields(content, entry, entry_end):
+                if part == _FIRST:
+                    name = content[part_at:part_end]
+                elif part == _SECOND:
+                    feature = part_at, part_end
+            for kind, list_at, list_end in _fields(content, *feature):
+                if kind not in _KINDS:
+                    raise ValueError(f"feature '{name.decode()}' holds neither bytes nor floats nor integers")
+                yield name, kind, list_at, list_end
+
+
+def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field's tag, and where its content begins and ends. Raises ValueError where they do not fill the message."""
+    while at < end:
+        tag = content[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(content, at - 1)
+        how = tag & 7
+        if how == _TOLD:
+            size = content[at]
+            at += 1
+            if size >= 0x80:
+                size, at = _varint(content, at - 1)
+        elif how == _VARIABLE:
+            size = _varint(content, at)[1] - at
+        elif how in (_FOUR, _EIGHT):
+            size = 4 if how == _FOUR else 8
+        else:
+            raise ValueError(f"its byte {at - 1} begins no field")
+        if at + size > end:
+            raise ValueError("a field of it goes on behind its end")
+        yield tag, at, at + size
+        at += size
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = 0
+    for place in range(10):
+        byte = content[at + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number of it has more than ten bytes")
+
+
+def _array(column: _FeatureColumn, place: str) -> pa.Array:
+    """Values where no record has several, else lists; nulls where a record has none."""
+    import numpy as np
+    import pyarrow as pa
+
+    if column.kind == _BYTES:
+        values, counts = pa.array(column.pieces, pa.large_binary()), np.array(column.sizes, np.int64)
+    elif column.kind == _FLOATS:
+        numbers, sizes = b"".join(column.pieces), np.array(column.sizes, np.int64)
+        if (sizes % 4).any():
+            raise ArgumentError(f"column '{column.name}' of {place} has floats that are not whole; write the file anew")
+        values, counts = pa.array(np.frombuffer(numbers, "<f4")), sizes // 4
+    else:
+        integers, counts = _integers(column, place)
+        values = pa.array(integers)
+    nulls = counts == 0
+    if counts.max(initial=0) <= 1:
+        return values if not nulls.any() else _with_nulls(values, nulls)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    mask = pa.array(nulls) if nulls.any() else None
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
+
+
+def _with_nulls(values: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    return values.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls))
+
+
+def _integers(column: _FeatureColumn, place: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """All numbers, and how many each record has. In 7 bits a byte, the lowest first; the last byte of each is below 0x80."""
+    import numpy as np
+
+    coded, sizes = np.frombuffer(b"".join(column.pieces), np.uint8), np.array(column.sizes, np.int64)
+    is_last = coded < 0x80
+    ends = np.flatnonzero(is_last) + 1
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    bounds = np.cumsum(sizes)
+    counted = np.concatenate([[0], np.cumsum(is_last)])[np.concatenate([[0], bounds])]
+    is_whole = is_last[bounds[sizes > 0] - 1].all()
+    if not is_whole or (ends - begins).max(initial=0) > 10:
+        raise ArgumentError(f"column '{column.name}' of {place} has integers that are not whole; write the file anew")
+    values = (coded[begins] & 0x7F).astype(np.uint64)
+    for place_of_byte in range(1, int((ends - begins).max(initial=0))):
+        longer = ends - begins > place_of_byte
+        byte = (coded[begins[longer] + place_of_byte] & 0x7F).astype(np.uint64)
+        values[longer] |= byte << np.uint64(7 * place_of_byte)
+    return values.view(np.int64), np.diff(counted)
