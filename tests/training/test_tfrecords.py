@@ -113,7 +113,6 @@ def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> Non
 
     assert [span.rows for span in record_framing.spans(count, len(content), 1 << 30, "f")] == [4]
     assert asked == [len(content)]
-    large = framed(b"")[:12]  # the checksum of a large record is not looked at here
     size = 1 << 20
     header = size.to_bytes(8, "little")
     header += record_files.masked(header)
@@ -124,7 +123,6 @@ def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> Non
         assert offset % (size + 16) == 0
         return (header + bytes(length))[:length]
 
-    assert len(large) == 12
     assert [span.rows for span in record_framing.spans(sparse, 5 * (size + 16), 3 << 20, "f")] == [3, 2]
     assert asked[1:] == [12] * 4
 
@@ -190,7 +188,7 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
     ("rows", "word"),
     [
         ([{"c": [1]}, {"c": [1, 2]}], r"column 'c' of .*a\.tfrecord, records 0 to 1, holds lists of 1 to 2 values"),
-        ([{"c": 1}, {"c": 0.5}], r"column 'c' of .*a\.tfrecord holds integers in one record and floats in record 1 "),
+        ([{"c": 1}, {"c": 0.5}], r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: a batch"),
         ([{"c": 1, "d": 1}, {"c": 2}], r"column 'd' of .*a\.tfrecord, .*has 1 null\(s\) in 2 rows"),
     ],
 )
@@ -257,14 +255,14 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     [
         (b"\x0a\x05abc", "goes on behind its end"),
         (b"\x12\x00", "it is a SequenceExample"),
-        (b"text", "no tf.train.Example"),
-        (b"\xff" * 20, "no tf.train.Example"),
+        (b"text", "byte 0 begins no field"),
+        (b"\xff" * 20, "a number of it has more than ten bytes"),
     ],
 )
 def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) -> None:
     file = tmp_path / "a.tfrecord"
     file.write_bytes(framed(example(row(0))) + framed(record))
-    with pytest.raises(ArgumentError, match=rf"record 1 .*of .*a\.tfrecord is no tf\.train\.Example: .*{word}|{word}"):
+    with pytest.raises(ArgumentError, match=rf"record 1 .* of .*a\.tfrecord is no tf\.train\.Example: .*{word}"):
         read(file)
 
 

@@ -200,7 +200,7 @@ def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, c
     """Whole files on any store as rows, images for instance; it lists them, and reads none, when it is made.
 
     The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has its
-    own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, eight at a
+    own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, four at a
     time. Where files of one class follow one another, ``shuffle`` mixes as many classes as its window holds.
 
     Args:
@@ -209,6 +209,6 @@ def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, c
         cache: keep what is read on the local disk, as for ``parquet``.
 
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without such a file. While it is read:
-    StorageError for a file that is gone or was changed.
+    StorageError for a file that is gone, or has another length.
     """
     return Dataset(WholeFiles(path, suffixes, cache))

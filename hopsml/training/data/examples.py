@@ -29,9 +29,33 @@ class _FeatureColumn:
     """One feature of all records: the pieces of their lists, one behind the other."""
 
     name: str
-    kind: int = 0  # 0: no record has told it yet
+    kind: int
     pieces: list[bytes] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # for each record, of bytes: of pieces; of numbers: of bytes
+
+    def fill_up(self, records: int) -> None:
+        """Let the records that have not had it so far have nothing."""
+        self.sizes += [0] * (records - len(self.sizes))
+
+
+@dataclass(frozen=True)
+class _RecordLayout:
+    """Where in a record the values are: the next one has them there, too, if all the rest of it is the same."""
+
+    rest: list[tuple[int, int, bytes]]  # begin, end, content
+    values: list[tuple[_FeatureColumn, list[tuple[int, int]], int]]  # pieces; size, as in the column
+
+    def is_of(self, content: bytes, at: int) -> bool:
+        return all(content[at + begin : at + end] == same for begin, end, same in self.rest)
+
+    def take(self, content: bytes, at: int, number: int) -> None:
+        """Add a record's values to the columns."""
+        for column, pieces, size in self.values:
+            if len(column.sizes) < number:
+                column.fill_up(number)
+            for begin, end in pieces:
+                column.pieces.append(content[at + begin : at + end])
+            column.sizes.append(size)
 
 
 def table(
@@ -48,55 +72,56 @@ def table(
 
     wanted = None if features is None else {name.encode() for name in features}
     columns: dict[bytes, _FeatureColumn] = {}
+    layouts: dict[int, _RecordLayout] = {}  # the newest one of records of a length
     for number, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
-        try:
-            for name, kind, at, end in _features(content, begin, begin + length):
-                if at == end or (wanted is not None and name not in wanted):
-                    continue
-                column = columns.get(name)
-                if column is None:
-                    column = columns[name] = _FeatureColumn(name.decode())
-                if kind != (column.kind or kind):
-                    raise _changed(column, kind, place, first + number)
-                column.kind = kind
-                _add(column, number, content, at, end)
-        except ArgumentError:
-            raise
-        except (ValueError, IndexError) as error:
-            raise ArgumentError(
-                f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; hopsml.data.tfrecords "
-                "reads these alone, tf.data.TFRecordDataset others"
-            ) from error
+        layout = layouts.get(length)
+        if layout is None or not layout.is_of(content, begin):
+            try:
+                layout = layouts[length] = _layout(content[begin : begin + length], columns, wanted)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{error} record {first + number} (counted from 0) of {place}: a batch needs all alike; write the data "
+                    "anew with one type, or leave the column out"
+                ) from None
+            except (ValueError, IndexError) as error:
+                raise ArgumentError(
+                    f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; "
+                    "hopsml.data.tfrecords reads these alone, tf.data.TFRecordDataset others"
+                ) from error
+        layout.take(content, begin, number)
     for column in columns.values():
-        column.sizes += [0] * (len(begins) - len(column.sizes))
-    typed = {column.name: _array(column, place) for column in columns.values() if column.kind}
-    return pa.table(dict(sorted(typed.items())))
+        column.fill_up(len(begins))
+    arrays = {column.name: _array(column, place) for column in columns.values()}
+    return pa.table(dict(sorted(arrays.items())))
 
 
-def _add(column: _FeatureColumn, number: int, content: bytes, at: int, end: int) -> None:
-    """Take a record's list of values. Raises ValueError for one that is damaged."""
-    if len(column.sizes) > number:
-        raise ValueError(f"feature '{column.name}' is there twice")
-    column.sizes += [0] * (number - len(column.sizes))
-    if column.kind == _BYTES:
-        values = [content[begin:behind] for tag, begin, behind in _fields(content, at, end) if tag == _FIRST]
-        column.pieces += values
-        column.sizes.append(len(values))
-        return
-    size = 0
-    for tag, begin, behind in _fields(content, at, end):
-        if tag != _FIRST and tag != _ALONE[column.kind]:
+def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collection[bytes] | None) -> _RecordLayout:
+    """Of one record; columns that are new are added. Raises ValueError, IndexError for what is no Example, TypeError for a
+    feature of another kind than before.
+    """
+    values: dict[bytes, tuple[_FeatureColumn, list[tuple[int, int]], int]] = {}
+    for name, kind, at, end in _features(record, 0, len(record)):
+        if at == end or (wanted is not None and name not in wanted):
+            continue
+        column = columns.setdefault(name, _FeatureColumn(name.decode(), kind))
+        if column.kind != kind:
+            raise TypeError(f"column '{column.name}' holds {_KINDS[column.kind]} in one record, and {_KINDS[kind]} in")
+        values[name] = column, *_pieces(record, at, end, column)  # of a name that is there twice the last one counts
+    used = sorted(piece for _, pieces, _ in values.values() for piece in pieces)
+    bounds = [0, *(bound for piece in used for bound in piece), len(record)]
+    rest = [(begin, end, record[begin:end]) for begin, end in zip(bounds[::2], bounds[1::2], strict=True) if begin < end]
+    return _RecordLayout(rest, list(values.values()))
+
+
+def _pieces(record: bytes, at: int, end: int, column: _FeatureColumn) -> tuple[list[tuple[int, int]], int]:
+    """Where the values of a list are, and their size: how many they are of bytes, how many bytes they have of numbers."""
+    pieces, size = [], 0
+    for tag, begin, behind in _fields(record, at, end):
+        if tag != _FIRST and tag != _ALONE.get(column.kind):
             raise ValueError(f"feature '{column.name}' has a field that no list of {_KINDS[column.kind]} has")
-        column.pieces.append(content[begin:behind])
-        size += behind - begin
-    column.sizes.append(size)
-
-
-def _changed(column: _FeatureColumn, kind: int, place: str, number: int) -> ArgumentError:
-    return ArgumentError(
-        f"column '{column.name}' of {place} holds {_KINDS[column.kind]} in one record and {_KINDS[kind]} in record {number} "
-        "(counted from 0): a batch needs all alike; write the data anew with one type, or leave the column out"
-    )
+        pieces.append((begin, behind))
+        size += 1 if column.kind == _BYTES else behind - begin
+    return pieces, size
 
 
 def _features(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:

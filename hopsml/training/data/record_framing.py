@@ -57,7 +57,7 @@ def spans(read: Read, length: int, most_bytes: int, url: str) -> list[RecordSpan
     Raises StorageError naming the file, the record and its place for a length that is damaged, or a file that ends early.
     """
     found, begin, first, at, number = list[RecordSpan](), 0, 0, 0, 0
-    for number, at in enumerate(_ends(read, length, url), 1):  # noqa: B007
+    for number, at in enumerate(_ends(read, length, url), 1):
         if at - begin >= most_bytes:
             found.append(RecordSpan(begin, at, first, number - first))
             begin, first = at, number

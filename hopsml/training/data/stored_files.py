@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, Storag
 from hopsml.storage import filesystem, streams
 from hopsml.training.data import block_cache
 
-AT_ONCE = 8  # files that are looked into at the same time
+AT_ONCE = 8  # files that are looked into at the same time, when a data set is made
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ class StoredFile:
         if self._goes_by_cache:
             return block_cache.of_settings().read(self._version, self.length, offset, length, self._read_from_store)
         return self._read_from_store(offset, length)
+
+    def whole(self) -> bytes:
+        """All of it, by one request where it does not go by the cache: a byte more is asked for than there should be."""
+        if self._goes_by_cache:
+            return self.read(0, self.length) if self.length else b""
+        with self._telling_of_deletion():
+            content = filesystem.for_url(self.url).read_range(self.url, 0, self.length + 1)
+        if len(content) != self.length:
+            raise self._changed("fewer" if len(content) < self.length else "more")
+        return content
 
     def opened(self) -> BinaryIO:
         """A seekable reader of it. Raises StorageError."""
@@ -45,19 +56,27 @@ class StoredFile:
 
     def _read_from_store(self, offset: int, length: int) -> bytes:
         system = filesystem.for_url(self.url)
-        try:
+        with self._telling_of_deletion():
             content = system.read_range(self.url, offset, length)
             now = system.status(self.url)
-        except PathNotFound as error:
-            raise PathNotFound(f"{self.url} was deleted while it was read as data; the data must stay", self.url) from error
         # An object store tells the time more coarsely of one object than in a listing.
         if len(content) != length or now.length != self.length or int(now.modified_s) != int(self.modified_s):
-            raise StorageError(
-                f"{self.url} was changed while it was read: it had {self.length} bytes when the data set was made, and has "
-                f"{now.length}; write new data under a new name, and begin the training anew",
-                self.url,
-            )
+            raise self._changed(str(now.length))
         return content
+
+    @contextlib.contextmanager
+    def _telling_of_deletion(self) -> Iterator[None]:
+        try:
+            yield
+        except PathNotFound as error:
+            raise PathNotFound(f"{self.url} was deleted while it was read as data; data must stay", self.url) from error
+
+    def _changed(self, now: str) -> StorageError:
+        return StorageError(
+            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and has "
+            f"{now} now; write new data under a new name, and begin the training anew",
+            self.url,
+        )
 
 
 def found(given: str | Sequence[str], is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHARD_BYTES, _SHARD_FILES = 16 << 20, 4096
+_AT_ONCE = 4  # files: as many helper processes as are kept for the next ones (hopsml/storage/remote/pool.py)
 _OF_A_ROW = 200  # bytes that a row takes beside the file's content, about
 
 
@@ -47,8 +48,8 @@ class WholeFiles:
         import numpy as np
 
         group = self._groups[shard]
-        with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-files") as readers:
-            contents = list(readers.map(_content, group))
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "hopsml-files") as readers:
+            contents = list(readers.map(StoredFile.whole, group))
         paths = [file.url for file in group]
         folders = [urls.name(urls.parent(path)) for path in paths]
         found = {"path": paths, "folder": folders, "content": contents}
@@ -68,6 +69,3 @@ def grouped(sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: in
         size += more
     return [*groups, (begin, len(sizes))] if sizes else []
 
-
-def _content(file: StoredFile) -> bytes:
-    return file.read(0, file.length) if file.length else b""
