@@ -1,4 +1,4 @@
-"""Workers of a run read files of a real HDFS: each row once, by a cache or not; what is cut off, gone or changed is named."""
+"""Workers of a run read files of a real HDFS: each row once; what is cut off, gone or changed is named."""
 
 from __future__ import annotations
 

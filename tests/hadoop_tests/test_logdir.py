@@ -1,6 +1,7 @@
 """``tensorboard.logdir()`` of a run on a real HDFS, used in all ways that published code knows, in one function.
 
-The conflict: TensorFlow gets it, which opens no ``hdfs://``, and so do the helpers, and code that looks for ``hdfs://`` in it.
+The conflict: TensorFlow gets it, which opens no ``hdfs://``, and so do the helpers, and code that looks for ``hdfs://``
+in it.
 docs/decisions/2026-11-27-logdir.md says how it is settled.
 """
 

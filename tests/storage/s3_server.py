@@ -1,6 +1,6 @@
 """A server of S3 on this machine, moto's, in a process of its own that ends with whoever started it.
 
-    python s3_server.py        # prints its port, and ends when its standard input does
+python s3_server.py        # prints its port, and ends when its standard input does
 """
 
 from __future__ import annotations

@@ -105,7 +105,11 @@ def test_it_never_takes_more_than_it_may_and_what_is_used_stays(tmp_path: Path) 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_block_that_is_damaged_is_fetched_again(tmp_path: Path) -> None:
     file, cache = CountedFile(1000), BlockCache(tmp_path / "c", 1 << 20)
-    for damage in (lambda content: content[:-1], lambda content: b"x" + content[1:], lambda content: bytes(len(content))):
+    for damage in (
+        lambda content: content[:-1],
+        lambda content: b"x" + content[1:],
+        lambda content: bytes(len(content)),
+    ):
         file.check(cache, 0, 1000)
         (block,) = (tmp_path / "c").iterdir()
         block.write_bytes(damage(block.read_bytes()))
@@ -289,9 +293,7 @@ def test_nothing_is_kept_of_local_files_nor_without_room(
         list(rows)
 
 
-def test_where_it_lies_by_default(
-    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_lies_by_default(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """YARN removes an application's folder with the application."""
     monkeypatch.delenv("HOPSML_DATA_CACHE", raising=False)
     monkeypatch.setenv("LOCAL_DIRS", f"{tmp_path},/elsewhere")

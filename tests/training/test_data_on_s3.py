@@ -83,7 +83,9 @@ def test_whole_files(bucket: str) -> None:
     for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/empty.jpg", "dog/notes.txt"):
         for_url(bucket).write_bytes(f"{bucket}/{name}", b"" if "empty" in name else name.encode())
     (batch,) = hopsml.data.files(bucket, [".jpg"], cache=True).batch(10)
-    assert batch["path"].tolist() == [f"{bucket}/{name}" for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/empty.jpg")]
+    assert batch["path"].tolist() == [
+        f"{bucket}/{name}" for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/empty.jpg")
+    ]
     assert batch["folder"].tolist() == ["cat", "cat", "dog", "dog"]
     assert batch["content"].tolist() == [b"cat/1.jpg", b"cat/2.jpg", b"dog/1.jpg", b""]
 

@@ -44,7 +44,9 @@ def test_every_file_once_an_epoch(images: Path) -> None:
     rows = hopsml.data.files(f"file://{images}", [".jpg", ".png"]).batch(7).shuffle(seed=1).repeat(2)
     batches = list(rows)
     for epoch in (batches[:6], batches[6:]):
-        found = {path: (folder, content) for batch in epoch for path, folder, content in zip(*columns(batch), strict=True)}
+        found = {
+            path: (folder, content) for batch in epoch for path, folder, content in zip(*columns(batch), strict=True)
+        }
         assert len(found) == 40
         for path, (folder, content) in found.items():
             kind, name = path.split("/")[-2:]
@@ -90,7 +92,9 @@ def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(images: Path) -> N
     with pytest.raises(PathNotFound, match=r"dog/03\.png was deleted while it was read"):
         list(rows)
     (images / "dog" / "03.png").write_bytes(b"longer than before")
-    with pytest.raises(StorageError, match=r"dog/03\.png was changed while it was read as data: it had 4 bytes .* has more now"):
+    with pytest.raises(
+        StorageError, match=r"dog/03\.png was changed while it was read as data: it had 4 bytes .* has more now"
+    ):
         list(rows)
 
 

@@ -176,8 +176,8 @@ def tfrecords(
     record's checksum is looked at.
 
     A TFRecord file does not tell how many records it has. They are counted when the data set is made, eight files at a time:
-    of records below 256 KiB that takes as long as reading the files once, of larger ones a short read for each. Make the data
-    set on the driver and let the function refer to it, so that the workers need not count again.
+    of records below 256 KiB that takes as long as reading the files once, of larger ones a short read for each. Make the
+    data set on the driver and let the function refer to it, so that the workers need not count again.
 
     Args:
         path: a file, a folder with files at any depth (those called ``*.tfrecord*`` and ``part-*``), or several of these.
@@ -187,9 +187,10 @@ def tfrecords(
         fill: what stands for a feature that a record lacks, by name; for a list of values a list.
         cache: keep what is read on the local disk, as for ``parquet``.
 
-    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming the
-    file, the record and its place for what is damaged or cut off. While it is read: ArgumentError naming a column that some
-    records lack, whose lists differ in length, or that changes its type; StorageError for a file that is gone or was changed.
+    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming
+    the file, the record and its place for what is damaged or cut off. While it is read: ArgumentError naming a column that
+    some records lack, whose lists differ in length, or that changes its type; StorageError for a file that is gone or was
+    changed.
     """
     if isinstance(features, str):
         raise ArgumentTypeError(f"features={features!r} is one name; give a list of names: features=[{features!r}]")
@@ -199,9 +200,9 @@ def tfrecords(
 def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, cache: bool = False) -> Dataset:
     """Whole files on any store as rows, images for instance; it lists them, and reads none, when it is made.
 
-    The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has its
-    own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, four at a
-    time. Where files of one class follow one another, ``shuffle`` mixes as many classes as its window holds.
+    The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has
+    its own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, four
+    at a time. Where files of one class follow one another, ``shuffle`` mixes as many classes as its window holds.
 
     Args:
         path: a folder with files at any depth, a file, or several of these. What begins with ``_`` or ``.`` is left out.

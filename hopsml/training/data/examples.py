@@ -1,4 +1,4 @@
-"""Records of ``tf.train.Example`` as Arrow's columns, without TensorFlow: Protocol Buffers' wire format, as far as it occurs.
+"""Records of ``tf.train.Example`` as Arrow's columns, without TensorFlow: as much of Protocol Buffers as there is in them.
 
 ``tf.train.Example`` (tensorflow/core/example/example.proto) is a map of names to lists of bytes, floats or 64-bit integers.
 """
@@ -59,7 +59,12 @@ class _RecordLayout:
 
 
 def table(
-    content: bytes, begins: Sequence[int], lengths: Sequence[int], features: Collection[str] | None, place: str, first: int
+    content: bytes,
+    begins: Sequence[int],
+    lengths: Sequence[int],
+    features: Collection[str] | None,
+    place: str,
+    first: int,
 ) -> pa.Table:
     """The records as a table; a feature with at most one value in each is a column of values, else of lists.
 
@@ -109,7 +114,9 @@ def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collect
         values[name] = column, *_pieces(record, at, end, column)  # of a name that is there twice the last one counts
     used = sorted(piece for _, pieces, _ in values.values() for piece in pieces)
     bounds = [0, *(bound for piece in used for bound in piece), len(record)]
-    rest = [(begin, end, record[begin:end]) for begin, end in zip(bounds[::2], bounds[1::2], strict=True) if begin < end]
+    rest = [
+        (begin, end, record[begin:end]) for begin, end in zip(bounds[::2], bounds[1::2], strict=True) if begin < end
+    ]
     return _RecordLayout(rest, list(values.values()))
 
 
@@ -185,36 +192,51 @@ def _array(column: _FeatureColumn, place: str) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
+    sizes = np.array(column.sizes, np.int64)
     if column.kind == _BYTES:
-        values, counts = pa.array(column.pieces, pa.large_binary()), np.array(column.sizes, np.int64)
-    elif column.kind == _FLOATS:
-        numbers, sizes = b"".join(column.pieces), np.array(column.sizes, np.int64)
+        values, counts = np.fromiter(map(len, column.pieces), np.int64, len(column.pieces)), sizes
+    elif column.kind == _INTEGERS:
+        values, counts = _integers(column, sizes, place)
+    else:
         if (sizes % 4).any():
             raise ArgumentError(f"column '{column.name}' of {place} has floats that are not whole; write the file anew")
-        values, counts = pa.array(np.frombuffer(numbers, "<f4")), sizes // 4
-    else:
-        integers, counts = _integers(column, place)
-        values = pa.array(integers)
-    nulls = counts == 0
+        values, counts = np.frombuffer(b"".join(column.pieces), "<f4"), sizes // 4
+    content = b"".join(column.pieces) if column.kind == _BYTES else None
+    is_there = counts > 0
     if counts.max(initial=0) <= 1:
-        return values if not nulls.any() else _with_nulls(values, nulls)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    mask = pa.array(nulls) if nulls.any() else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
+        in_place = np.zeros(len(counts), values.dtype)
+        in_place[is_there] = values
+        return _arrow(in_place, content, is_there)
+    inner = _arrow(values, content, None)
+    buffers = [_bits(is_there), pa.py_buffer(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))]
+    return pa.Array.from_buffers(pa.list_(inner.type), len(counts), buffers, children=[inner])
 
 
-def _with_nulls(values: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
+def _arrow(values: NDArray[Any], content: bytes | None, is_there: NDArray[np.bool_] | None) -> pa.Array:
+    """Numbers, or ``content`` in pieces of these lengths; from their memory, as ``pa.array`` would import pandas."""
     import numpy as np
     import pyarrow as pa
 
-    return values.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls))
+    validity = None if is_there is None else _bits(is_there)
+    if content is None:
+        kind = pa.int64() if values.dtype == np.int64 else pa.float32()
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
+    ends = np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [validity, pa.py_buffer(ends), pa.py_buffer(content)])
 
 
-def _integers(column: _FeatureColumn, place: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _bits(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    import numpy as np
+    import pyarrow as pa
+
+    return None if is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
+
+
+def _integers(column: _FeatureColumn, sizes: NDArray[np.int64], place: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """All numbers, and how many each record has. In 7 bits a byte, the lowest first; the last byte of each is below 0x80."""
     import numpy as np
 
-    coded, sizes = np.frombuffer(b"".join(column.pieces), np.uint8), np.array(column.sizes, np.int64)
+    coded = np.frombuffer(b"".join(column.pieces), np.uint8)
     is_last = coded < 0x80
     ends = np.flatnonzero(is_last) + 1
     begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends

@@ -74,7 +74,9 @@ class ParquetFiles:
         with _opened(stored) as file:
             there = {field.name for field in file.schema_arrow}
             if missing := sorted(set(self._columns or ()) - there):
-                raise ArgumentError(f"{stored.url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}")
+                raise ArgumentError(
+                    f"{stored.url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
+                )
             whole = file.metadata
         groups = [whole.row_group(number) for number in range(whole.num_row_groups)]
         return [RowGroup(stored, n, group.num_rows, self._size(group), whole) for n, group in enumerate(groups)]

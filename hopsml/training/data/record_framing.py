@@ -121,7 +121,10 @@ def _first_damaged(content: bytes, begins: NDArray[np.int64], lengths: NDArray[n
 
 
 def _is_length(header: bytes) -> bool:
-    return len(header) >= HEADER and crc32c.masked_of_few(header[: _LENGTH.size]) == _CRC.unpack_from(header, _LENGTH.size)[0]
+    return (
+        len(header) >= HEADER
+        and crc32c.masked_of_few(header[: _LENGTH.size]) == _CRC.unpack_from(header, _LENGTH.size)[0]
+    )
 
 
 def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
@@ -134,7 +137,7 @@ def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
 
 def _cut_off(url: str, number: int, offset: int, length: int) -> StorageError:
     return StorageError(
-        f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was cut "
-        "off, or is still being written; write it anew",
+        f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was "
+        "cut off, or is still being written; write it anew",
         url,
     )

@@ -73,8 +73,8 @@ class StoredFile:
 
     def _changed(self, now: str) -> StorageError:
         return StorageError(
-            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and has "
-            f"{now} now; write new data under a new name, and begin the training anew",
+            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and "
+            f"has {now} now; write new data under a new name, and begin the training anew",
             self.url,
         )
 

@@ -106,8 +106,7 @@ def _groups_of(file: StoredFile) -> list[RecordGroup]:
         )
         return [RecordGroup(file, span, True) for span in whole]
     return [
-        RecordGroup(file, span, False)
-        for span in record_framing.spans(file.read, file.length, _SHARD_BYTES, file.url)
+        RecordGroup(file, span, False) for span in record_framing.spans(file.read, file.length, _SHARD_BYTES, file.url)
     ]
 
 
@@ -124,7 +123,7 @@ def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[in
     for name, shape in features.items():
         if isinstance(shape, (str, int)) or not all(isinstance(size, int) and size >= 0 for size in shape):
             raise ArgumentTypeError(
-                f"features={{{name!r}: {shape!r}}}: the shape of a feature is a tuple of whole numbers, () for a single value"
+                f"features={{{name!r}: {shape!r}}}: the shape of a feature is a tuple of whole numbers, () for one value"
             )
         found[name] = tuple(shape)
     return found
@@ -133,7 +132,7 @@ def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[in
 def _shaped(array: NDArray[Any], shape: tuple[int, ...], name: str, place: str) -> NDArray[Any]:
     if math.prod(array.shape[1:]) != math.prod(shape):
         raise ArgumentError(
-            f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, and features= gives it the "
-            f"shape {shape}; name the shape that it has"
+            f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, and features= gives it "
+            f"the shape {shape}; name the shape that it has"
         )
     return array.reshape(len(array), *shape)

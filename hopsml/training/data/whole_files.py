@@ -59,7 +59,9 @@ class WholeFiles:
         return columns
 
 
-def grouped(sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES) -> list[tuple[int, int]]:
+def grouped(
+    sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES
+) -> list[tuple[int, int]]:
     """Successive files in groups ``begin, end`` of so many bytes and files at most; one that is larger is alone."""
     groups, begin, size = list[tuple[int, int]](), 0, 0
     for number, more in enumerate(sizes):
@@ -68,4 +70,3 @@ def grouped(sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: in
             begin, size = number, 0
         size += more
     return [*groups, (begin, len(sizes))] if sizes else []
-
