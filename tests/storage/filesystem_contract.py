@@ -18,6 +18,7 @@ class FileSystemContract:
     """Inherit, and give a fixture ``store``: the URL of an empty directory that the test may fill."""
 
     exclusive_writers = True  # of several writers without overwrite, one succeeds
+    has_folders = True  # nothing can lie below a file
 
     @pytest.fixture
     def system(self, store: str) -> FileSystem:
@@ -207,6 +208,8 @@ class FileSystemContract:
         for_url(store).write_bytes(urls.join(store, "file"), b"x")
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "f").write_text("y")
+        if not self.has_folders:
+            return
         with pytest.raises(StorageError, match="file"):
             tree.upload_tree(tmp_path / "source", urls.join(store, "file/t"))
         assert [entry.name for entry in for_url(store).list_dir(store)] == ["file"]

@@ -38,7 +38,7 @@ def running() -> Iterator[dict[str, str]]:
 if __name__ == "__main__":
     from moto.server import ThreadedMotoServer
 
-    moto = ThreadedMotoServer("127.0.0.1", 0)
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     moto.start()
     print(moto.get_host_and_port()[1], flush=True)
     sys.stdin.read()

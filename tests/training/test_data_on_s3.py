@@ -31,17 +31,16 @@ FILES, ROWS = 3, 40
 def server() -> Iterator[dict[str, str]]:
     with s3_server.running() as variables:
         yield variables
+        filesystem.close_all()
 
 
 @pytest.fixture
-def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a folder of its own."""
     for name, value in server.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOPSML_DATA_CACHE", str(tmp_path / "cache"))
-    filesystem.close_all()  # a helper process knows the variables that it began with
-    yield f"s3://{s3_server.BUCKET}/{secrets.token_hex(8)}"
-    filesystem.close_all()
+    return f"s3://{s3_server.BUCKET}/{secrets.token_hex(8)}"
 
 
 def parquet(ids: range) -> bytes:

@@ -50,7 +50,7 @@ def of_pieces(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]
         parts.append(view[begin : begin + length])
     blocks = np.maximum(1, -(-lengths // _BLOCK))
     crcs = _of_blocks(np.frombuffer(b"".join(parts), "<u2").reshape(-1, _BLOCK // 2))
-    return np.invert(_joined(crcs, blocks) ^ _of_beginning(lengths))
+    return ~(_joined(crcs, blocks) ^ _of_beginning(lengths))
 
 
 def _of_blocks(rows: NDArray[np.uint16]) -> NDArray[np.uint32]:

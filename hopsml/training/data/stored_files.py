@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
-from hopsml.storage import filesystem, streams
+from hopsml.storage import filesystem, streams, urls
 from hopsml.training.data import block_cache
 
 AT_ONCE = 8  # files that are looked into at the same time, when a data set is made
@@ -48,7 +48,7 @@ class StoredFile:
     @property
     def _goes_by_cache(self) -> bool:
         """A store that does not say when a file was changed gives nothing by which its copy could be found again."""
-        return self.is_cached and self.modified_s > 0 and not filesystem.is_local(self.url)
+        return self.is_cached and self.modified_s > 0 and not urls.is_local(self.url)
 
     @property
     def _version(self) -> str:
