@@ -18,7 +18,7 @@ class FileSystemContract:
     """Inherit, and give a fixture ``store``: the URL of an empty directory that the test may fill."""
 
     exclusive_writers = True  # of several writers without overwrite, one succeeds
-    has_folders = True  # nothing can lie below a file
+    has_folders = True  # else a folder is there while something is in it, and a file may be one
 
     @pytest.fixture
     def system(self, store: str) -> FileSystem:
@@ -155,7 +155,7 @@ class FileSystemContract:
             system.delete(urls.join(store, "d"))
         assert [urls.relative(entry.url, store) for entry in filesystem.walk(store)] == ["d", "d/e", "d/e/f"]
         assert system.delete(urls.join(store, "d"), recursive=True) is True
-        assert system.list_dir(store) == []
+        assert not self.has_folders or system.list_dir(store) == []
 
     def test_a_directory_that_goes_while_one_walks_counts_as_empty(self, system: FileSystem, store: str) -> None:
         system.write_bytes(urls.join(store, ".tmp-1/a"), b"x")
