@@ -67,6 +67,19 @@ def test_what_was_not_used_for_longest_goes(room: int, gone: list[str]) -> None:
     assert cache_plan.to_remove(pieces, room) == gone
 
 
+@pytest.mark.parametrize(
+    ("most", "cached", "free", "total", "room"),
+    [
+        (800, 0, 2 * 10**9, 10**10, 700),  # an eighth is left for what other processes write before they look
+        (10**12, 50, 2_000, 10_000, 1_050),  # and a tenth of the disk
+        (10**12, 50, 900, 10_000, 0),
+        (10**13, 0, 10**12, 10**13, 10**12 - (10 << 30)),  # of a large disk 10 GiB
+    ],
+)
+def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, room: int) -> None:
+    assert cache_plan.room(most, cached, free, total) == room
+
+
 def test_what_follows_one_another_is_fetched_at_once() -> None:
     assert cache_plan.missing_runs([1, 2, 3, 7, 9, 10]) == [(1, 4), (7, 8), (9, 11)]
     assert cache_plan.missing_runs([]) == []
@@ -191,6 +204,16 @@ def test_a_full_disk_is_one_line_and_no_failure(tmp_path: Path, caplog: pytest.L
         assert not [path for path in (disk / "c").iterdir() if path.name.startswith(".tmp-")]
     (line,) = caplog.messages
     assert "No space left" in line
+
+
+def test_a_disk_that_others_have_filled_is_left_to_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk.mounted(tmp_path / "disk", 20_000) as disk:
+        (disk / "others").write_bytes(bytes(18_500 << 10))
+        file = CountedFile(3 << 20)
+        file.check(BlockCache(disk / "c", 1 << 30), 0, 3 << 20)
+        assert kept(disk / "c") == 0
+    (line,) = caplog.messages
+    assert "its disk is full but for what is left to others" in line
 
 
 def test_what_the_store_says_is_raised(tmp_path: Path) -> None:

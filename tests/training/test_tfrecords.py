@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -76,6 +77,13 @@ def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
         assert batch["x"].tolist() == [[one, -one] for one in batch["id"]]
         assert batch["name"].tolist() == [b"n%d" % one for one in batch["id"]]
     assert all_of(pickle.loads(pickle.dumps(rows))) == first + second
+
+
+def test_one_that_was_made_on_the_driver_counts_nothing_again(clicks: Path) -> None:
+    rows = hopsml.data.tfrecords(str(clicks)).batch(16)
+    made = pickle.dumps(rows)
+    shutil.rmtree(clicks)
+    assert len(pickle.loads(made)) == len(rows) == 11
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

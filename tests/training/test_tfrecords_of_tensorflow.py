@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import hopsml
-
 pytestmark = pytest.mark.tensorflow
 
 WRITE = """
 import json, sys
 import tensorflow as tf
+import hopsml
 
-folder, told = sys.argv[1], []
+folder = sys.argv[1]
 for kind in ("", "GZIP"):
     with tf.io.TFRecordWriter(f"{folder}/a{kind}.tfrecord", kind or None) as writer:
         for number in range(50):
@@ -31,16 +30,23 @@ wanted = {
     "id": tf.io.FixedLenFeature([], tf.int64), "x": tf.io.FixedLenFeature([2], tf.float32),
     "text": tf.io.FixedLenFeature([], tf.string),
 }
-for one in tf.data.TFRecordDataset(f"{folder}/a.tfrecord").map(lambda record: tf.io.parse_single_example(record, wanted)):
-    told.append([int(one["id"]), one["x"].numpy().tolist(), one["text"].numpy().decode()])
-print(json.dumps(told))
+def told(one):
+    return [int(one["id"]), one["x"].numpy().tolist(), one["text"].numpy().decode()]
+
+records = tf.data.TFRecordDataset(f"{folder}/a.tfrecord").map(lambda record: tf.io.parse_single_example(record, wanted))
+found = {"tensorflow": [told(one) for one in records]}
+for name in ("a", "aGZIP"):
+    batches = hopsml.data.tfrecords(f"{folder}/{name}.tfrecord").batch(7).tensorflow()
+    found[name] = [told(one) for one in batches.unbatch()]
+whole = hopsml.data.files(folder, [".tfrecord"]).batch(2).tensorflow("content", "path")
+found["files"] = [[path.decode(), len(content)] for one in whole.unbatch().as_numpy_iterator() for content, path in [one]]
+print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("name", ["a.tfrecord", "aGZIP.tfrecord"])
-def test_records_that_tensorflow_has_written(tmp_path: Path, name: str) -> None:
+def test_records_and_files_as_tensorflow_sees_them(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    (batch,) = hopsml.data.tfrecords(str(tmp_path / name)).batch(100)
-    found = zip(batch["id"].tolist(), batch["x"].tolist(), [one.decode() for one in batch["text"]], strict=True)
-    assert [list(one) for one in found] == told
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert len(found["tensorflow"]) == 50
+    assert found["a"] == found["aGZIP"] == found["tensorflow"]
+    assert found["files"] == [[str(path), path.stat().st_size] for path in sorted(tmp_path.iterdir())]

@@ -8,12 +8,14 @@ Which blocks go is ``cache_plan``'s to say. Whatever goes wrong here is a line i
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 import threading
@@ -32,7 +34,6 @@ DEFAULT_BYTES = 10 << 30
 BLOCK = 1 << 20  # bytes; as much as is read of a remote file at least
 _CHECK = 4  # bytes of a block's checksum
 _PART = 64  # of the cache: so much may be written between two looks at all of it
-_FREE = 8  # and so much is left free then, for what other processes write before they look
 _NAME = re.compile(r"[0-9a-f]{32}-\d+")
 _UNFINISHED = ".tmp-"
 _ABANDONED_S = 3600.0  # after which an unfinished block is that of a process that is dead
@@ -143,10 +144,13 @@ class BlockCache:
             if self._written <= self._most // _PART:
                 return
             self._written = size
-        room = self._most - self._most // _FREE - size
-        for name in cache_plan.to_remove(self._pieces(), room):
+        pieces, disk = self._pieces(), shutil.disk_usage(self._folder)
+        room = cache_plan.room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
+        for name in cache_plan.to_remove(pieces, max(0, room - size)):
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 (self._folder / name).unlink()
+        if room < size:
+            raise OSError(errno.ENOSPC, "its disk is full but for what is left to others")
 
     def _pieces(self) -> list[CachedPiece]:
         """All that lies here. What nobody goes on with is removed; what somebody is writing counts, and stays."""

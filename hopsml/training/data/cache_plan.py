@@ -15,6 +15,16 @@ class CachedPiece:
     used_s: float  # when it was last read, or written; seconds since 1970
 
 
+_FREE = 8  # the part of the bound that is left free, for what other processes write before they look
+_LEFT_OF_DISK, _LEFT_BYTES = 10, 10 << 30  # a tenth of the disk is others', or 10 GiB of a large one
+
+
+def room(most_bytes: int, cached: int, disk_free: int, disk_total: int) -> int:
+    """What a cache with ``cached`` bytes in it may hold: within its bound, and with the disk not full by it; 0 or more."""
+    others = min(disk_total // _LEFT_OF_DISK, _LEFT_BYTES)
+    return max(0, min(most_bytes - most_bytes // _FREE, cached + disk_free - others))
+
+
 def to_remove(pieces: Iterable[CachedPiece], room: int) -> list[str]:
     """Those that have not been used for longest, until the others have ``room`` bytes at most."""
     newest_first = sorted(pieces, key=lambda piece: (piece.used_s, piece.name), reverse=True)
