@@ -287,6 +287,23 @@ def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) 
         read(file)
 
 
+@given(st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3))
+def test_whatever_the_bytes_are_they_are_refused_in_words_or_read(some: bytes, changes: list[tuple[int, int]]) -> None:
+    from hopsml.training.data import columns, examples
+
+    changed = bytearray(example({"id": 7, "x": [0.5, 1.5], "name": b"n" * 100}))
+    for at, value in changes:
+        changed[at % len(changed)] = value
+    for record in (some, bytes(changed)):
+        try:
+            table = examples.table(record, [0], [len(record)], None, "here", 0)
+            assert table.num_columns == 0 or table.num_rows == 1
+            table.validate(full=True)
+            columns.arrays(table, {}, "here")
+        except ArgumentError as error:
+            assert "here" in str(error)
+
+
 def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
     (tmp_path / "part-0").write_text("id,x\n1,2\n3,4\n")
     with pytest.raises(StorageError, match=r"part-0: record 0 .*is damaged, or the file holds no TFRecords"):
