@@ -1,4 +1,5 @@
-"""Data on shared storage, divided among the workers of a run: ``hopsml.data.parquet("hdfs:///data/clicks")``.
+"""Data on shared storage, divided among the workers of a run: ``hopsml.data.parquet("hdfs:///data/clicks")``, and beside it
+``tfrecords`` and ``files``.
 
 rows = hopsml.data.parquet("hdfs:///data/clicks").batch(1024).shuffle(seed=1).repeat(10)
 for batch in state.resume(rows):
@@ -8,7 +9,7 @@ for batch in state.resume(rows):
 from __future__ import annotations
 
 from hopsml.training.data.batch_reader import Batch
-from hopsml.training.data.dataset import Dataset, parquet
+from hopsml.training.data.dataset import Dataset, files, parquet, tfrecords
 from hopsml.training.data.scoring import evaluate
 
-__all__ = ["Batch", "Dataset", "evaluate", "parquet"]
+__all__ = ["Batch", "Dataset", "evaluate", "files", "parquet", "tfrecords"]

@@ -32,7 +32,7 @@ TESTED = {  # page -> words of each of its snippets
     FIRST: ("loss *= 1 - lr",),
     RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
-    DATA: ("def train(clicks)", "hopsml.data.parquet("),  # the first: cluster_tests/test_data.py
+    DATA: ("def train(clicks)", "hopsml.data.parquet(", "hopsml.data.files("),  # the first: cluster_tests/test_data.py
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
@@ -198,6 +198,15 @@ def test_data(home: Path) -> None:
     shown = run(home, page)
     found = re.search(r"'error': (\S+?)[,}]", shown)
     assert found is not None and float(found[1]) < 1e-3, shown
+
+
+@pytest.mark.local
+def test_files_as_data(home: Path) -> None:
+    for kind in ("cat", "dog"):
+        (home / "images" / kind).mkdir(parents=True)
+        (home / "images" / kind / "1.jpg").write_bytes(kind.encode() * 7)
+    shown = run(home, snippet(DATA, "hopsml.data.files(") + f"print(*load('{home}/images'))\n")
+    assert "[21, 21]" in shown and "'cat'" in shown and "'dog'" in shown
 
 
 @pytest.mark.tensorflow

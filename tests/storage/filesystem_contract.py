@@ -18,6 +18,7 @@ class FileSystemContract:
     """Inherit, and give a fixture ``store``: the URL of an empty directory that the test may fill."""
 
     exclusive_writers = True  # of several writers without overwrite, one succeeds
+    has_folders = True  # else a folder is there while something is in it, and a file may be one
 
     @pytest.fixture
     def system(self, store: str) -> FileSystem:
@@ -154,7 +155,7 @@ class FileSystemContract:
             system.delete(urls.join(store, "d"))
         assert [urls.relative(entry.url, store) for entry in filesystem.walk(store)] == ["d", "d/e", "d/e/f"]
         assert system.delete(urls.join(store, "d"), recursive=True) is True
-        assert system.list_dir(store) == []
+        assert not self.has_folders or system.list_dir(store) == []
 
     def test_a_directory_that_goes_while_one_walks_counts_as_empty(self, system: FileSystem, store: str) -> None:
         system.write_bytes(urls.join(store, ".tmp-1/a"), b"x")
@@ -207,6 +208,8 @@ class FileSystemContract:
         for_url(store).write_bytes(urls.join(store, "file"), b"x")
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "f").write_text("y")
+        if not self.has_folders:
+            return
         with pytest.raises(StorageError, match="file"):
             tree.upload_tree(tmp_path / "source", urls.join(store, "file/t"))
         assert [entry.name for entry in for_url(store).list_dir(store)] == ["file"]

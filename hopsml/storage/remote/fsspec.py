@@ -60,7 +60,10 @@ class FsspecStore(RemoteStore):
     def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
         """A range is taken as it comes: to ask for the file's length each time would be a second request."""
         if length is None:
-            return self.status(url).length, self._pieces(url)
+            found = self.status(url)
+            if found.is_dir:  # S3 would give nothing, without an error
+                raise FileExistsError(f"{url} is a directory, not a file")
+            return found.length, self._pieces(url)
         try:
             data = bytes(self._fs.cat_file(url, start=offset, end=offset + length))
         except OSError:
@@ -93,11 +96,11 @@ class FsspecStore(RemoteStore):
             if self.status(target).is_dir or not overwrite:
                 raise FileExistsError(f"{target} exists already")
         self._fs.makedirs(urls.parent(target), exist_ok=True)
-        if _is_plain(source) and _is_plain(target):
-            self._fs.mv(source, target, recursive=is_dir)  # of many objects at a time, where the store can
-            return
-        self._copy(source, target, is_dir)
-        self._remove(source, is_dir)
+        if is_dir:
+            self._copy_all(source, target)
+        else:
+            self._fs.cp_file(source, target)
+        self._delete(source, is_dir)
 
     def delete(self, url: str, recursive: bool) -> bool:
         try:
@@ -106,20 +109,32 @@ class FsspecStore(RemoteStore):
             return False
         if is_dir and not recursive and self.list_dir(url):
             raise OSError(f"{url} is not empty")
+        self._delete(url, is_dir)
+        return True
+
+    def _copy_all(self, source: str, target: str) -> None:
+        """What is in a folder, many objects at a time where the store can; names are taken as they are.
+
+        Not by fsspec's ``mv`` or a recursive ``copy``, which would copy the folder as well: S3 has no such object.
+        """
+        above = len(self._fs._strip_protocol(source).rstrip("/")) + 1
+        self._fs.makedirs(target, exist_ok=True)
+        sources, targets = list[str](), list[str]()
+        for path, info in self._fs.find(source, withdirs=True, detail=True).items():
+            if not (name := path[above:].strip("/")):  # the folder itself
+                continue
+            if info["type"] == "directory":
+                self._fs.makedirs(urls.join(target, name), exist_ok=True)
+            else:
+                sources.append(path)
+                targets.append(self._fs._strip_protocol(urls.join(target, name)))
+        self._fs.copy(sources, targets)
+
+    def _delete(self, url: str, is_dir: bool) -> None:
         if _is_plain(url):
             self._fs.rm(url, recursive=is_dir)
         else:
             self._remove(url, is_dir)
-        return True
-
-    def _copy(self, source: str, target: str, is_dir: bool) -> None:
-        """Name by name; each name is taken as it is."""
-        if not is_dir:
-            self._fs.cp_file(source, target)
-            return
-        self._fs.makedirs(target, exist_ok=True)
-        for entry in self.list_dir(source):
-            self._copy(entry.url, urls.join(target, entry.name), entry.is_dir)
 
     def _remove(self, url: str, is_dir: bool) -> None:
         """A file, or a folder with all in it; names are taken as they are."""

@@ -100,7 +100,7 @@ class _Column:
         if least != most:
             raise self._refused(
                 f"holds lists of {least} to {most} values, and a batch needs all alike",
-                "pad or cut them before, or read the rows with pyarrow",
+                "pad or cut them before, or leave the column out",
             )
         values = self._array(content.flatten())
         return values.reshape(len(content), most, *values.shape[1:])

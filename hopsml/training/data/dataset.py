@@ -12,6 +12,8 @@ from hopsml.training import collective
 from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source, shards_of
 from hopsml.training.data.parquet_files import ParquetFiles
 from hopsml.training.data.shard_sampler import ShardSampler
+from hopsml.training.data.tfrecord_files import Features, TFRecordFiles
+from hopsml.training.data.whole_files import WholeFiles
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -136,7 +138,11 @@ class Dataset:
 
 
 def parquet(
-    path: str | Sequence[str], columns: Sequence[str] | None = None, fill: Mapping[str, Any] | None = None
+    path: str | Sequence[str],
+    columns: Sequence[str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    *,
+    cache: bool = False,
 ) -> Dataset:
     """Parquet files on any store, by URL or local path; row groups are what a worker reads as a whole.
 
@@ -145,10 +151,65 @@ def parquet(
             them, begins with ``_`` or ``.`` are left out; names of folders (``day=3``) are no columns.
         columns: the ones to read; default all. Their types: see ``hopsml/training/data/columns.py``.
         fill: what stands for a null, by column.
+        cache: keep what is read of a remote store on the local disk, for later epochs, other workers of the host and later
+            runs: up to ``HOPSML_DATA_CACHE_BYTES`` (10 GiB) in ``HOPSML_DATA_CACHE``.
 
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and for a column that a
     file lacks, StorageError for what is no Parquet file.
     """
     if isinstance(columns, str):
         raise ArgumentTypeError(f"columns={columns!r} is one name; give a list of names: columns=[{columns!r}]")
-    return Dataset(ParquetFiles(path, columns, fill))
+    return Dataset(ParquetFiles(path, columns, fill, cache))
+
+
+def tfrecords(
+    path: str | Sequence[str],
+    features: Features | None = None,
+    fill: Mapping[str, Any] | None = None,
+    *,
+    cache: bool = False,
+) -> Dataset:
+    """TFRecord files of ``tf.train.Example`` on any store, read without TensorFlow; each feature is a column.
+
+    A feature with one value in each record is a column of values, with several an array of one more axis: int64, float32, or
+    objects of bytes. About 16 MB of a file are what a worker reads as a whole; of a compressed file (GZIP) all of it. Every
+    record's checksum is looked at.
+
+    A TFRecord file does not tell how many records it has. They are counted when the data set is made, eight files at a time:
+    of records below 256 KiB that takes as long as reading the files once, of larger ones a short read for each. Make the
+    data set on the driver and let the function refer to it, so that the workers need not count again.
+
+    Args:
+        path: a file, a folder with files at any depth (those called ``*.tfrecord*`` and ``part-*``), or several of these.
+            What begins with ``_`` or ``.`` is left out.
+        features: the names of those to take, or each with its shape in a record: ``{"image": (28, 28), "label": ()}``. By
+            default all that there are.
+        fill: what stands for a feature that a record lacks, by name; for a list of values a list.
+        cache: keep what is read on the local disk, as for ``parquet``.
+
+    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming
+    the file, the record and its place for what is damaged or cut off. While it is read: ArgumentError naming a column that
+    some records lack, whose lists differ in length, or that changes its type; StorageError for a file that is gone or was
+    changed.
+    """
+    if isinstance(features, str):
+        raise ArgumentTypeError(f"features={features!r} is one name; give a list of names: features=[{features!r}]")
+    return Dataset(TFRecordFiles(path, features, fill, cache))
+
+
+def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, cache: bool = False) -> Dataset:
+    """Whole files on any store as rows, images for instance; it lists them, and reads none, when it is made.
+
+    The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has
+    its own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, four
+    at a time. Where files of one class follow one another, ``shuffle`` mixes as many classes as its window holds.
+
+    Args:
+        path: a folder with files at any depth, a file, or several of these. What begins with ``_`` or ``.`` is left out.
+        suffixes: how the names of files in a folder end: ``[".jpg", ".png"]``, in capitals too; default all.
+        cache: keep what is read on the local disk, as for ``parquet``.
+
+    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without such a file. While it is read:
+    StorageError for a file that is gone, or has another length.
+    """
+    return Dataset(WholeFiles(path, suffixes, cache))

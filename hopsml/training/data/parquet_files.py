@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, StorageError
-from hopsml.storage import filesystem
 from hopsml.training.data import columns as arrow_columns
+from hopsml.training.data import stored_files
+from hopsml.training.data.stored_files import StoredFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE = 8  # files whose descriptions are read at the same time
 _SUFFIXES = (".parquet", ".parq", ".pq")
 
 
@@ -23,7 +23,7 @@ _SUFFIXES = (".parquet", ".parq", ".pq")
 class RowGroup:
     """What is read as a whole: ``number`` counts within its file, whose description is kept."""
 
-    url: str
+    file: StoredFile
     number: int
     rows: int
     size: int  # bytes of the columns that are read, not compressed
@@ -34,15 +34,20 @@ class ParquetFiles:
     """A source of shards; it reads the files' descriptions when it is made, all else when it is asked for."""
 
     def __init__(
-        self, given: str | Sequence[str], columns: Sequence[str] | None, fill: Mapping[str, Any] | None
+        self,
+        given: str | Sequence[str],
+        columns: Sequence[str] | None,
+        fill: Mapping[str, Any] | None,
+        is_cached: bool = False,
     ) -> None:
-        """``given``: files, or folders of files, by URL.
+        """``given``: files, or folders of files, by URL. ``is_cached``: read by way of the local cache.
 
         Raises PathNotFound for nothing there, ArgumentError for no Parquet file, or a column that a file lacks.
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
-        found = [file for one in ([given] if isinstance(given, str) else given) for file in _files(one)]
-        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "hopsml-parquet") as readers:
+        what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
+        found = stored_files.found(given, lambda name: name.endswith(_SUFFIXES), what, is_cached)
+        with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-parquet") as readers:
             self._groups = [group for groups in readers.map(self._groups_of, found) for group in groups]
 
     @property
@@ -61,18 +66,20 @@ class ParquetFiles:
         Raises ArgumentError naming a column that has no array, StorageError naming a file that cannot be read.
         """
         group = self._groups[shard]
-        with _opened(group.url, group.description) as file:
+        with _opened(group.file, group.description) as file:
             table = file.read_row_group(group.number, columns=self._columns, use_threads=False)
-        return arrow_columns.arrays(table, self._fill, f"{group.url}, row group {group.number},")
+        return arrow_columns.arrays(table, self._fill, f"{group.file.url}, row group {group.number},")
 
-    def _groups_of(self, url: str) -> list[RowGroup]:
-        with _opened(url) as file:
+    def _groups_of(self, stored: StoredFile) -> list[RowGroup]:
+        with _opened(stored) as file:
             there = {field.name for field in file.schema_arrow}
             if missing := sorted(set(self._columns or ()) - there):
-                raise ArgumentError(f"{url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}")
+                raise ArgumentError(
+                    f"{stored.url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
+                )
             whole = file.metadata
         groups = [whole.row_group(number) for number in range(whole.num_row_groups)]
-        return [RowGroup(url, n, group.num_rows, self._size(group), whole) for n, group in enumerate(groups)]
+        return [RowGroup(stored, n, group.num_rows, self._size(group), whole) for n, group in enumerate(groups)]
 
     def _size(self, group: Any) -> int:
         chunks = (group.column(number) for number in range(group.num_columns))
@@ -81,32 +88,16 @@ class ParquetFiles:
         return sum(one.total_uncompressed_size for one in read)
 
 
-def _files(given: str) -> list[str]:
-    """The files that a URL means, by name; what begins with _ or . is a writer's own."""
-    if not filesystem.for_url(given).status(given).is_dir:
-        return [given]
-    below = [entry for entry in filesystem.walk(given) if not entry.is_dir]
-    root = len(given.rstrip("/"))
-    found = sorted(entry.url for entry in below if entry.name.endswith(_SUFFIXES) and not _is_hidden(entry.url[root:]))
-    if not found:
-        raise ArgumentError(f"{given} holds no Parquet file (*{', *'.join(_SUFFIXES)}) among its {len(below)} file(s)")
-    return found
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in path.split("/"))
-
-
 @contextlib.contextmanager
-def _opened(url: str, description: Any = None) -> Iterator[Any]:
+def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
     """A Parquet file on its store; its description need not be read where it is known. What pyarrow says of it names it."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    with filesystem.for_url(url).open_read(url) as stream:
+    with file.opened() as stream:
         try:
             yield pyarrow.parquet.ParquetFile(stream, metadata=description, pre_buffer=True)
         except (pa.ArrowInvalid, pa.ArrowException) as error:
             raise StorageError(
-                f"{url} is no whole Parquet file, or was changed while it was read: {error}", url
+                f"{file.url} is no whole Parquet file, or was changed while it was read: {error}", file.url
             ) from error

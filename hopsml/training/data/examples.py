@@ -1,0 +1,253 @@
+"""Records of ``tf.train.Example`` as Arrow's columns, without TensorFlow: as much of Protocol Buffers as there is in them.
+
+``tf.train.Example`` (tensorflow/core/example/example.proto) is a map of names to lists of bytes, floats or 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+# A field's tag is its number times 8, and how its content is written: in variable length, 8 bytes, as many as are told, 4.
+_VARIABLE, _EIGHT, _TOLD, _FOUR = 0, 1, 2, 5
+_FIRST, _SECOND = 1 << 3 | _TOLD, 2 << 3 | _TOLD  # Features, an entry, its name, a list of values; an entry's feature
+_BYTES, _FLOATS, _INTEGERS = 1 << 3 | _TOLD, 2 << 3 | _TOLD, 3 << 3 | _TOLD  # a feature's list
+_KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
+_ALONE = {_FLOATS: 1 << 3 | _FOUR, _INTEGERS: 1 << 3 | _VARIABLE}  # a number that is not packed with others
+
+
+@dataclass
+class _FeatureColumn:
+    """One feature of all records: the pieces of their lists, one behind the other."""
+
+    name: str
+    kind: int
+    pieces: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # for each record, of bytes: of pieces; of numbers: of bytes
+
+    def fill_up(self, records: int) -> None:
+        """Let the records that have not had it so far have nothing."""
+        self.sizes += [0] * (records - len(self.sizes))
+
+
+@dataclass(frozen=True)
+class _RecordLayout:
+    """Where in a record the values are: the next one has them there, too, if all the rest of it is the same."""
+
+    rest: list[tuple[int, int, bytes]]  # begin, end, content
+    values: list[tuple[_FeatureColumn, list[tuple[int, int]], int]]  # pieces; size, as in the column
+
+    def is_of(self, content: bytes, at: int) -> bool:
+        return all(content[at + begin : at + end] == same for begin, end, same in self.rest)
+
+    def take(self, content: bytes, at: int, number: int) -> None:
+        """Add a record's values to the columns."""
+        for column, pieces, size in self.values:
+            if len(column.sizes) < number:
+                column.fill_up(number)
+            for begin, end in pieces:
+                column.pieces.append(content[at + begin : at + end])
+            column.sizes.append(size)
+
+
+def table(
+    content: bytes,
+    begins: Sequence[int],
+    lengths: Sequence[int],
+    features: Collection[str] | None,
+    place: str,
+    first: int,
+) -> pa.Table:
+    """The records as a table; a feature with at most one value in each is a column of values, else of lists.
+
+    A record that lacks a feature, or has an empty list for it, has a null. ``features``: the ones to take; None: all. A
+    feature that no record has is no column. ``place`` is the file, to people, ``first`` the first record's number in it.
+
+    Raises ArgumentError for a record that is no ``tf.train.Example``, and for a feature that changes its type.
+    """
+    import pyarrow as pa
+
+    wanted = None if features is None else {name.encode() for name in features}
+    columns: dict[bytes, _FeatureColumn] = {}
+    layouts: dict[int, _RecordLayout] = {}  # the newest one of records of a length
+    for number, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
+        layout = layouts.get(length)
+        if layout is None or not layout.is_of(content, begin):
+            try:
+                layout = layouts[length] = _layout(content[begin : begin + length], columns, wanted)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{error} record {first + number} (counted from 0) of {place}: a batch needs all alike; write the data "
+                    "anew with one type, or leave the column out"
+                ) from None
+            except (ValueError, IndexError) as error:
+                raise ArgumentError(
+                    f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; "
+                    "hopsml.data.tfrecords reads these alone, tf.data.TFRecordDataset others"
+                ) from error
+        layout.take(content, begin, number)
+    for column in columns.values():
+        column.fill_up(len(begins))
+    arrays = {column.name: _array(column, place) for column in columns.values()}
+    return pa.table(dict(sorted(arrays.items())))
+
+
+def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collection[bytes] | None) -> _RecordLayout:
+    """Of one record; columns that are new are added. Raises ValueError, IndexError for what is no Example, TypeError for a
+    feature of another kind than before.
+    """
+    values: dict[bytes, tuple[_FeatureColumn, list[tuple[int, int]], int]] = {}
+    for name, kind, at, end in _features(record, 0, len(record)):
+        if at == end or (wanted is not None and name not in wanted):
+            continue
+        column = columns.setdefault(name, _FeatureColumn(name.decode(), kind))
+        if column.kind != kind:
+            raise TypeError(f"column '{column.name}' holds {_KINDS[column.kind]} in one record, and {_KINDS[kind]} in")
+        values[name] = column, *_pieces(record, at, end, column)  # of a name that is there twice the last one counts
+    used = sorted(piece for _, pieces, _ in values.values() for piece in pieces)
+    bounds = [0, *(bound for piece in used for bound in piece), len(record)]
+    rest = [
+        (begin, end, record[begin:end]) for begin, end in zip(bounds[::2], bounds[1::2], strict=True) if begin < end
+    ]
+    return _RecordLayout(rest, list(values.values()))
+
+
+def _pieces(record: bytes, at: int, end: int, column: _FeatureColumn) -> tuple[list[tuple[int, int]], int]:
+    """Where the values of a list are, and their size: how many they are of bytes, how many bytes they have of numbers."""
+    pieces, size = [], 0
+    for tag, begin, behind in _fields(record, at, end):
+        if tag != _FIRST and tag != _ALONE.get(column.kind):
+            raise ValueError(f"feature '{column.name}' has a field that no list of {_KINDS[column.kind]} has")
+        pieces.append((begin, behind))
+        size += 1 if column.kind == _BYTES else behind - begin
+    return pieces, size
+
+
+def _features(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """Of one record: each feature's name, the kind of its list, and where that begins and ends; without those of no kind."""
+    for tag, begin, behind in _fields(content, at, end):
+        if tag == _SECOND:
+            raise ValueError("it is a SequenceExample")
+        if tag != _FIRST:
+            raise ValueError(f"it has a field {tag >> 3}")
+        for _, entry, entry_end in _fields(content, begin, behind):
+            name, feature = b"", (0, 0)
+            for part, part_at, part_end in _fields(content, entry, entry_end):
+                if part == _FIRST:
+                    name = content[part_at:part_end]
+                elif part == _SECOND:
+                    feature = part_at, part_end
+            for kind, list_at, list_end in _fields(content, *feature):
+                if kind not in _KINDS:
+                    raise ValueError(f"feature '{name.decode()}' holds neither bytes nor floats nor integers")
+                yield name, kind, list_at, list_end
+
+
+def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field's tag, and where its content begins and ends. Raises ValueError where they do not fill the message."""
+    while at < end:
+        tag = content[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(content, at - 1)
+        how = tag & 7
+        if how == _TOLD:
+            size = content[at]
+            at += 1
+            if size >= 0x80:
+                size, at = _varint(content, at - 1)
+        elif how == _VARIABLE:
+            size = _varint(content, at)[1] - at
+        elif how in (_FOUR, _EIGHT):
+            size = 4 if how == _FOUR else 8
+        else:
+            raise ValueError(f"its byte {at - 1} begins no field")
+        if at + size > end:
+            raise ValueError("a field of it goes on behind its end")
+        yield tag, at, at + size
+        at += size
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = 0
+    for place in range(10):
+        byte = content[at + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number of it has more than ten bytes")
+
+
+def _array(column: _FeatureColumn, place: str) -> pa.Array:
+    """Values where no record has several, else lists; nulls where a record has none."""
+    import numpy as np
+    import pyarrow as pa
+
+    sizes = np.array(column.sizes, np.int64)
+    if column.kind == _BYTES:
+        values, counts = np.fromiter(map(len, column.pieces), np.int64, len(column.pieces)), sizes
+    elif column.kind == _INTEGERS:
+        values, counts = _integers(column, sizes, place)
+    else:
+        if (sizes % 4).any():
+            raise ArgumentError(f"column '{column.name}' of {place} has floats that are not whole; write the file anew")
+        values, counts = np.frombuffer(b"".join(column.pieces), "<f4"), sizes // 4
+    content = b"".join(column.pieces) if column.kind == _BYTES else None
+    is_there = counts > 0
+    if counts.max(initial=0) <= 1:
+        in_place = np.zeros(len(counts), values.dtype)
+        in_place[is_there] = values
+        return _arrow(in_place, content, is_there)
+    inner = _arrow(values, content, None)
+    buffers = [_bits(is_there), pa.py_buffer(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))]
+    return pa.Array.from_buffers(pa.list_(inner.type), len(counts), buffers, children=[inner])
+
+
+def _arrow(values: NDArray[Any], content: bytes | None, is_there: NDArray[np.bool_] | None) -> pa.Array:
+    """Numbers, or ``content`` in pieces of these lengths; from their memory, as ``pa.array`` would import pandas."""
+    import numpy as np
+    import pyarrow as pa
+
+    validity = None if is_there is None else _bits(is_there)
+    if content is None:
+        kind = pa.int64() if values.dtype == np.int64 else pa.float32()
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(values)])
+    ends = np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [validity, pa.py_buffer(ends), pa.py_buffer(content)])
+
+
+def _bits(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    import numpy as np
+    import pyarrow as pa
+
+    return None if is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
+
+
+def _integers(column: _FeatureColumn, sizes: NDArray[np.int64], place: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """All numbers, and how many each record has. In 7 bits a byte, the lowest first; the last byte of each is below 0x80."""
+    import numpy as np
+
+    coded = np.frombuffer(b"".join(column.pieces), np.uint8)
+    is_last = coded < 0x80
+    ends = np.flatnonzero(is_last) + 1
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    bounds = np.cumsum(sizes)
+    counted = np.concatenate([[0], np.cumsum(is_last)])[np.concatenate([[0], bounds])]
+    is_whole = is_last[bounds[sizes > 0] - 1].all()
+    if not is_whole or (ends - begins).max(initial=0) > 10:
+        raise ArgumentError(f"column '{column.name}' of {place} has integers that are not whole; write the file anew")
+    values = (coded[begins] & 0x7F).astype(np.uint64)
+    for place_of_byte in range(1, int((ends - begins).max(initial=0))):
+        longer = ends - begins > place_of_byte
+        byte = (coded[begins[longer] + place_of_byte] & 0x7F).astype(np.uint64)
+        values[longer] |= byte << np.uint64(7 * place_of_byte)
+    return values.view(np.int64), np.diff(counted)

@@ -1,0 +1,111 @@
+"""Files on any store that are read as data: which ones a path means, and their content, by way of the local cache or not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.storage import filesystem, streams, urls
+from hopsml.training.data import block_cache
+
+AT_ONCE = 8  # files that are looked into at the same time, when a data set is made
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One that was found; from then on it must stay what it is. ``is_cached``: by way of the local cache."""
+
+    url: str
+    length: int  # bytes
+    modified_s: float  # 0 where the store does not say
+    is_cached: bool = False
+
+    def read(self, offset: int, length: int) -> bytes:
+        """So many bytes. Raises StorageError naming the file where it is gone, was changed, or cannot be read."""
+        if self._goes_by_cache:
+            return block_cache.of_settings().read(self._version, self.length, offset, length, self._read_from_store)
+        return self._read_from_store(offset, length)
+
+    def whole(self) -> bytes:
+        """All of it, by one request where it does not go by the cache: a byte more is asked for than there should be."""
+        if self._goes_by_cache:
+            return self.read(0, self.length) if self.length else b""
+        with self._telling_of_deletion():
+            content = filesystem.for_url(self.url).read_range(self.url, 0, self.length + 1)
+        if len(content) != self.length:
+            raise self._changed("fewer" if len(content) < self.length else "more")
+        return content
+
+    def opened(self) -> BinaryIO:
+        """A seekable reader of it. Raises StorageError."""
+        if self._goes_by_cache:
+            return streams.buffered_reader(self.read, self.length)
+        return filesystem.for_url(self.url).open_read(self.url)
+
+    @property
+    def _goes_by_cache(self) -> bool:
+        """A store that does not say when a file was changed gives nothing by which its copy could be found again."""
+        return self.is_cached and self.modified_s > 0 and not urls.is_local(self.url)
+
+    @property
+    def _version(self) -> str:
+        return f"{self.url}\n{self.length}\n{self.modified_s!r}"
+
+    def _read_from_store(self, offset: int, length: int) -> bytes:
+        system = filesystem.for_url(self.url)
+        with self._telling_of_deletion():
+            content = system.read_range(self.url, offset, length)
+            now = system.status(self.url)
+        # An object store tells the time more coarsely of one object than in a listing.
+        if len(content) != length or now.length != self.length or int(now.modified_s) != int(self.modified_s):
+            raise self._changed(str(now.length))
+        return content
+
+    @contextlib.contextmanager
+    def _telling_of_deletion(self) -> Iterator[None]:
+        try:
+            yield
+        except PathNotFound as error:
+            raise PathNotFound(f"{self.url} was deleted while it was read as data; data must stay", self.url) from error
+
+    def _changed(self, now: str) -> StorageError:
+        return StorageError(
+            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and "
+            f"has {now} now; write new data under a new name, and begin the training anew",
+            self.url,
+        )
+
+
+def found(given: str | Sequence[str], is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+    """The files that one or several URLs mean: each itself, or those of a folder, at any depth, by name.
+
+    ``is_wanted``: of a file in a folder, by its name. What begins with ``_`` or ``.`` is a writer's own. ``what`` is looked
+    for, to people. Raises PathNotFound, ArgumentError for a folder without such a file.
+    """
+    if not isinstance(given, (str, Sequence)) or not all(isinstance(one, str) for one in given):
+        raise ArgumentTypeError(f"{given!r} is no path: give a URL or a local path, or a list of them")
+    paths = [given] if isinstance(given, str) else given
+    return [file for one in paths for file in _found(one, is_wanted, what, is_cached)]
+
+
+def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+    itself = filesystem.for_url(given).status(given)
+    if not itself.is_dir:
+        return [_file(itself, is_cached)]
+    below = [entry for entry in filesystem.walk(given) if not entry.is_dir]
+    root = len(given.rstrip("/"))
+    wanted = [entry for entry in below if is_wanted(entry.name) and not _is_hidden(entry.url[root:])]
+    if not wanted:
+        raise ArgumentError(f"{given} holds no {what} among its {len(below)} file(s)")
+    return [_file(entry, is_cached) for entry in sorted(wanted, key=lambda entry: entry.url)]
+
+
+def _file(status: filesystem.FileStatus, is_cached: bool) -> StoredFile:
+    return StoredFile(status.url, status.length, status.modified_s, is_cached)
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/"))

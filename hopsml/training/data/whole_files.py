@@ -1,0 +1,72 @@
+"""Whole files on any store as rows, images for instance; successive files of about 16 MB together are a shard."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentTypeError
+from hopsml.storage import urls
+from hopsml.training.data import stored_files
+from hopsml.training.data.stored_files import StoredFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SHARD_BYTES, _SHARD_FILES = 16 << 20, 4096
+_AT_ONCE = 4  # files: as many helper processes as are kept for the next ones (hopsml/storage/remote/pool.py)
+_OF_A_ROW = 200  # bytes that a row takes beside the file's content, about
+
+
+class WholeFiles:
+    """A source of shards; it lists the files when it is made."""
+
+    def __init__(self, given: str | Sequence[str], suffixes: Sequence[str] | None, is_cached: bool) -> None:
+        """As ``hopsml.data.files``, which says what is raised."""
+        if isinstance(suffixes, str):
+            raise ArgumentTypeError(f"suffixes={suffixes!r} is one; give a list of them: suffixes=[{suffixes!r}]")
+        endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
+        what = "file" if endings is None else f"file with a name that ends so (*{', *'.join(endings)})"
+        found = stored_files.found(
+            given, lambda name: endings is None or name.lower().endswith(endings), what, is_cached
+        )
+        self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The rows of each."""
+        return tuple(map(len, self._groups))
+
+    @property
+    def row_bytes(self) -> float:
+        """About how much memory a row takes."""
+        return sum(file.length for group in self._groups for file in group) / max(1, sum(self.shards)) + _OF_A_ROW
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        """One shard's columns, not to be written to. Raises StorageError naming a file that cannot be read."""
+        import numpy as np
+
+        group = self._groups[shard]
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "hopsml-files") as readers:
+            contents = list(readers.map(StoredFile.whole, group))
+        paths = [file.url for file in group]
+        folders = [urls.name(urls.parent(path)) for path in paths]
+        found = {"path": paths, "folder": folders, "content": contents}
+        columns = {name: np.empty(len(group), object) for name in found}
+        for name, values in found.items():
+            columns[name][:] = values
+        return columns
+
+
+def grouped(
+    sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES
+) -> list[tuple[int, int]]:
+    """Successive files in groups ``begin, end`` of so many bytes and files at most; one that is larger is alone."""
+    groups, begin, size = list[tuple[int, int]](), 0, 0
+    for number, more in enumerate(sizes):
+        if number > begin and (size + more > most_bytes or number - begin == most_files):
+            groups.append((begin, number))
+            begin, size = number, 0
+        size += more
+    return [*groups, (begin, len(sizes))] if sizes else []

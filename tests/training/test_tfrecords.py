@@ -1,0 +1,355 @@
+"""TFRecord files read without TensorFlow: each row once an epoch, the values, and what is damaged, with its place."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.training.data import crc32c, record_framing
+from tests.training import record_files
+from tests.training.record_files import example, framed
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "hopsml-read-ahead":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"id": number, "x": [float(number), -float(number)], "name": b"n%d" % number}
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """Seven files of 23 records, one in a folder below, one compressed, and what a writer leaves beside."""
+    folder = tmp_path / "clicks"
+    for number in range(7):
+        name = f"clicks.tfrecord-{number:05d}-of-00007" if number % 2 else f"day=3/part-r-{number:05d}"
+        record_files.write(folder / name, map(row, range(number * 23, number * 23 + 23)))
+    (folder / "day=3" / "part-r-00004").write_bytes(gzip.compress((folder / "day=3" / "part-r-00004").read_bytes()))
+    (folder / "_SUCCESS").touch()
+    (folder / "features.json").write_text("{}")
+    return folder
+
+
+def all_of(rows: Any) -> list[int]:
+    return [int(one) for batch in rows for one in batch["id"]]
+
+
+def read(path: Path, *arguments: Any, **more: Any) -> dict[str, Any]:
+    """All rows of a file as one batch."""
+    rows = hopsml.data.tfrecords(str(path), *arguments, **more)
+    (batch,) = rows.batch(10_000)
+    return dict(batch)
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
+    rows = hopsml.data.tfrecords(f"file://{clicks}").batch(16).shuffle(seed=3, window=50).repeat(2)
+    batches = list(rows)
+    first, second = all_of(batches[:11]), all_of(batches[11:])
+    assert sorted(first) == sorted(second) == list(range(161)) and first != second
+    for batch in batches:
+        assert batch["id"].dtype == np.int64 and batch["x"].dtype == np.float32 and batch["name"].dtype == object
+        assert batch["x"].tolist() == [[one, -one] for one in batch["id"]]
+        assert batch["name"].tolist() == [b"n%d" % one for one in batch["id"]]
+    assert all_of(pickle.loads(pickle.dumps(rows))) == first + second
+
+
+def test_one_that_was_made_on_the_driver_counts_nothing_again(clicks: Path) -> None:
+    rows = hopsml.data.tfrecords(str(clicks)).batch(16)
+    made = pickle.dumps(rows)
+    shutil.rmtree(clicks)
+    assert len(pickle.loads(made)) == len(rows) == 11
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_group_of_any_size_reads_every_row_once(clicks: Path, workers: int) -> None:
+    rows = hopsml.data.tfrecords(str(clicks), ["id"]).batch(10).shuffle(seed=1, window=40)
+    group, seen = [rows.reader() for _ in range(workers)], list[int]()
+    for rank, reader in enumerate(group):
+        reader.join(rank, workers)
+    while not group[0].is_exhausted:
+        batches = [reader.next_batch() for reader in group]
+        assert all(list(batch) == ["id"] for batch in batches)
+        seen += all_of(batches)
+    assert sorted(seen) == list(range(161))
+
+
+def test_a_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopsml.training.data import tfrecord_files
+
+    monkeypatch.setattr(tfrecord_files, "_SHARD_BYTES", 1000)
+    file = record_files.write(tmp_path / "a.tfrecord", map(row, range(100)))
+    rows = hopsml.data.tfrecords(str(file))
+    assert len(rows.source.shards) >= 5 and sum(rows.source.shards) == 100
+    assert all_of(rows.batch(7)) == list(range(100))
+    assert rows.source.row_bytes == file.stat().st_size / 100
+
+
+def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> None:
+    content, asked = b"".join(framed(bytes(5000)) for _ in range(4)), list[int]()
+
+    def count(offset: int, length: int) -> bytes:
+        asked.append(length)
+        return content[offset : offset + length]
+
+    assert [span.rows for span in record_framing.spans(count, len(content), 1 << 30, "f")] == [4]
+    assert asked == [len(content)]
+    size = 1 << 20
+    header = size.to_bytes(8, "little")
+    header += record_files.masked(header)
+    asked.clear()
+
+    def sparse(offset: int, length: int) -> bytes:
+        asked.append(length)
+        assert offset % (size + 16) == 0
+        return (header + bytes(length))[:length]
+
+    assert [span.rows for span in record_framing.spans(sparse, 5 * (size + 16), 3 << 20, "f")] == [3, 2]
+    assert asked[1:] == [12] * 4
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(
+    ("values", "dtype", "shape"),
+    [
+        ([1, -1, 2**62, -(2**63), 300], np.int64, (5,)),
+        ([[1, -2], [3, 1 << 40]], np.int64, (2, 2)),
+        ([0.5, -1.5], np.float32, (2,)),
+        ([[0.5] * 3, [1.5] * 3], np.float32, (2, 3)),
+        ([b"", b"\x00\xff" * 200], object, (2,)),
+        ([[b"a", b"b"], [b"", b"d"]], object, (2, 2)),
+    ],
+)
+def test_values_and_types(tmp_path: Path, values: Any, dtype: Any, shape: Any, is_packed: bool) -> None:
+    file = tmp_path / "a.tfrecord"
+    file.write_bytes(b"".join(framed(example({"c": value}, is_packed)) for value in values))
+    found = read(file)["c"]
+    assert (found.dtype, found.shape, found.tolist()) == (dtype, shape, values)
+
+
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_integers_of_any_size(numbers: list[list[int]]) -> None:
+    from hopsml.training.data import examples
+
+    records = [example({"c": one}) for one in numbers]
+    begins = np.cumsum([0, *map(len, records)])[:-1].tolist()
+    table = examples.table(b"".join(records), begins, [len(one) for one in records], None, "here", 0)
+    assert table["c"].to_pylist() == numbers
+
+
+def test_shapes_and_columns_that_are_asked_for(tmp_path: Path) -> None:
+    file = record_files.write(
+        tmp_path / "a.tfrecord", [{"image": [float(n)] * 6, "one": 1, "more": 2} for n in range(3)]
+    )
+    found = read(file, {"image": (2, 3), "one": (1,)})
+    assert {name: column.shape for name, column in found.items()} == {"image": (3, 2, 3), "one": (3, 1)}
+    with pytest.raises(
+        ArgumentError, match=r"column 'image' of .*a\.tfrecord, records 0 to 2, has 6 value\(s\).* \(2, 2\)"
+    ):
+        read(file, {"image": (2, 2)})
+    with pytest.raises(ArgumentTypeError, match=r"the shape of a feature is a tuple of whole numbers"):
+        read(file, {"image": 6})
+
+
+def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
+    rows = [{"id": 1, "x": [1.0, 2.0], "t": b"a"}, {"id": [], "t": b"b"}, {"x": [5.0, 6.0]}]
+    file = record_files.write(tmp_path / "a.tfrecord", rows)
+    found = read(file, fill={"id": -1, "x": [0.0, 0.0], "t": b"?"})
+    assert found["id"].tolist() == [1, -1, -1] and found["t"].tolist() == [b"a", b"b", b"?"]
+    assert found["x"].tolist() == [[1, 2], [0, 0], [5, 6]]
+    absent = read(file, ["id", "w", "v"], fill={"id": 0, "w": 0.5, "v": [1, 2]})
+    assert (absent["w"].dtype, absent["w"].tolist()) == (np.float32, [0.5] * 3)
+    assert absent["v"].tolist() == [[1, 2]] * 3
+    with pytest.raises(
+        ArgumentError, match=r"column 'id' of .*a\.tfrecord, records 0 to 2, has 2 null\(s\) in 3 rows; say"
+    ):
+        read(file, ["id"])
+    with pytest.raises(
+        ArgumentError, match=r"column 'w' of .*a\.tfrecord, .*is in none of the records, which have id; leave"
+    ):
+        read(file, ["id", "w"], fill={"id": 0})
+
+
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [
+        ([{"c": [1]}, {"c": [1, 2]}], r"column 'c' of .*a\.tfrecord, records 0 to 1, holds lists of 1 to 2 values"),
+        (
+            [{"c": 1}, {"c": 0.5}],
+            r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: a batch",
+        ),
+        ([{"c": 1, "d": 1}, {"c": 2}], r"column 'd' of .*a\.tfrecord, .*has 1 null\(s\) in 2 rows"),
+    ],
+)
+def test_features_that_are_not_the_same_in_all_records(tmp_path: Path, rows: Any, word: str) -> None:
+    file = record_files.write(tmp_path / "a.tfrecord", rows)
+    with pytest.raises(ArgumentError, match=word):
+        read(file)
+
+
+def test_features_that_are_not_the_same_in_all_files(tmp_path: Path) -> None:
+    record_files.write(tmp_path / "a.tfrecord", [{"c": 1}])
+    record_files.write(tmp_path / "b.tfrecord", [{"c": [1, 2]}])
+    with pytest.raises(
+        ArgumentError, match=r"column 'c' is int64 of shape \(\) in one part of the data and int64 of shape"
+    ):
+        read(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+@given(st.lists(st.binary(max_size=300), max_size=30), st.integers(0, 70))
+def test_checksums_are_those_that_are_counted_bit_by_bit(pieces: list[bytes], before: int) -> None:
+    data = bytes(before) + b"".join(pieces)
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    begins = np.cumsum([before, *lengths])[:-1].astype(np.int64)
+    assert crc32c.of_pieces(data, begins, lengths).tolist() == [record_files.crc32c(piece) for piece in pieces]
+
+
+def test_a_checksum_that_is_published() -> None:
+    """RFC 3720, B.4."""
+    some = bytes(32) + b"\xff" * 32 + bytes(range(32))
+    found = crc32c.of_pieces(some, np.array([0, 32, 64]), np.array([32, 32, 32])).tolist()
+    assert found == [0x8A9136AA, 0x62A8AB43, 0x46DD794E]
+
+
+@pytest.mark.parametrize("at", [0, 9, 14, -1])
+def test_a_record_that_is_damaged_is_named(tmp_path: Path, at: int) -> None:
+    """A bit of its length, of the length's checksum, of the record, of its checksum."""
+    whole = [framed(example(row(number))) for number in range(5)]
+    broken = bytearray(whole[3])
+    broken[at] ^= 4
+    file = tmp_path / "a.tfrecord"
+    file.write_bytes(b"".join([*whole[:3], bytes(broken), whole[4]]))
+    offset = sum(map(len, whole[:3]))
+    with pytest.raises(
+        StorageError, match=rf"a\.tfrecord: record 3 \(counted from 0\), at byte {offset}, is damaged"
+    ) as told:
+        read(file)
+    assert told.value.path == str(file)
+
+
+@pytest.mark.parametrize("kept", [5, 14, -1])
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
+    whole = [framed(example(row(number))) for number in range(3)]
+    file = tmp_path / "a.tfrecord"
+    file.write_bytes(b"".join([*whole[:2], whole[2][:kept]]))
+    offset = sum(map(len, whole[:2]))
+    with pytest.raises(StorageError, match=rf"a\.tfrecord ends after \d+ bytes, within record 2 .* at byte {offset}"):
+        hopsml.data.tfrecords(str(file))
+    file.write_bytes(gzip.compress(b"".join(whole))[:-9])
+    with pytest.raises(StorageError, match=r"a\.tfrecord is no whole GZIP file"):
+        hopsml.data.tfrecords(str(file))
+
+
+@pytest.mark.parametrize(
+    ("record", "word"),
+    [
+        (b"\x0a\x05abc", "goes on behind its end"),
+        (b"\x12\x00", "it is a SequenceExample"),
+        (b"text", "byte 0 begins no field"),
+        (b"\xff" * 20, "a number of it has more than ten bytes"),
+    ],
+)
+def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) -> None:
+    file = tmp_path / "a.tfrecord"
+    file.write_bytes(framed(example(row(0))) + framed(record))
+    with pytest.raises(ArgumentError, match=rf"record 1 .* of .*a\.tfrecord is no tf\.train\.Example: .*{word}"):
+        read(file)
+
+
+@given(st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3))
+def test_whatever_the_bytes_are_they_are_refused_in_words_or_read(some: bytes, changes: list[tuple[int, int]]) -> None:
+    from hopsml.training.data import columns, examples
+
+    changed = bytearray(example({"id": 7, "x": [0.5, 1.5], "name": b"n" * 100}))
+    for at, value in changes:
+        changed[at % len(changed)] = value
+    for record in (some, bytes(changed)):
+        said = "here"
+        try:
+            table = examples.table(record, [0], [len(record)], None, "here", 0)
+            assert table.num_columns == 0 or table.num_rows == 1
+            table.validate(full=True)
+            columns.arrays(table, {}, "here")
+        except ArgumentError as error:
+            said = str(error)
+        assert "here" in said
+
+
+def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_text("id,x\n1,2\n3,4\n")
+    with pytest.raises(StorageError, match=r"part-0: record 0 .*is damaged, or the file holds no TFRecords"):
+        hopsml.data.tfrecords(str(tmp_path))
+
+
+def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(tmp_path: Path) -> None:
+    files = [record_files.write(tmp_path / f"{name}.tfrecord", map(row, range(20))) for name in "abc"]
+    rows = hopsml.data.tfrecords(str(tmp_path)).batch(20)
+    files[1].unlink()
+    batches = iter(rows)
+    assert len(next(batches)["id"]) == 20
+    with pytest.raises(PathNotFound, match=r"b\.tfrecord was deleted while it was read"):
+        next(batches)
+    record_files.write(files[1], map(row, range(20, 30)))
+    with pytest.raises(StorageError, match=r"b\.tfrecord was changed while it was read"):
+        list(rows)
+    record_files.write(files[1], map(row, range(20)))
+    os.utime(files[1], (1, 1))  # as long as it was
+    with pytest.raises(StorageError, match=r"b\.tfrecord was changed while it was read"):
+        list(rows)
+
+
+def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PathNotFound, match="nowhere"):
+        hopsml.data.tfrecords(str(tmp_path / "nowhere"))
+    with pytest.raises(ArgumentError, match=r"holds no TFRecord file \(\*\.tfrecord\*, part-\*\) among its 0 file"):
+        hopsml.data.tfrecords(str(tmp_path))
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ArgumentError, match=r"holds no TFRecord file .*among its 1 file"):
+        hopsml.data.tfrecords(str(tmp_path))
+    with pytest.raises(ArgumentTypeError, match=r"give a list of names: features=\['id'\]"):
+        hopsml.data.tfrecords(str(tmp_path), "id")
+    with pytest.raises(ArgumentTypeError, match=r"3 is no path"):
+        hopsml.data.tfrecords(3)  # type: ignore[arg-type]
+    (tmp_path / "b.tfrecord").touch()
+    assert list(hopsml.data.tfrecords(str(tmp_path)).batch(4)) == []
+
+
+def test_reading_imports_neither_tensorflow_nor_pandas(clicks: Path) -> None:
+    script = (
+        "import sys, hopsml\n"
+        f"batches = list(hopsml.data.tfrecords({str(clicks)!r}).batch(100))\n"
+        "print(len(batches), 'tensorflow' in sys.modules, 'pandas' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "2 False False\n"
