@@ -8,10 +8,17 @@
 Importing this module imports no framework.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from hopsml.training.large_batch.normalizer import Normalizer
 from hopsml.training.large_batch.recipe import BatchPlan, Recipe
 from hopsml.training.large_batch.rules import smooth_labels
 from hopsml.training.large_batch.schedules import Constant, Cosine, Polynomial, SlowStart, Steps
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "BatchPlan",
@@ -22,5 +29,18 @@ __all__ = [
     "Recipe",
     "SlowStart",
     "Steps",
+    "parameter_groups",
     "smooth_labels",
 ]
+
+
+def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """A torch module's trained parameters in two groups: with ``weight_decay``, and biases and normalisations without.
+
+    For any optimizer of torch; with LARS and LAMB the second group has no ratio of its own either.
+
+    Raises ArgumentError for a module that has nothing to train.
+    """
+    from hopsml.training.torch import layerwise_optimizers
+
+    return layerwise_optimizers.parameter_groups(module, weight_decay)

@@ -1,18 +1,27 @@
-"""TensorFlow is imported before a test begins: its import sets variables of the environment, which no test is to blame for."""
+"""Frameworks are imported before a test begins: that sets variables of the environment, which no test is to blame for."""
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import pytest
 
 
-@pytest.fixture(scope="package")
-def frameworks() -> None:
-    """Imported once, the environment as it was."""
+def _import(name: str) -> None:
     before = dict(os.environ)
-    import keras  # noqa: F401
-    import torch  # noqa: F401
+    importlib.import_module(name)
+    for added in set(os.environ) - set(before):
+        del os.environ[added]
 
-    for name in set(os.environ) - set(before):
-        del os.environ[name]
+
+@pytest.fixture(scope="session")
+def keras_imported() -> None:
+    """With TensorFlow; the environment as it was."""
+    _import("keras")
+
+
+@pytest.fixture(scope="session")
+def torch_imported() -> None:
+    """The environment as it was."""
+    _import("torch._dynamo")

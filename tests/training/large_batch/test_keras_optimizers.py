@@ -11,7 +11,7 @@ import pytest
 import hopsml
 from tests.training.large_batch import references
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("frameworks")]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("keras_imported")]
 STEPS = 100
 RATES = [0.1 * min(1.0, (step + 1) / 20) * (0.1 if step > 60 else 1.0) for step in range(STEPS)]
 LIMIT = 1e-5
