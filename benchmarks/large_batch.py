@@ -45,7 +45,9 @@ def updates(options: Options) -> list[Figure]:
         options.say(f"{name}: {1e3 * spread_of(times[name]).median:.1f} ms an update, {one.median:.2f} of SGD's")
     worst = max(ratios.values(), key=lambda one: one.median)
     figures.append(
-        Figure("large_batch.optimizer_ratio", worst.median, "", worst.n, worst.low, worst.high, "Keras SGD", worst.median)
+        Figure(
+            "large_batch.optimizer_ratio", worst.median, "", worst.n, worst.low, worst.high, "Keras SGD", worst.median
+        )
     )
     return figures
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hopsml.training.large_batch.batch_sizes import BatchSizeSchedule
+from hopsml.training.large_batch.noise_scale import GradientNoiseScale
 from hopsml.training.large_batch.normalizer import Normalizer
 from hopsml.training.large_batch.recipe import BatchPlan, Recipe
 from hopsml.training.large_batch.rules import smooth_labels
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchPlan",
+    "BatchSizeSchedule",
     "Constant",
     "Cosine",
+    "GradientNoiseScale",
     "Normalizer",
     "Polynomial",
     "Recipe",

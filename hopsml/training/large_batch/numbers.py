@@ -13,13 +13,17 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 def count(name: str, value: Any, least: int = 1) -> int:
     """``value`` where it is a whole number of ``least`` or more; raises ArgumentTypeError or ArgumentError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of {least} or more")
+        raise ArgumentTypeError(
+            f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of {least} or more"
+        )
     if value < least:
         raise ArgumentError(f"{name}={value} is too small; it must be {least} or more")
     return value
 
 
-def number(name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> float:
+def number(
+    name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False, below: bool = False
+) -> float:
     """``value`` where it is a finite number within the bounds, which ``above`` and ``below`` leave out."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number")

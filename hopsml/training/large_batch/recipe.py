@@ -109,7 +109,9 @@ class Recipe:
 
         Raises ArgumentError for a batch that is larger than the data.
         """
-        return BatchPlan(recipe=self, batch_size=count("batch_size", batch_size), n_samples=count("n_samples", n_samples))
+        return BatchPlan(
+            recipe=self, batch_size=count("batch_size", batch_size), n_samples=count("n_samples", n_samples)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +259,9 @@ class BatchPlan:
         else:
             was, now, what = f"{recipe.momentum:g}", f"{self.base_momentum:g}", "momentum"
         rows.append((what, was, now, "as long a memory in samples" if recipe.keep_memory else "as it was"))
-        rows.append(("weight decay", f"{recipe.weight_decay:g}", f"{recipe.weight_decay:g}", "not of biases, normalisations"))
+        rows.append(
+            ("weight decay", f"{recipe.weight_decay:g}", f"{recipe.weight_decay:g}", "not of biases, normalisations")
+        )
         if recipe.label_smoothing:
             same = f"{recipe.label_smoothing:g}"
             rows.append(("label smoothing", same, same, "give it to the loss: label_smoothing=" + same))

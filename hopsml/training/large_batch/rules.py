@@ -22,7 +22,9 @@ def norm(x: Any, space: Any) -> Any:
     return space.sqrt(space.sum(x * x))
 
 
-def lars_ratio(weight_norm: Any, gradient_norm: Any, eta: float, weight_decay: float, epsilon: float, space: Any) -> Any:
+def lars_ratio(
+    weight_norm: Any, gradient_norm: Any, eta: float, weight_decay: float, epsilon: float, space: Any
+) -> Any:
     """eta * |w| / (|g| + weight_decay * |w| + epsilon), 1 where a norm is 0: arXiv 1708.03888, section 4."""
     known = (weight_norm > 0) & (gradient_norm > 0)
     one = weight_norm * 0.0 + 1.0
@@ -37,7 +39,9 @@ def lamb_ratio(weight_norm: Any, update_norm: Any, space: Any) -> Any:
     return space.where(known, weight_norm / space.where(known, update_norm, one), one)
 
 
-def momentum(weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, absorbs: bool = False) -> tuple[Any, Any]:
+def momentum(
+    weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, absorbs: bool = False
+) -> tuple[Any, Any]:
     """New weight and velocity of gradient descent with momentum.
 
     With ``absorbs`` the velocity holds the rate (as Keras's SGD): a change of the rate then needs the corrected momentum

@@ -36,14 +36,18 @@ class Steps:
     decay: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", tuple(number("boundaries", each, 0, above=True) for each in self.boundaries))
+        object.__setattr__(
+            self, "boundaries", tuple(number("boundaries", each, 0, above=True) for each in self.boundaries)
+        )
         number("decay", self.decay, 0, 1, above=True)
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ArgumentError(f"Steps(boundaries={self.boundaries}): they must ascend, each an epoch of its own")
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
         """The factor at ``epoch``, which may be a fraction."""
-        return _pieces(epoch, self.boundaries, [self.decay**passed for passed in range(len(self.boundaries) + 1)], space)
+        return _pieces(
+            epoch, self.boundaries, [self.decay**passed for passed in range(len(self.boundaries) + 1)], space
+        )
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class _Layerwise(keras.optimizers.Optimizer):
         super().build(variables)
         self.kept = {name: self.add_optimizer_variables(variables, name) for name in self.slots}
         self.layerwise = [
-            rules.is_layerwise(one.shape) and not any(word in (getattr(one, "path", "") or one.name) for word in self.exclude)
+            rules.is_layerwise(one.shape)
+            and not any(word in (getattr(one, "path", "") or one.name) for word in self.exclude)
             for one in variables
         ]
 

@@ -18,7 +18,15 @@ from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.numbers import number
 
 Tensors = list[torch.Tensor]
-_NORMALISATIONS = ("BatchNorm", "GroupNorm", "LayerNorm", "InstanceNorm", "RMSNorm", "SyncBatchNorm", "LocalResponseNorm")
+_NORMALISATIONS = (
+    "BatchNorm",
+    "GroupNorm",
+    "LayerNorm",
+    "InstanceNorm",
+    "RMSNorm",
+    "SyncBatchNorm",
+    "LocalResponseNorm",
+)
 
 
 def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -36,7 +44,9 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
     }
     trained = [one for one in module.parameters() if one.requires_grad]
     if not trained:
-        raise ArgumentError(f"this {type(module).__name__} has no parameter that requires a gradient: there is nothing to train")
+        raise ArgumentError(
+            f"this {type(module).__name__} has no parameter that requires a gradient: there is nothing to train"
+        )
     decayed = [one for one in trained if id(one) not in normal and rules.is_layerwise(one.shape)]
     kept = {id(one) for one in decayed}
     others = [one for one in trained if id(one) not in kept]
@@ -85,7 +95,13 @@ class _LayerwiseTorch(torch.optim.Optimizer):
         return found
 
     def _update(
-        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors, kept: list[Tensors], step: int, layerwise: bool
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
     ) -> None:
         raise NotImplementedError
 
@@ -115,7 +131,13 @@ class LARS(_LayerwiseTorch):
         super().__init__(params, own)
 
     def _update(
-        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors, kept: list[Tensors], step: int, layerwise: bool
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
     ) -> None:
         if layerwise:
             weights = _widened(parameters)
@@ -152,7 +174,13 @@ class LAMB(_LayerwiseTorch):
         super().__init__(params, own)
 
     def _update(
-        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors, kept: list[Tensors], step: int, layerwise: bool
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
     ) -> None:
         beta1, beta2 = group["beta1"], group["beta2"]
         first, second = kept
@@ -203,13 +231,21 @@ class RMSpropWarmup(_LayerwiseTorch):
         super().__init__(params, own | more)
 
     def _update(
-        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors, kept: list[Tensors], step: int, layerwise: bool
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
     ) -> None:
         share = schedules.sgd_share((step - 1) / group["steps_per_epoch"], group["center"], group["period"])
         names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
         of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}
         if group["lr"] <= 0:
-            raise ArgumentError("RMSpropWarmup with lr=0: the rule divides by the rate; leave the last step out instead")
+            raise ArgumentError(
+                "RMSpropWarmup with lr=0: the rule divides by the rate; leave the last step out instead"
+            )
         for one, gradient, velocity, second in zip(parameters, gradients, *kept, strict=True):
             wide = one.to(velocity.dtype)
             new, *states = rules.rmsprop_warmup(

@@ -31,5 +31,7 @@ def _optimizer(plan: BatchPlan, groups: list[dict[str, Any]]) -> Any:
     for group in groups:
         group.pop("layerwise")
     if recipe.optimizer == "adam":
-        return torch.optim.AdamW(groups, rate, (beta1, beta2), eps=recipe.epsilon if recipe.epsilon is not None else 1e-8)
+        return torch.optim.AdamW(
+            groups, rate, (beta1, beta2), eps=recipe.epsilon if recipe.epsilon is not None else 1e-8
+        )
     return torch.optim.SGD(groups, rate, momentum)

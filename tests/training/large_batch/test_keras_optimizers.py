@@ -31,7 +31,12 @@ def trained(make: Any, fused: bool = True, compiled: bool = True, dtype: str = "
     step_fn = tf.function(apply) if compiled else apply
     for step, rate in enumerate(RATES):
         optimizer.learning_rate = rate
-        step_fn([tf.constant(references.gradients(step, index, tuple(one.shape)), dtype) for index, one in enumerate(variables)])
+        step_fn(
+            [
+                tf.constant(references.gradients(step, index, tuple(one.shape)), dtype)
+                for index, one in enumerate(variables)
+            ]
+        )
     return [one.numpy() for one in variables]
 
 
@@ -87,7 +92,13 @@ def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) ->
     x = np.float32(random.normal(size=(512, 8)))
     y = np.float32(x @ random.normal(size=(8, 1)))
     recipe = hopsml.large_batch.Recipe(
-        reference_batch_size=16, learning_rate=0.01, epochs=12, optimizer=kind, warmup_epochs=2, trust=0.1, schedule=hopsml.large_batch.Cosine(0.1)
+        reference_batch_size=16,
+        learning_rate=0.01,
+        epochs=12,
+        optimizer=kind,
+        warmup_epochs=2,
+        trust=0.1,
+        schedule=hopsml.large_batch.Cosine(0.1),
     )
     plan = recipe.at(64, n_samples=len(x))
     model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])
@@ -104,7 +115,9 @@ def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) ->
 
 def test_keras_follows_the_plans_rate_to_the_last_step() -> None:
     for schedule in (hopsml.large_batch.Steps((3, 5)), hopsml.large_batch.Polynomial(), hopsml.large_batch.SlowStart()):
-        recipe = hopsml.large_batch.Recipe(reference_batch_size=16, learning_rate=0.1, epochs=8, warmup_epochs=2, schedule=schedule)
+        recipe = hopsml.large_batch.Recipe(
+            reference_batch_size=16, learning_rate=0.1, epochs=8, warmup_epochs=2, schedule=schedule
+        )
         plan = recipe.at(64, n_samples=1000)
         optimizer = plan.keras()
         found = [float(optimizer._learning_rate(step)) for step in range(plan.steps)]

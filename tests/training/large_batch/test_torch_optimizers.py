@@ -23,7 +23,9 @@ def trained(kind: str, stop: int | None = None, dtype: str = "float32", **more: 
 
     from hopsml.training.torch import layerwise_optimizers
 
-    parameters = [torch.nn.Parameter(torch.tensor(value, dtype=getattr(torch, dtype))) for value in references.problem()]
+    parameters = [
+        torch.nn.Parameter(torch.tensor(value, dtype=getattr(torch, dtype))) for value in references.problem()
+    ]
     optimizer = getattr(layerwise_optimizers, kind)(parameters, **more)
     for step, rate in enumerate(RATES):
         if step == stop:
@@ -65,9 +67,17 @@ def test_a_plan_trains_a_module(kind: str) -> None:
     random = np.random.default_rng(1)
     x = torch.tensor(np.float32(random.normal(size=(512, 8))))
     y = x @ torch.tensor(np.float32(random.normal(size=(8, 1))))
-    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
     recipe = hopsml.large_batch.Recipe(
-        reference_batch_size=16, learning_rate=0.01, epochs=12, optimizer=kind, warmup_epochs=2, trust=0.1, schedule=hopsml.large_batch.Cosine(0.1)
+        reference_batch_size=16,
+        learning_rate=0.01,
+        epochs=12,
+        optimizer=kind,
+        warmup_epochs=2,
+        trust=0.1,
+        schedule=hopsml.large_batch.Cosine(0.1),
     )
     plan = recipe.at(64, n_samples=len(x))
     optimizer, scheduler = plan.torch(module)
@@ -87,7 +97,9 @@ def test_a_plan_trains_a_module(kind: str) -> None:
 def test_biases_and_normalisations_do_not_decay() -> None:
     import torch
 
-    module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(2, 2))
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(2, 2)
+    )
     decayed, others = hopsml.large_batch.parameter_groups(module, 1e-4)
     assert [tuple(one.shape) for one in decayed["params"]] == [(2, 1, 3, 3), (2, 2)] and decayed["weight_decay"] == 1e-4
     assert len(others["params"]) == 4 and others["weight_decay"] == 0
