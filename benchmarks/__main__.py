@@ -21,7 +21,7 @@ KNOWN = (*PEERS, "torchrun", "ray-tune", "optuna")
 BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
     *("collective", "regroup", "network", "encryption", "models", "scaling", "tuning"),
-    *("frameworks", "servers", "search", "predict", "data"),
+    *("frameworks", "servers", "search", "predict", "data", "large_batch"),
     "serving",
 )
 

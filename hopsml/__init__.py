@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = (
-    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "model", "numpy_helper", "pandas_helper",
+    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "large_batch", "model", "numpy_helper", "pandas_helper",
     "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
 )  # fmt: skip
 
@@ -31,6 +31,7 @@ __all__ = [
     "errors",
     "experiment",
     "hdfs",
+    "large_batch",
     "load_checkpoint",
     "model",
     "numpy_helper",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     import hopsml.errors as errors
     import hopsml.experiment as experiment
     import hopsml.hdfs as hdfs
+    import hopsml.large_batch as large_batch
     import hopsml.model as model
     import hopsml.numpy_helper as numpy_helper
     import hopsml.pandas_helper as pandas_helper

@@ -1,0 +1,269 @@
+"""A training's numbers as they were tuned at one batch size, and what they are at another: ``Recipe(...).at(8192, n)``; pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.large_batch import schedules
+from hopsml.training.large_batch.normalizer import SCALINGS, Normalizer
+from hopsml.training.large_batch.numbers import PlainNumbers, choice, count, number
+
+if TYPE_CHECKING:
+    import keras
+    import torch
+
+OPTIMIZERS = ("momentum", "lars", "lamb", "adam", "rmsprop_warmup")
+WITH_BETAS = ("lamb", "adam")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What was tuned, all of it at ``reference_batch_size``.
+
+        recipe = hopsml.large_batch.Recipe(reference_batch_size=256, learning_rate=0.1, epochs=90)
+        plan = recipe.at(8192, n_samples=len(x))
+
+    Args:
+        reference_batch_size: samples of the whole group's batch at which the numbers were tuned.
+        learning_rate: the highest one, at the reference batch.
+        epochs: how long the training is.
+        momentum: of "momentum", "lars" and "rmsprop_warmup".
+        weight_decay: lambda; not of biases and normalisations, nor of any variable of fewer than two axes.
+        schedule: how the rate falls: Constant(), Steps(), Cosine(), Polynomial(), SlowStart().
+        scaling: how the rate follows the batch: "linear", "sqrt" or "none".
+        warmup_epochs: over which the rate rises from ``learning_rate`` to that of the batch. None: 5; none with
+            "rmsprop_warmup" and SlowStart(), which are warm-ups of their own.
+        optimizer: "momentum", "lars", "lamb", "adam" or "rmsprop_warmup".
+        label_smoothing: of the targets, from 0 to 1.
+        momentum_correction: whether a change of the rate leaves past gradients their weight (1706.02677, section 3).
+        trust: eta of LARS. beta1, beta2: of "lamb" and "adam". epsilon: None for the optimizer's own.
+        keep_memory: whether momentum and betas follow the batch, too, so that the past counts for as many samples as at the
+            reference batch; the papers keep them as they are.
+
+    Raises ArgumentError or ArgumentTypeError, which name the number and its rule.
+    """
+
+    reference_batch_size: int
+    learning_rate: float
+    epochs: float
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: schedules.Schedule = schedules.Constant()
+    scaling: str = "linear"
+    warmup_epochs: float | None = None
+    optimizer: str = "momentum"
+    label_smoothing: float = 0.0
+    momentum_correction: bool = True
+    trust: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float | None = None
+    keep_memory: bool = False
+
+    def __post_init__(self) -> None:
+        count("reference_batch_size", self.reference_batch_size)
+        number("learning_rate", self.learning_rate, 0, above=True)
+        number("epochs", self.epochs, 0, above=True)
+        number("weight_decay", self.weight_decay, 0)
+        number("trust", self.trust, 0, above=True)
+        if self.epsilon is not None:
+            number("epsilon", self.epsilon, 0)
+        for name in ("momentum", "label_smoothing", "beta1", "beta2"):
+            number(name, getattr(self, name), 0, 1, below=True)
+        choice("scaling", self.scaling, SCALINGS)
+        choice("optimizer", self.optimizer, OPTIMIZERS)
+        if not isinstance(self.schedule, schedules.Schedule):
+            raise ArgumentTypeError(
+                f"schedule={self.schedule!r}: it must be one of hopsml.large_batch's: Constant(), Steps(), Cosine(), "
+                "Polynomial() or SlowStart(); it is written in epochs, at the reference batch"
+            )
+        self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        if self.warmup_epochs is None:
+            own = self.optimizer == "rmsprop_warmup" or isinstance(self.schedule, schedules.SlowStart)
+            object.__setattr__(self, "warmup_epochs", 0.0 if own else min(schedules.WARMUP_EPOCHS, self.epochs / 2))
+        length = number("warmup_epochs", self.warmup_epochs, 0)
+        if length >= self.epochs:
+            raise ArgumentError(
+                f"warmup_epochs={length:g} of epochs={self.epochs:g}: the warm-up must end before the training does; make it "
+                "shorter, or 0 for none"
+            )
+        early = [each for each in getattr(self.schedule, "boundaries", ()) if each < length]
+        if early:
+            raise ArgumentError(
+                f"Steps(boundaries=...) lowers the rate at epoch {early[0]:g}, amid warmup_epochs={length:g}: begin the "
+                "steps behind the warm-up, or shorten it"
+            )
+        late = [each for each in getattr(self.schedule, "boundaries", ()) if each >= self.epochs]
+        if late:
+            raise ArgumentError(
+                f"Steps(boundaries=...) lowers the rate at epoch {late[0]:g}, but the training has epochs={self.epochs:g}"
+            )
+
+    def at(self, batch_size: int, n_samples: int) -> BatchPlan:
+        """The numbers at a batch of ``batch_size`` samples, of the whole group, over ``n_samples`` samples an epoch.
+
+        Raises ArgumentError for a batch that is larger than the data.
+        """
+        return BatchPlan(
+            recipe=self, batch_size=count("batch_size", batch_size), n_samples=count("n_samples", n_samples)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """A recipe's numbers at one batch size; ``print(plan)`` shows what was, what is, and by which rule."""
+
+    recipe: Recipe
+    batch_size: int
+    n_samples: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size > self.n_samples:
+            raise ArgumentError(
+                f"batch_size={self.batch_size} with n_samples={self.n_samples}: a batch cannot be larger than the data; take "
+                f"{self.n_samples} at most"
+            )
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """Carries any other number from the reference batch to this one."""
+        return Normalizer(self.recipe.reference_batch_size, self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch, the last of which may be smaller."""
+        return -(-self.n_samples // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole training."""
+        return max(1, math.ceil(self.recipe.epochs * self.steps_per_epoch - 1e-9))
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps before the highest rate is reached; 0 where the rate is not higher than at the reference batch."""
+        if self.peak_learning_rate <= self.recipe.learning_rate:
+            return 0
+        return math.ceil(float(self.recipe.warmup_epochs or 0) * self.steps_per_epoch - 1e-9)
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The rate at the end of the warm-up, before the schedule lowers it."""
+        return self.normalizer.learning_rate(self.recipe.learning_rate, self.recipe.scaling)
+
+    def learning_rate_at(self, epoch: Any, space: Any = PlainNumbers) -> Any:
+        """The learning rate when ``epoch`` epochs (a fraction, too) are over."""
+        recipe = self.recipe
+        length = float(recipe.warmup_epochs or 0)
+        rate = schedules.warm_up(epoch, recipe.learning_rate, self.peak_learning_rate, length, space)
+        return rate * recipe.schedule.factor(epoch, length, recipe.epochs, space)
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step; 0 is the first."""
+        return float(self.learning_rate_at(count("step", step, 0) / self.steps_per_epoch))
+
+    @property
+    def base_momentum(self) -> float:
+        """Momentum before correction."""
+        return self._memory(self.recipe.momentum)
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Of LAMB and Adam."""
+        return self._memory(self.recipe.beta1), self._memory(self.recipe.beta2)
+
+    def _memory(self, value: float) -> float:
+        return self.normalizer.decay(value) if self.recipe.keep_memory else value
+
+    def momentum(self, step: int) -> float:
+        """The momentum of a step for an optimizer whose velocity holds the rate, as Keras's SGD: m * new rate / old rate.
+
+        Without correction it is always the same. Optimizers that ``keras`` and ``torch`` give need none: their velocity does
+        not hold the rate, which is the same training.
+        """
+        if not self.recipe.momentum_correction or step == 0:
+            return self.base_momentum
+        before = self.learning_rate(step - 1)
+        return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
+
+    def sgd_share_at(self, epoch: Any, space: Any = PlainNumbers) -> Any:
+        """How much of the RMSprop warm-up's update is SGD's when ``epoch`` epochs are over."""
+        return schedules.sgd_share(epoch, space=space)
+
+    def keras(self) -> keras.optimizers.Optimizer:
+        """A new optimizer of Keras 3 that follows the plan: for ``model.compile``, loops, and under strategies.
+
+        Raises ArgumentError where Keras runs on another backend than TensorFlow.
+        """
+        from hopsml.training.tensorflow import plan_optimizers
+
+        return plan_optimizers.make(self)
+
+    def torch(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """A new optimizer of the module's parameters, and the scheduler whose ``step()`` each training step calls behind it."""
+        from hopsml.training.torch import plan_optimizers
+
+        return plan_optimizers.make(self, module)
+
+    def as_config(self) -> dict[str, Any]:
+        """Numbers and texts from which ``from_config`` makes the same plan."""
+        recipe = {each.name: getattr(self.recipe, each.name) for each in fields(Recipe)}
+        schedule = {each.name: getattr(self.recipe.schedule, each.name) for each in fields(self.recipe.schedule)}
+        if "boundaries" in schedule:
+            schedule["boundaries"] = list(schedule["boundaries"])
+        recipe["schedule"] = {"kind": type(self.recipe.schedule).__name__, **schedule}
+        return {"recipe": recipe, "batch_size": self.batch_size, "n_samples": self.n_samples}
+
+    @staticmethod
+    def from_config(config: dict[str, Any]) -> BatchPlan:
+        """The plan of ``as_config``."""
+        schedule = dict(config["recipe"]["schedule"])
+        kind = schedule.pop("kind")
+        if "boundaries" in schedule:
+            schedule["boundaries"] = tuple(schedule["boundaries"])
+        choice("schedule", kind, ("Constant", "Steps", "Cosine", "Polynomial", "SlowStart"))
+        recipe = Recipe(**{**config["recipe"], "schedule": getattr(schedules, kind)(**schedule)})
+        return recipe.at(config["batch_size"], config["n_samples"])
+
+    def __str__(self) -> str:
+        rows = [("", "reference", "here", "rule"), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+            for row in rows
+        )
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        recipe, factor = self.recipe, f"x {self.peak_learning_rate / self.recipe.learning_rate:g}"
+        before = -(-self.n_samples // recipe.reference_batch_size)
+        rows = [
+            ("batch size", str(recipe.reference_batch_size), str(self.batch_size), f"x {self.normalizer.ratio:g}"),
+            ("steps per epoch", str(before), str(self.steps_per_epoch), f"{self.n_samples} samples"),
+            ("steps", str(math.ceil(recipe.epochs * before - 1e-9)), str(self.steps), f"{recipe.epochs:g} epochs"),
+            (
+                "learning rate",
+                f"{recipe.learning_rate:g}",
+                f"{self.peak_learning_rate:g}",
+                f"{recipe.scaling} scaling: {factor}",
+            ),
+            ("warm-up steps", "0", str(self.warmup_steps), f"{recipe.warmup_epochs:g} epochs, if the rate is higher"),
+            ("schedule", str(recipe.schedule), str(recipe.schedule), "by epochs, so the same"),
+        ]
+        if recipe.optimizer in WITH_BETAS:
+            was, now, what = f"{recipe.beta1:g}, {recipe.beta2:g}", "{:g}, {:g}".format(*self.betas), "betas"
+        else:
+            was, now, what = f"{recipe.momentum:g}", f"{self.base_momentum:g}", "momentum"
+        rows.append((what, was, now, "as long a memory in samples" if recipe.keep_memory else "as it was"))
+        rows.append(
+            ("weight decay", f"{recipe.weight_decay:g}", f"{recipe.weight_decay:g}", "not of biases, normalisations")
+        )
+        if recipe.label_smoothing:
+            same = f"{recipe.label_smoothing:g}"
+            rows.append(("label smoothing", same, same, "give it to the loss: label_smoothing=" + same))
+        rows.append(("optimizer", recipe.optimizer, recipe.optimizer, ""))
+        return rows

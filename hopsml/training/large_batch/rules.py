@@ -1,0 +1,133 @@
+"""Update rules as functions of arrays: the same text for numpy, TensorFlow and torch; pure.
+
+They use operators and the functions ``sqrt``, ``sum`` and ``where`` of a ``space``: numpy and torch are one as they are.
+Weights, gradients and what an optimizer keeps are given; new values are returned and nothing is changed. ``layerwise`` is
+False for what has no norm of its own worth a name: biases, the scales of normalisations, scalars. Their ratio is 1, and they
+do not decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def is_layerwise(shape: Sequence[Any]) -> bool:
+    """Whether a variable of this shape has a ratio and a decay of its own: one of two axes or more."""
+    return len(shape) > 1
+
+
+def norm(x: Any, space: Any) -> Any:
+    """The Euclidean norm over all axes."""
+    return space.sqrt(space.sum(x * x))
+
+
+def lars_ratio(
+    weight_norm: Any, gradient_norm: Any, eta: float, weight_decay: float, epsilon: float, space: Any
+) -> Any:
+    """eta * |w| / (|g| + weight_decay * |w| + epsilon), 1 where a norm is 0: arXiv 1708.03888, section 4."""
+    known = (weight_norm > 0) & (gradient_norm > 0)
+    one = weight_norm * 0.0 + 1.0
+    below = space.where(known, gradient_norm + weight_decay * weight_norm + epsilon, one)
+    return space.where(known, eta * weight_norm / below, one)
+
+
+def lamb_ratio(weight_norm: Any, update_norm: Any, space: Any) -> Any:
+    """|w| / |u|, 1 where a norm is 0: arXiv 1904.00962, algorithm 2 with the identity for phi."""
+    known = (weight_norm > 0) & (update_norm > 0)
+    one = weight_norm * 0.0 + 1.0
+    return space.where(known, weight_norm / space.where(known, update_norm, one), one)
+
+
+def momentum(
+    weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, absorbs: bool = False
+) -> tuple[Any, Any]:
+    """New weight and velocity of gradient descent with momentum.
+
+    With ``absorbs`` the velocity holds the rate (as Keras's SGD): a change of the rate then needs the corrected momentum
+    m * new / old (arXiv 1706.02677, section 3). Without, as torch's, it does not, and needs none.
+    """
+    if absorbs:
+        velocity = momentum * velocity + rate * gradient
+        return weight - velocity, velocity
+    velocity = momentum * velocity + gradient
+    return weight - rate * velocity, velocity
+
+
+def lars(
+    weight: Any,
+    gradient: Any,
+    velocity: Any,
+    rate: Any,
+    space: Any,
+    *,
+    momentum_factor: Any = 0.9,
+    weight_decay: float = 0.0,
+    eta: float = 0.001,
+    epsilon: float = 0.0,
+    layerwise: bool = True,
+    absorbs: bool = False,
+) -> tuple[Any, Any]:
+    """New weight and velocity by LARS: arXiv 1708.03888, algorithm 1. ``absorbs`` as of ``momentum``."""
+    if layerwise:
+        ratio = lars_ratio(norm(weight, space), norm(gradient, space), eta, weight_decay, epsilon, space)
+        gradient = ratio * (gradient + weight_decay * weight)
+    return momentum(weight, gradient, velocity, rate, momentum_factor, absorbs)
+
+
+def lamb(
+    weight: Any,
+    gradient: Any,
+    first: Any,
+    second: Any,
+    rate: Any,
+    step: Any,
+    space: Any,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.0,
+    layerwise: bool = True,
+) -> tuple[Any, Any, Any]:
+    """New weight, first and second moment by LAMB: arXiv 1904.00962, algorithm 2. ``step`` is 1 for the first."""
+    first = beta1 * first + (1 - beta1) * gradient
+    second = beta2 * second + (1 - beta2) * gradient * gradient
+    update = first / (1 - beta1**step) / (space.sqrt(second / (1 - beta2**step)) + epsilon)
+    if layerwise:
+        update = update + weight_decay * weight
+        rate = rate * lamb_ratio(norm(weight, space), norm(update, space), space)
+    return weight - rate * update, first, second
+
+
+def rmsprop_warmup(
+    weight: Any,
+    gradient: Any,
+    velocity: Any,
+    second: Any,
+    rate: Any,
+    share: Any,
+    space: Any,
+    *,
+    momentum_factor: float = 0.9,
+    rho: float = 0.99,
+    rms_rate: float = 3e-4,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    layerwise: bool = True,
+) -> tuple[Any, Any, Any]:
+    """New weight, velocity and second moment between RMSprop and SGD: arXiv 1711.04325, section 2.1.
+
+    ``share``: how much is SGD's at this step (``schedules.sgd_share``). ``layerwise`` concerns the weight decay alone.
+    """
+    if layerwise:
+        gradient = gradient + weight_decay * weight
+    second = rho * second + (1 - rho) * gradient * gradient
+    rms_share = (1 - share) * rms_rate / rate
+    velocity = momentum_factor * velocity - (share + rms_share / (space.sqrt(second) + epsilon)) * gradient
+    return weight + rate * velocity, velocity, second
+
+
+def smooth_labels(one_hot: Any, smoothing: float) -> Any:
+    """Targets of which ``smoothing`` is spread over all classes (last axis): (1 - s) * y + s / n, arXiv 1512.00567, section 7."""
+    return one_hot * (1 - smoothing) + smoothing / one_hot.shape[-1]

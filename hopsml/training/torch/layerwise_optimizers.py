@@ -1,0 +1,274 @@
+"""Optimizers of torch for large batches: LARS, LAMB, the RMSprop warm-up. Rules: hopsml/training/large_batch/rules.py.
+
+Parameters of one type are updated together by torch's functions of lists, which start fewer operations. What a parameter's
+group says of ``layerwise`` decides whether it has a ratio and a decay; a group that says nothing leaves it to the number
+of axes: two or more. Gradients are taken as they are, which is reduced where the module was prepared for its group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from hopsml.errors import ArgumentError
+from hopsml.training.large_batch import rules, schedules
+from hopsml.training.large_batch.numbers import number
+
+Tensors = list[torch.Tensor]
+_NORMALISATIONS = (
+    "BatchNorm",
+    "GroupNorm",
+    "LayerNorm",
+    "InstanceNorm",
+    "RMSNorm",
+    "SyncBatchNorm",
+    "LocalResponseNorm",
+)
+
+
+def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The module's trained parameters in two groups: with ``weight_decay``, and biases and normalisations without.
+
+    Biases are those of fewer than two axes, too. For any optimizer; LARS and LAMB give the second group no ratio either.
+
+    Raises ArgumentError for a module that has nothing to train.
+    """
+    normal = {
+        id(one)
+        for part in module.modules()
+        if any(word in type(part).__name__ for word in _NORMALISATIONS)
+        for one in part.parameters(recurse=False)
+    }
+    trained = [one for one in module.parameters() if one.requires_grad]
+    if not trained:
+        raise ArgumentError(
+            f"this {type(module).__name__} has no parameter that requires a gradient: there is nothing to train"
+        )
+    decayed = [one for one in trained if id(one) not in normal and rules.is_layerwise(one.shape)]
+    kept = {id(one) for one in decayed}
+    others = [one for one in trained if id(one) not in kept]
+    groups = [
+        {"params": decayed, "weight_decay": number("weight_decay", weight_decay, 0), "layerwise": True},
+        {"params": others, "weight_decay": 0.0, "layerwise": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class _LayerwiseTorch(torch.optim.Optimizer):
+    slots: tuple[str, ...] = ()
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        for name, value in defaults.items():
+            number(name, value, 0)
+        super().__init__(params, {**defaults, "layerwise": None})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient; returns what ``closure`` gave."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for (layerwise, step), parameters in self._alike(group).items():
+                gradients = [_gradient(one) for one in parameters]
+                kept = [[self.state[one][name] for one in parameters] for name in self.slots]
+                self._update(group, parameters, gradients, kept, step, layerwise)
+        return loss
+
+    def _alike(self, group: dict[str, Any]) -> dict[tuple[bool, int], Tensors]:
+        """Parameters that have a gradient, by whether they have a ratio, and their step."""
+        found: dict[Any, Tensors] = defaultdict(list)
+        for one in group["params"]:
+            if one.grad is None:
+                continue
+            state = self.state[one]
+            if not state:
+                wide = torch.promote_types(one.dtype, torch.float32)
+                state.update({name: torch.zeros_like(one, dtype=wide) for name in self.slots}, step=0)
+            state["step"] = int(state["step"]) + 1
+            layerwise = rules.is_layerwise(one.shape) if group["layerwise"] is None else group["layerwise"]
+            found[layerwise, state["step"]].append(one)
+        return found
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
+    ) -> None:
+        raise NotImplementedError
+
+
+class LARS(_LayerwiseTorch):
+    """Layer-wise adaptive rate scaling: arXiv 1708.03888, algorithm 1.
+
+    The velocity does not hold the rate, so that a change of the rate needs no momentum correction (1706.02677, section 3).
+
+    Args:
+        params: parameters or groups of them, as ``parameter_groups`` makes. lr, momentum, weight_decay: of the formula.
+        trust: eta. epsilon: added below.
+    """
+
+    slots = ("momentum_buffer",)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        trust: float = 0.001,
+        epsilon: float = 0.0,
+    ) -> None:
+        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "epsilon": epsilon}
+        super().__init__(params, own)
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
+    ) -> None:
+        if layerwise:
+            weights = _widened(parameters)
+            pairs = zip(torch._foreach_norm(weights), torch._foreach_norm(gradients), strict=True)
+            of_rule = group["trust"], group["weight_decay"], group["epsilon"]
+            ratios = [rules.lars_ratio(*pair, *of_rule, torch) for pair in pairs]
+            gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+            torch._foreach_mul_(gradients, ratios)
+        torch._foreach_mul_(kept[0], group["momentum"])
+        torch._foreach_add_(kept[0], gradients)
+        _add(parameters, kept[0], -group["lr"])
+
+
+class LAMB(_LayerwiseTorch):
+    """Layer-wise adaptive moments: arXiv 1904.00962, algorithm 2, with bias correction.
+
+    Args:
+        params: parameters or groups of them, as ``parameter_groups`` makes.
+        lr, beta1, beta2, epsilon, weight_decay: of the formula.
+    """
+
+    slots = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        own = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
+        super().__init__(params, own)
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
+    ) -> None:
+        beta1, beta2 = group["beta1"], group["beta2"]
+        first, second = kept
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        below = torch._foreach_div(second, 1 - beta2**step)
+        torch._foreach_sqrt_(below)
+        torch._foreach_add_(below, group["epsilon"])
+        updates = list(torch._foreach_div(first, below))
+        torch._foreach_div_(updates, 1 - beta1**step)
+        if layerwise:
+            weights = _widened(parameters)
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            pairs = zip(torch._foreach_norm(weights), torch._foreach_norm(updates), strict=True)
+            torch._foreach_mul_(updates, [rules.lamb_ratio(*pair, torch) for pair in pairs])
+        _add(parameters, updates, -group["lr"])
+
+
+class RMSpropWarmup(_LayerwiseTorch):
+    """From RMSprop to gradient descent with momentum over the first epochs: arXiv 1711.04325, section 2.1.
+
+    Args:
+        params: parameters or groups of them. lr: of the formula. steps_per_epoch: updates that an epoch has.
+        momentum, rho, rms_rate, epsilon: mu1, mu2, eta_RMS and epsilon of the formula. weight_decay: lambda.
+        center: epochs after which an update is half SGD's. period: the width of the change, in epochs.
+    """
+
+    slots = ("momentum_buffer", "square_avg")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        steps_per_epoch: int = 1,
+        momentum: float = 0.9,
+        rho: float = 0.99,
+        rms_rate: float = 3e-4,
+        epsilon: float = 1e-8,
+        center: float = 10.0,
+        period: float = 5.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        number("period", period, 0, above=True)
+        own = {"lr": lr, "momentum": momentum, "rho": rho, "rms_rate": rms_rate, "epsilon": epsilon}
+        number("steps_per_epoch", steps_per_epoch, 1)
+        more = {"steps_per_epoch": steps_per_epoch, "center": center, "period": period, "weight_decay": weight_decay}
+        super().__init__(params, own | more)
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        parameters: Tensors,
+        gradients: Tensors,
+        kept: list[Tensors],
+        step: int,
+        layerwise: bool,
+    ) -> None:
+        share = schedules.sgd_share((step - 1) / group["steps_per_epoch"], group["center"], group["period"])
+        names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
+        of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}
+        if group["lr"] <= 0:
+            raise ArgumentError(
+                "RMSpropWarmup with lr=0: the rule divides by the rate; leave the last step out instead"
+            )
+        for one, gradient, velocity, second in zip(parameters, gradients, *kept, strict=True):
+            wide = one.to(velocity.dtype)
+            new, *states = rules.rmsprop_warmup(
+                wide, gradient, velocity, second, group["lr"], share, torch, layerwise=layerwise, **of_rule
+            )
+            for place, value in zip((one, velocity, second), (new, *states), strict=True):
+                place.copy_(value)
+
+
+def _gradient(one: torch.Tensor) -> torch.Tensor:
+    """Dense, and in float32 at least."""
+    assert one.grad is not None
+    dense = one.grad.to_dense() if one.grad.is_sparse else one.grad
+    return dense.to(torch.promote_types(dense.dtype, torch.float32))
+
+
+def _widened(tensors: Tensors) -> Tensors:
+    return [one.to(torch.promote_types(one.dtype, torch.float32)) for one in tensors]
+
+
+def _add(parameters: Tensors, updates: Tensors, factor: float) -> None:
+    if all(one.dtype == update.dtype for one, update in zip(parameters, updates, strict=True)):
+        torch._foreach_add_(parameters, updates, alpha=factor)
+        return
+    for one, update in zip(parameters, updates, strict=True):
+        one.add_((update * factor).to(one.dtype))

@@ -1,0 +1,27 @@
+"""Frameworks are imported before a test begins: that sets variables of the environment, which no test is to blame for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import pytest
+
+
+def _import(name: str) -> None:
+    before = dict(os.environ)
+    importlib.import_module(name)
+    for added in set(os.environ) - set(before):
+        del os.environ[added]
+
+
+@pytest.fixture(scope="session")
+def keras_imported() -> None:
+    """With TensorFlow; the environment as it was."""
+    _import("keras")
+
+
+@pytest.fixture(scope="session")
+def torch_imported() -> None:
+    """The environment as it was."""
+    _import("torch._dynamo")

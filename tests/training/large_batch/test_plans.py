@@ -1,0 +1,227 @@
+"""What becomes of a recipe at another batch size, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.large_batch import batch_sizes, rules, schedules
+from hopsml.training.large_batch.recipe import BatchPlan
+from tests.training.large_batch import references
+
+pytestmark = pytest.mark.fast
+large = hopsml.large_batch
+
+
+def recipe(**more: Any) -> Any:
+    return large.Recipe(**{"reference_batch_size": 256, "learning_rate": 0.1, "epochs": 90, **more})
+
+
+def test_the_rate_is_scaled_warmed_up_and_lowered_as_in_1706_02677() -> None:
+    plan = recipe(schedule=large.Steps()).at(8192, n_samples=1_281_167)
+    assert (plan.steps_per_epoch, plan.steps, plan.warmup_steps) == (157, 14130, 785)
+    assert plan.learning_rate(0) == pytest.approx(0.1)
+    assert plan.learning_rate_at(2.5) == pytest.approx((0.1 + 3.2) / 2)
+    assert [plan.learning_rate_at(epoch) for epoch in (5, 29.9, 30, 60, 80)] == pytest.approx(
+        [3.2, 3.2, 0.32, 0.032, 0.0032]
+    )
+    assert "linear scaling: x 32" in str(plan) and "8192" in str(plan)
+
+
+def test_other_rules_of_scaling() -> None:
+    assert recipe(scaling="sqrt").at(1024, 10_000).peak_learning_rate == pytest.approx(0.2)
+    assert recipe(scaling="none").at(1024, 10_000).peak_learning_rate == pytest.approx(0.1)
+    smaller = recipe().at(64, 10_000)
+    assert smaller.warmup_steps == 0 and smaller.learning_rate(0) == pytest.approx(0.025)
+
+
+def test_slow_start_has_the_papers_rates() -> None:
+    plan = recipe(schedule=large.SlowStart(), optimizer="rmsprop_warmup").at(32768, 1_281_167)
+    factors = [plan.learning_rate_at(epoch) / plan.peak_learning_rate for epoch in (0, 39, 40, 70, 85)]
+    assert factors == pytest.approx([0.5, 0.5, 0.075, 0.01, 0.001])
+
+
+SCHEDULES = st.sampled_from(
+    [large.Constant(), large.Cosine(), large.Polynomial(), large.SlowStart(), large.Steps((50.0,))]
+)
+
+
+@given(SCHEDULES, st.integers(1, 4096), st.integers(4096, 100_000), st.floats(0, 40))
+def test_a_warm_up_never_falls_and_no_rate_is_above_the_peak(
+    schedule: Any, batch: int, samples: int, length: float
+) -> None:
+    plan = recipe(schedule=schedule, warmup_epochs=length).at(batch, samples)
+    assert plan.steps == 90 * plan.steps_per_epoch
+    rates = [plan.learning_rate(min(step, plan.steps - 1)) for step in range(0, plan.steps, max(1, plan.steps // 50))]
+    assert all(0 <= rate <= max(plan.peak_learning_rate, 0) * (1 + 1e-9) for rate in rates)
+    rising = [plan.learning_rate_at(length * part / 10) for part in range(10)]
+    assert plan.warmup_steps == 0 or all(one <= other * (1 + 1e-9) for one, other in itertools.pairwise(rising))
+    assert BatchPlan.from_config(plan.as_config()) == plan
+
+
+@given(st.floats(0, 90), st.floats(0, 1e-3))
+def test_the_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, more: float) -> None:
+    first, second = schedules.sgd_share(epoch), schedules.sgd_share(epoch + more)
+    assert 0 < first <= second + 1e-12 and second <= 1 and second - first <= more / 5 + 1e-9
+    assert schedules.sgd_share(10.0) == 0.5 and schedules.sgd_share(12.5) == 1.0 and schedules.sgd_share(60.0) == 1.0
+
+
+def updated(rule: Any, steps: int = 100) -> list[Any]:
+    weights = references.problem()
+    kept: list[Any] = [None] * len(weights)
+    for step in range(steps):
+        for index, weight in enumerate(weights):
+            gradient = references.gradients(step, index, weight.shape)
+            weights[index], *kept[index] = rule(step, weight, gradient, kept[index] or [weight * 0, weight * 0])
+    return weights
+
+
+def test_the_rules_equal_the_papers_formulas_over_numpy() -> None:
+    rates = [0.1 * min(1.0, (step + 1) / 20) for step in range(100)]
+
+    def lars(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lars(
+            weight, gradient, kept[0], rates[step], np, weight_decay=1e-2, eta=0.02, layerwise=weight.ndim > 1
+        )
+
+    def lamb(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lamb(
+            weight, gradient, *kept, rates[step], step + 1, np, weight_decay=1e-2, layerwise=weight.ndim > 1
+        )
+
+    assert references.error(updated(lars), references.lars(100, rates)) <= 1e-9
+    assert references.error(updated(lamb), references.lamb(100, rates)) <= 1e-9
+
+
+def test_a_velocity_that_holds_the_rate_needs_the_plans_momentum_and_one_that_does_not_needs_none() -> None:
+    plan = recipe(schedule=large.Steps((10.0,))).at(1024, 4096)
+    found = {}
+    for absorbs in (False, True):
+        weight, velocity = 1.0, 0.0
+        for step in range(80):
+            factor = plan.momentum(step) if absorbs else plan.base_momentum
+            rate = plan.learning_rate(step)
+            weight, velocity = rules.momentum(weight, math.sin(step) + weight, velocity, rate, factor, absorbs)
+        found[absorbs] = weight
+    assert found[True] == pytest.approx(found[False], rel=1e-9)
+    assert plan.momentum(1) > 0.9 and recipe(momentum_correction=False).at(1024, 4096).momentum(1) == 0.9
+
+
+def test_a_norm_of_0_has_the_ratio_1() -> None:
+    for pair in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        one, other = map(np.float64, pair)
+        assert rules.lars_ratio(one, other, 0.001, 0.0, 0.0, np) == rules.lamb_ratio(one, other, np) == 1
+
+
+def test_numbers_are_carried_to_another_batch() -> None:
+    at = large.Normalizer(256, 1024)
+    assert at.learning_rate(0.1) == pytest.approx(0.4) and at.learning_rate(0.1, "sqrt") == pytest.approx(0.2)
+    assert at.decay(0.99) == pytest.approx(0.99**4)
+    assert (at.steps(1000), at.steps(1)) == (250, 1)
+    assert recipe(keep_memory=True).at(1024, 4096).base_momentum == pytest.approx(0.9**4)
+
+
+def test_labels_are_smoothed() -> None:
+    np.testing.assert_allclose(large.smooth_labels(np.eye(4), 0.1)[0], [0.925, 0.025, 0.025, 0.025])
+    assert "label_smoothing=0.1" in str(recipe(label_smoothing=0.1).at(256, 1000))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"reference_batch_size": 0}, ArgumentError, "reference_batch_size=0 is too small"),
+        ({"reference_batch_size": 2.5}, ArgumentTypeError, "reference_batch_size=2.5 is a float"),
+        ({"learning_rate": -1}, ArgumentError, "learning_rate=-1: it must be more than 0"),
+        ({"learning_rate": math.nan}, ArgumentError, "learning_rate=nan"),
+        ({"learning_rate": "fast"}, ArgumentTypeError, "learning_rate='fast' is a str"),
+        ({"scaling": "linaer"}, ArgumentError, "scaling='linaer' is not known; did you mean linear"),
+        ({"optimizer": "lasr"}, ArgumentError, "did you mean lars"),
+        ({"optimizer": "zebra"}, ArgumentError, "there are: momentum, lars"),
+        ({"momentum": 1.0}, ArgumentError, "momentum=1.0: it must be at least 0 and less than 1"),
+        ({"warmup_epochs": 90}, ArgumentError, "the warm-up must end before the training does"),
+        ({"schedule": "cosine"}, ArgumentTypeError, "Cosine"),
+        ({"schedule": large.Steps((3.0,))}, ArgumentError, "amid warmup_epochs=5"),
+        ({"schedule": large.Steps((95.0,))}, ArgumentError, "the training has epochs=90"),
+    ],
+)
+def test_a_recipe_without_meaning_is_refused(given: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words.replace("(", r"\(")):
+        recipe(**given)
+
+
+def test_batches_and_steps_without_meaning_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="a batch cannot be larger than the data; take 100 at most"):
+        recipe().at(101, 100)
+    with pytest.raises(ArgumentError, match="batch_size=0"):
+        recipe().at(0, 100)
+    with pytest.raises(ArgumentError, match="they must ascend"):
+        large.Steps((30.0, 30.0))
+    with pytest.raises(ArgumentError, match="scaling='cube'"):
+        large.Normalizer(1, 2).learning_rate(0.1, "cube")
+
+
+def test_the_noise_scale_is_found_in_gradients_of_known_noise() -> None:
+    random = np.random.default_rng(1)
+    noise = large.GradientNoiseScale(small_batch=8, big_batch=64, decay=0.999)
+    true, size = np.full(100, 0.1), 100
+    for _ in range(3000):  # |G|^2 = 1, tr(S) = 100 * 4: 400 samples
+        parts = true + random.normal(size=(8, size)) * 2 / math.sqrt(8)
+        noise.add(float(np.mean(np.sum(parts**2, axis=1))), float(np.sum(parts.mean(axis=0) ** 2)))
+    assert noise.noise_scale == pytest.approx(400, rel=0.15)
+    assert noise.advise() in (256, 512) and noise.advise(most=100) == 64 and noise.advise(least=1000) == 1024
+
+
+def test_the_noise_scale_of_gradients_and_what_it_refuses() -> None:
+    noise = large.GradientNoiseScale(small_batch=1, big_batch=2)
+    with pytest.raises(ArgumentError, match="before the first add"):
+        noise.advise()
+    noise.add_gradients([np.float32([2, 0])], [np.float32([1, 1])])
+    assert noise.noise_scale == math.inf and noise.advise(most=4096) == 4096
+    with pytest.raises(ArgumentError, match="two workers or more"):
+        large.GradientNoiseScale(small_batch=32, big_batch=32)
+    with pytest.raises(ArgumentError, match="small_squared_norm"):
+        noise.add(math.inf, 1)
+    with pytest.raises(ArgumentError, match="no power of two"):
+        noise.advise(least=5, most=7)
+
+
+def test_workers_double_and_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("hopsml.training.messages.resize", asked.append)
+    sizes = large.BatchSizeSchedule.doubling(workers=2, every=2, most=7)
+    assert sizes.changes == ((0, 2), (2, 4), (4, 7))
+    data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=2, ramp_epochs=1)
+    data.join(0, 2)
+    while not data.is_exhausted:
+        sizes.follow(data)
+        if asked and data.world_size != asked[-1]:
+            data.join(0, asked[-1])
+        data.advance()
+    assert asked == [4, 7]
+
+
+def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() -> None:
+    data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=1, ramp_epochs=2)
+    data.join(0, 2)
+    assert data.learning_rate_scale == 1
+    for _ in range(2):
+        data.advance()
+    before = data.learning_rate_scale
+    data.join(0, 4)
+    assert before == data.learning_rate_scale == pytest.approx(1.5)
+
+
+def test_schedules_of_workers_without_meaning_are_refused() -> None:
+    for changes in ((), ((1, 2),), ((0, 2), (0, 4))):
+        with pytest.raises(ArgumentError, match="they must begin with 0 and ascend"):
+            batch_sizes.BatchSizeSchedule(changes)
+    with pytest.raises(ArgumentError, match="scaling='linear'"):
+        large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16))
