@@ -39,6 +39,13 @@ class Lab:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
 
+    def answers(self) -> bool:
+        """Whether it listens yet: what it notes of itself comes before."""
+        try:
+            return bool(self.ask(f"{BASE}api/status"))
+        except OSError:
+            return False
+
 
 @contextmanager
 def jupyterlab(runtime: Path) -> Iterator[Lab]:
@@ -53,7 +60,9 @@ def jupyterlab(runtime: Path) -> Iterator[Lab]:
     try:
         note = runtime / f"jpserver-{process.pid}.json"
         wait_until(lambda: process.poll() is not None or (note.exists() and note.read_text()), "JupyterLab", 60)
-        yield Lab(f"http://127.0.0.1:{json.loads(note.read_text())['port']}")
+        lab = Lab(f"http://127.0.0.1:{json.loads(note.read_text())['port']}")
+        wait_until(lambda: process.poll() is not None or lab.answers(), "JupyterLab's answer", 60)
+        yield lab
     finally:
         process.terminate()
         process.wait(30)

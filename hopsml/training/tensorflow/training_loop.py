@@ -71,7 +71,8 @@ class TrainingLoop:
                 "model.compile(optimizer, loss)"
             )
         self._servers = ServerLoop(self.model, dataset_fn) if algorithm == "async_sgd" else None
-        self._workers = collective.place()[1]
+        if self._servers is None:
+            self._step, self._batches = self._traced(), self._endless()
         if self._averaging is not None:
             self._begin(self._averaging)
 
@@ -84,9 +85,9 @@ class TrainingLoop:
         if self._servers is not None:
             return self._servers.run(self._servers.steps + steps * getattr(self._strategy.extended, "_num_workers", 1))
         self.model.reset_metrics()
-        progress, step, batches = ProgressSender(), self._step(), self._batches()
+        progress = ProgressSender()
         for number in range(1, steps + 1):
-            step(batches)
+            self._step(self._batches)
             if self._averaging is not None and self._averaging.is_due(number) and number < steps:
                 self._assign(self._averaging.adopt(_values(self._trained), self._mean()))
             progress.tell(number, steps)
@@ -98,7 +99,7 @@ class TrainingLoop:
 
     # ---------------------------------------------------------------------------------------------- steps
 
-    def _step(self) -> Callable[[Iterator[Any]], None]:
+    def _traced(self) -> Callable[[Iterator[Any]], None]:
         import tensorflow as tf
 
         def one_step(batches: Any) -> None:
@@ -107,7 +108,7 @@ class TrainingLoop:
         # As Keras's own fit has it: what is called inside is not rewritten.
         return tf.function(tf.autograph.experimental.do_not_convert(one_step), autograph=False)
 
-    def _batches(self) -> Iterator[Any]:
+    def _endless(self) -> Iterator[Any]:
         import tensorflow as tf
 
         dataset = self._dataset_fn()
@@ -126,7 +127,7 @@ class TrainingLoop:
         """All workers begin with the chief's weights."""
         for variables in (self._trained, self._others):
             _assign(variables, _each(_values(variables), collective.broadcast))
-        chosen.begin(_values(self._trained), self._workers)
+        chosen.begin(_values(self._trained), collective.place()[1])
 
     @property
     def _trained(self) -> list[Any]:

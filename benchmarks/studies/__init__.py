@@ -1,0 +1,1 @@
+"""What becomes of accuracy: trainings on two cores, with seeds and spread, as JSON and as pictures."""

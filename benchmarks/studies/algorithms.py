@@ -1,0 +1,102 @@
+"""Synchronous SGD beside local SGD, block momentum, elastic averaging and asynchronous SGD, at equal samples."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.options import Options
+from benchmarks.studies import digits
+from benchmarks.studies.study import Line, Study
+
+WORKERS, BATCH, RATE, EPOCHS = 4, 16, 0.05, 12  # a batch of each worker
+WAYS: dict[str, dict[str, Any]] = {
+    "sync_sgd": {},
+    "local_sgd": {"every": 8},
+    "block_momentum": {"every": 8},
+    "elastic_averaging": {"every": 8},
+    "async_sgd": {},
+}
+
+
+def run(options: Options) -> tuple[Study, list[Figure]]:
+    """The study; for each algorithm the points that it loses against synchronous SGD."""
+    from hopsml import experiment
+
+    seeds = list(range(options.choose(5, 2)))
+    values = {}
+    for way, settings in WAYS.items():
+        given = {"args": {"algorithm": way, "settings": settings, "seeds": seeds}, "progress": False, "keep_warm": 60.0}
+        if way == "async_sgd":
+            found = experiment.parameter_server(train, num_workers=WORKERS, num_ps=1, **given)
+        else:
+            found = experiment.collective_all_reduce(train, num_workers=WORKERS, **given)
+        values[way] = found.value
+        options.say(f"{way}: {values[way]}")
+    study = Study(
+        "algorithms",
+        f"Digits by {WORKERS} workers: accuracy after {EPOCHS} epochs, mean of {len(seeds)} seeds",
+        "algorithm",
+        "accuracy on 517 other digits (%)",
+        (Line("accuracy", values),),
+        (
+            f"algorithms: equal samples, {BATCH} a worker and step, momentum SGD; the rate is {RATE}, and {WORKERS} times "
+            "that for sync_sgd, whose batch is the group's; every 8 steps for those that average weights",
+        ),
+        is_bar=True,
+        reference=statistics.fmean(values["sync_sgd"]),
+    )
+    lost = {
+        way: [before - now for before, now in zip(values["sync_sgd"], each, strict=True)]
+        for way, each in values.items()
+    }
+    return study, [
+        Figure(
+            f"algorithms.lost_points_{way}", round(statistics.fmean(each), 2), "points", len(each),
+            round(min(each), 2), round(max(each), 2), "sync_sgd",
+        )
+        for way, each in lost.items()
+        if way != "sync_sgd"
+    ]  # fmt: skip
+
+
+def train(algorithm: str, settings: dict[str, Any], seeds: list[int]) -> list[float]:
+    """The accuracy with each seed."""
+    import hopsml
+
+    steps = EPOCHS * digits.TRAINED // (WORKERS * BATCH)
+    found = []
+    for seed in seeds:
+        loop = hopsml.tensorflow.TrainingLoop(
+            lambda seed=seed: compiled(algorithm, seed, steps), lambda seed=seed: batches(seed), algorithm, **settings
+        )
+        loop.run(steps)
+        judged = digits.keras_net(seed)
+        judged.set_weights(loop.model.get_weights())
+        found.append(digits.keras_accuracy(judged))
+    return found
+
+
+def compiled(algorithm: str, seed: int, steps: int) -> Any:
+    """The net with an optimizer whose rate falls to 0 with the last of its steps."""
+    import keras
+
+    net = digits.keras_net(seed)
+    rate = WORKERS * RATE if algorithm == "sync_sgd" else RATE
+    updates = WORKERS * steps if algorithm == "async_sgd" else steps
+    falling = keras.optimizers.schedules.PolynomialDecay(rate, updates, 0.0, 2.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    net.compile(keras.optimizers.SGD(falling, momentum=0.9), loss)
+    return net
+
+
+def batches(seed: int) -> Any:
+    """A worker's own order of all samples; its share is a fourth of them an epoch."""
+    import os
+
+    import tensorflow as tf
+
+    images, targets = (one[: digits.TRAINED] for one in digits.samples())
+    data = tf.data.Dataset.from_tensor_slices((images[..., None], targets))
+    return data.shuffle(digits.TRAINED, seed=seed * 100_003 + os.getpid()).batch(BATCH, drop_remainder=True)

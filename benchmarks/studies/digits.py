@@ -1,0 +1,84 @@
+"""The digits of scikit-learn and a small convolutional net, in PyTorch and in Keras: what all studies train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+TRAINED = 1280  # samples; the other 517 are judged
+
+
+def samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images of 8 x 8 in [0, 1] and their digits, mixed, always the same."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    return (found.images[order] / 16.0).astype(np.float32), found.target[order].astype(np.int64)
+
+
+def torch_net(seed: int) -> torch.nn.Module:
+    """Two convolutions with batch normalisation, and a dense layer."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(128, 10)),
+    )
+
+
+def torch_accuracy(net: torch.nn.Module) -> float:
+    """Percent of the judged digits."""
+    import torch
+
+    images, digits = samples()
+    net.eval()
+    with torch.no_grad():
+        found = net(torch.from_numpy(images[TRAINED:, None])).argmax(1).numpy()
+    return float(100 * (found == digits[TRAINED:]).mean())
+
+
+def keras_net(seed: int) -> Any:
+    """The same net, built and not compiled."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            *(layers.Conv2D(16, 3, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU()),
+            layers.MaxPooling2D(2),
+            *(layers.Conv2D(32, 3, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU()),
+            layers.MaxPooling2D(2),
+            *(layers.Flatten(), layers.Dense(10)),
+        ]
+    )
+
+
+def keras_accuracy(net: Any) -> float:
+    """Percent of the judged digits; without Keras's own evaluation, which is the strategy's."""
+    images, digits = samples()
+    found = net(images[TRAINED:, :, :, None], training=False).numpy().argmax(1)
+    return float(100 * (found == digits[TRAINED:]).mean())
+
+
+def shared(cases: list[Any], train: Callable[[Any], Any]) -> list[Any]:
+    """What ``train`` gives for each case, in their order; the workers of a run divide them. Called by all of them."""
+    import hopsml
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    rank, workers = (0, 1) if context is None else (context.rank, context.world_size)
+    mine = {number: train(cases[number]) for number in range(rank, len(cases), workers)}
+    found = {number: value for each in hopsml.distributed.exchange(mine) for number, value in each.items()}
+    return [found[number] for number in range(len(cases))]

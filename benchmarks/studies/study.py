@@ -1,0 +1,69 @@
+"""What a study finds: lines over a common axis, each point with the values of all seeds; pure."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way of doing it: for each place on the axis the values of all seeds, in their order."""
+
+    label: str
+    values: dict[str, list[float]]
+
+    def mean(self, place: str) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.values[place])
+
+
+@dataclass(frozen=True)
+class Study:
+    """``name`` is that of its files, ``title`` is above the picture, ``axis`` and ``unit`` are beside it."""
+
+    name: str
+    title: str
+    axis: str
+    unit: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    is_bar: bool = False  # places without an order
+    reference: float | None = None  # what all are compared with, a line across
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def line(self, label: str) -> Line:
+        """The one with this label."""
+        return next(line for line in self.lines if line.label == label)
+
+    def as_json(self) -> str:
+        """Everything, for programs and for the picture."""
+        content = {
+            "name": self.name,
+            "title": self.title,
+            "axis": self.axis,
+            "unit": self.unit,
+            "is_bar": self.is_bar,
+            "reference": self.reference,
+            "lines": {line.label: line.values for line in self.lines},
+            "notes": list(self.notes),
+            "facts": self.facts,
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+    def table(self) -> str:
+        """For people: a row for each line, mean and standard deviation of the seeds."""
+        places = list(dict.fromkeys(place for line in self.lines for place in line.values))
+        rows = [["", *places], ["---"] * (len(places) + 1)]
+        rows += [[line.label, *(_cell(line.values.get(place)) for place in places)] for line in self.lines]
+        return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cell(values: Sequence[float] | None) -> str:
+    if not values:
+        return ""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.2f} ± {spread:.2f}"
