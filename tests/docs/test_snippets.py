@@ -32,6 +32,7 @@ TESTED = {  # page -> words of each of its snippets
     RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
     DATA: ("def train(clicks)", "hopsml.data.parquet("),  # the first: cluster_tests/test_data.py
+    "docs/how-to/large-batch.md": ("large.Recipe(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),

@@ -21,7 +21,7 @@ class BatchSizeSchedule:
             sizes.follow(data)
             optimizer.learning_rate = 0.1 * data.learning_rate_scale
 
-    The learning rate is the Sampler's: it rises over its ``ramp_epochs`` from what it is when the group grows, amid a warm-up,
+    The learning rate is the Sampler's: it rises over its ``ramp_epochs`` from what it is when the group grows, amid a warm-up
     too, so nothing is multiplied twice.
 
     Args:
