@@ -95,6 +95,11 @@ def test_a_model_is_served(home: Path) -> None:
 
 
 @pytest.mark.local
+def test_a_recipe_is_carried_to_another_batch(home: Path) -> None:
+    assert "linear scaling: x 32" in run(home, snippet("docs/how-to/large-batch.md", "large.Recipe("))
+
+
+@pytest.mark.local
 def test_what_stands_on_two_pages_is_the_same() -> None:
     assert snippets("docs/index.md") == snippets(FIRST)
     assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -191,24 +192,16 @@ class BatchPlan:
         before = self.learning_rate(step - 1)
         return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
 
-    def sgd_share_at(self, epoch: Any, space: Any = PlainNumbers) -> Any:
-        """How much of the RMSprop warm-up's update is SGD's when ``epoch`` epochs are over."""
-        return schedules.sgd_share(epoch, space=space)
-
     def keras(self) -> keras.optimizers.Optimizer:
         """A new optimizer of Keras 3 that follows the plan: for ``model.compile``, loops, and under strategies.
 
         Raises ArgumentError where Keras runs on another backend than TensorFlow.
         """
-        from hopsml.training.tensorflow import plan_optimizers
-
-        return plan_optimizers.make(self)
+        return importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(self)  # which knows plans
 
     def torch(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """A new optimizer of the module's parameters, and the scheduler whose ``step()`` follows each of its own."""
-        from hopsml.training.torch import plan_optimizers
-
-        return plan_optimizers.make(self, module)
+        return importlib.import_module("hopsml.training.torch.plan_optimizers").make(self, module)  # which knows plans
 
     def as_config(self) -> dict[str, Any]:
         """Numbers and texts from which ``from_config`` makes the same plan."""
