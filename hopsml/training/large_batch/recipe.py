@@ -197,11 +197,17 @@ class BatchPlan:
 
         Raises ArgumentError where Keras runs on another backend than TensorFlow.
         """
-        return importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(self)  # which knows plans
+        made: Any = importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(
+            self
+        )  # which knows plans
+        return made
 
     def torch(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """A new optimizer of the module's parameters, and the scheduler whose ``step()`` follows each of its own."""
-        return importlib.import_module("hopsml.training.torch.plan_optimizers").make(self, module)  # which knows plans
+        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.plan_optimizers").make(
+            self, module
+        )  # which knows plans
+        return made
 
     def as_config(self) -> dict[str, Any]:
         """Numbers and texts from which ``from_config`` makes the same plan."""
