@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = (
-    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "large_batch", "model", "numpy_helper", "pandas_helper",
-    "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
+    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "large_batch", "model", "numpy_helper",
+    "pandas_helper", "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
 )  # fmt: skip
 
 __all__ = [

@@ -18,6 +18,8 @@ SAME_THING = {
     "Committed", "Persisted",
     # What the search decides of a trial, and what its lane is told.
     "EndTrial",
+    # One optimizer, for Keras and for torch.
+    "LAMB", "LARS", "RMSpropWarmup",
     # What happens to either state machine, the gang and the search's dispatch, and how both end.
     "CancelAsked", "Conclude", "Tick",
 }  # fmt: skip

@@ -33,6 +33,7 @@ TESTED = {  # page -> words of each of its snippets
     RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
     ELASTIC: ("state.resume(",),
     DATA: ("def train(clicks)", "hopsml.data.parquet(", "hopsml.data.files("),  # the first: cluster_tests/test_data.py
+    "docs/how-to/large-batch.md": ("large.Recipe(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
     SEARCH: ("Searchspace(",),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
@@ -93,6 +94,11 @@ def test_a_model_is_served(home: Path) -> None:
     folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
     printed = run(home, preambles.SERVING + snippet(SERVING, "serving.canary("), **folder)
     assert "digits: version 3 of digits answers at http://127.0.0.1:" in printed and "[3. 3.]" in printed
+
+
+@pytest.mark.local
+def test_a_recipe_is_carried_to_another_batch(home: Path) -> None:
+    assert "linear scaling: x 32" in run(home, snippet("docs/how-to/large-batch.md", "large.Recipe("))
 
 
 @pytest.mark.local

@@ -1,1 +1,1 @@
-"""Training with large batches: what a recipe that was tuned at one batch size becomes at another; pure, without a framework."""
+"""Training with large batches: what a recipe that was tuned at one batch size becomes at another; pure."""

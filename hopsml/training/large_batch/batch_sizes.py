@@ -21,8 +21,8 @@ class BatchSizeSchedule:
             sizes.follow(data)
             optimizer.learning_rate = 0.1 * data.learning_rate_scale
 
-    The learning rate is the Sampler's: it rises over its ``ramp_epochs`` from what it is when the group grows, amid a warm-up,
-    too, so nothing is multiplied twice.
+    The learning rate is the Sampler's: it rises over its ``ramp_epochs`` from what it is when the group grows, amid a
+    warm-up too, so nothing is multiplied twice.
 
     Args:
         changes: pairs of an epoch, from which on, and a number of workers; the first is of epoch 0.

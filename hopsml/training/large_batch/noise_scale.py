@@ -55,7 +55,7 @@ class GradientNoiseScale:
 
     @property
     def noise_scale(self) -> float:
-        """The estimate, in samples; infinite while no gradient stands out of the noise, not a number before the first step."""
+        """The estimate, in samples; infinite where no gradient stands out of the noise, nan before the first step."""
         if not self._weight:
             return math.nan
         return max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf

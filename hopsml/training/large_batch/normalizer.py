@@ -41,8 +41,8 @@ class Normalizer:
         return value * {"linear": self.ratio, "sqrt": math.sqrt(self.ratio), "none": 1.0}[rule]
 
     def decay(self, value: float) -> float:
-        """A factor by which the past counts at each step (momentum, beta, of moving averages): as long a memory in samples."""
-        return number("decay", value, 0, 1) ** self.ratio
+        """A factor by which the past counts at each step (momentum, beta): as long a memory in samples."""
+        return float(number("decay", value, 0, 1) ** self.ratio)
 
     def steps(self, value: int) -> int:
         """A number of steps (between logs, commits, of a warm-up): as many samples, 1 step at least."""

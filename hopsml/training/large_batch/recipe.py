@@ -1,9 +1,10 @@
-"""A training's numbers as they were tuned at one batch size, and what they are at another: ``Recipe(...).at(8192, n)``; pure."""
+"""A training's numbers as tuned at one batch size, and what they are at another: ``Recipe(...).at(8192, n)``; pure."""
 
 from __future__ import annotations
 
+import importlib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
@@ -51,7 +52,7 @@ class Recipe:
     epochs: float
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    schedule: schedules.Schedule = schedules.Constant()
+    schedule: schedules.Schedule = field(default_factory=schedules.Constant)
     scaling: str = "linear"
     warmup_epochs: float | None = None
     optimizer: str = "momentum"
@@ -89,8 +90,8 @@ class Recipe:
         length = number("warmup_epochs", self.warmup_epochs, 0)
         if length >= self.epochs:
             raise ArgumentError(
-                f"warmup_epochs={length:g} of epochs={self.epochs:g}: the warm-up must end before the training does; make it "
-                "shorter, or 0 for none"
+                f"warmup_epochs={length:g} of epochs={self.epochs:g}: the warm-up must end before the training does; make "
+                "it shorter, or 0 for none"
             )
         early = [each for each in getattr(self.schedule, "boundaries", ()) if each < length]
         if early:
@@ -125,8 +126,8 @@ class BatchPlan:
     def __post_init__(self) -> None:
         if self.batch_size > self.n_samples:
             raise ArgumentError(
-                f"batch_size={self.batch_size} with n_samples={self.n_samples}: a batch cannot be larger than the data; take "
-                f"{self.n_samples} at most"
+                f"batch_size={self.batch_size} with n_samples={self.n_samples}: a batch cannot be larger than the data; "
+                f"take {self.n_samples} at most"
             )
 
     @property
@@ -191,24 +192,22 @@ class BatchPlan:
         before = self.learning_rate(step - 1)
         return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
 
-    def sgd_share_at(self, epoch: Any, space: Any = PlainNumbers) -> Any:
-        """How much of the RMSprop warm-up's update is SGD's when ``epoch`` epochs are over."""
-        return schedules.sgd_share(epoch, space=space)
-
     def keras(self) -> keras.optimizers.Optimizer:
         """A new optimizer of Keras 3 that follows the plan: for ``model.compile``, loops, and under strategies.
 
         Raises ArgumentError where Keras runs on another backend than TensorFlow.
         """
-        from hopsml.training.tensorflow import plan_optimizers
-
-        return plan_optimizers.make(self)
+        made: Any = importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(
+            self
+        )  # which knows plans
+        return made
 
     def torch(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """A new optimizer of the module's parameters, and the scheduler whose ``step()`` each training step calls behind it."""
-        from hopsml.training.torch import plan_optimizers
-
-        return plan_optimizers.make(self, module)
+        """A new optimizer of the module's parameters, and the scheduler whose ``step()`` follows each of its own."""
+        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.plan_optimizers").make(
+            self, module
+        )  # which knows plans
+        return made
 
     def as_config(self) -> dict[str, Any]:
         """Numbers and texts from which ``from_config`` makes the same plan."""

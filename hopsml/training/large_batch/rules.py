@@ -129,5 +129,5 @@ def rmsprop_warmup(
 
 
 def smooth_labels(one_hot: Any, smoothing: float) -> Any:
-    """Targets of which ``smoothing`` is spread over all classes (last axis): (1 - s) * y + s / n, arXiv 1512.00567, section 7."""
+    """Targets of which ``smoothing`` is spread over all n classes (last axis): (1 - s) y + s / n (1512.00567, section 7)."""
     return one_hot * (1 - smoothing) + smoothing / one_hot.shape[-1]

@@ -83,7 +83,7 @@ class Polynomial:
 class SlowStart:
     """A low rate at first instead of a warm-up, then three falls: arXiv 1711.04325, section 2.2.
 
-    0.5 until 40 of 90 epochs, 0.075 until 70, 0.01 until 85, then 0.001; a shorter or longer training has them in proportion.
+    0.5 until 40 of 90 epochs, 0.075 until 70, 0.01 until 85, then 0.001; other lengths have them in proportion.
     """
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:

@@ -23,7 +23,7 @@ _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's word for a r
 _register = keras.saving.register_keras_serializable(package="hopsml")
 
 
-class _Layerwise(keras.optimizers.Optimizer):
+class _Layerwise(keras.optimizers.Optimizer):  # type: ignore[misc]
     """What the optimizers have in common: a coupled weight decay, and variables that have neither it nor a ratio."""
 
     slots: tuple[str, ...] = ()
@@ -176,8 +176,8 @@ class LARS(Momentum):
 class LAMB(_Layerwise):
     """Layer-wise adaptive moments: arXiv 1904.00962, algorithm 2, with bias correction.
 
-    u = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= rate * |w| / |u| * u; the ratio is 1 where a norm is 0. Variables of
-    fewer than two axes have neither ratio nor decay.
+    u = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= rate * |w| / |u| * u; the ratio is 1 where a norm is 0. Variables
+    of fewer than two axes have neither ratio nor decay.
 
     Args:
         learning_rate: a number or a LearningRateSchedule. beta_1, beta_2, epsilon, weight_decay: of the formula.

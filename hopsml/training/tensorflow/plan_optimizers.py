@@ -16,7 +16,7 @@ _SPACE = SimpleNamespace(cos=tf.cos, exp=tf.exp, minimum=tf.minimum, maximum=tf.
 
 
 @keras.saving.register_keras_serializable(package="hopsml")
-class PlanSchedule(keras.optimizers.schedules.LearningRateSchedule):
+class PlanSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """A plan's learning rate by the number of updates."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ def make(plan: BatchPlan) -> Any:
         )
     recipe = plan.recipe
     rate, decay = PlanSchedule(plan.as_config()), recipe.weight_decay
-    own = {} if recipe.epsilon is None else {"epsilon": recipe.epsilon}
+    own: dict[str, Any] = {} if recipe.epsilon is None else {"epsilon": recipe.epsilon}
     beta1, beta2 = plan.betas
     absorbs = not recipe.momentum_correction
     if recipe.optimizer == "momentum":

@@ -65,7 +65,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
             number(name, value, 0)
         super().__init__(params, {**defaults, "layerwise": None})
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have a gradient; returns what ``closure`` gave."""
         loss = None

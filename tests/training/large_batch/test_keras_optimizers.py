@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from tests.training.large_batch import references
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("keras_imported")]
@@ -133,3 +134,19 @@ def test_sparse_gradients_are_made_dense() -> None:
         optimizer = lars()
         optimizer.apply([given], [variable])
     np.testing.assert_allclose(dense.numpy(), sparse.numpy())
+
+
+def test_the_last_gamma_of_each_longer_branch_becomes_0() -> None:
+    import keras
+
+    found = hopsml.large_batch.zero_last_gamma(
+        keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), include_top=False)
+    )
+    assert len(found) == 16 and all(name.endswith("_3_bn") for name in found)
+    plain = keras.Sequential([keras.layers.Input((2,)), keras.layers.BatchNormalization()])
+    with pytest.raises(ArgumentError, match="no Add layer"):
+        hopsml.large_batch.zero_last_gamma(plain)
+    with pytest.raises(ArgumentTypeError, match="a model of Keras 3 or a torch module"):
+        hopsml.large_batch.zero_last_gamma("resnet")
+    assert hopsml.large_batch.synchronize(plain) == hopsml.large_batch.reduce_statistics(plain) == 1
+    assert plain.layers[0].synchronized

@@ -105,3 +105,71 @@ def test_biases_and_normalisations_do_not_decay() -> None:
     assert len(others["params"]) == 4 and others["weight_decay"] == 0
     with pytest.raises(ArgumentError, match="nothing to train"):
         hopsml.large_batch.parameter_groups(torch.nn.Flatten(), 1e-4)
+
+
+def two_processes(rank: int, port: int, queue: Any) -> None:
+    """Half of a batch in each of two processes: what synchronised normalisation gives, and reduced statistics."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    module, x = normalised()
+    assert hopsml.large_batch.synchronize(module) == 1
+    x = (x[:3] if rank == 0 else x[3:]).clone().requires_grad_()
+    y = module(x)
+    (y**3).sum().backward()
+    plain = torch.nn.BatchNorm1d(2)
+    plain.running_mean.fill_(float(rank))
+    plain.running_var.fill_(1.0 + rank)
+    hopsml.large_batch.reduce_statistics(plain)
+    found = [y, x.grad, module[0].running_var, plain.running_mean, plain.running_var]
+    queue.put((rank, [one.detach().numpy().tolist() for one in found]))
+    dist.destroy_process_group()
+
+
+def normalised() -> Any:
+    import torch
+
+    torch.manual_seed(2)
+    return torch.nn.Sequential(torch.nn.BatchNorm1d(2)), torch.randn(8, 2)
+
+
+def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statistics() -> None:
+    import multiprocessing
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.SimpleQueue()
+    workers = [spawn.Process(target=two_processes, args=(rank, port, queue)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    results = dict(queue.get() for _ in workers)
+    queue.close()
+    module, x = normalised()
+    x.requires_grad_()
+    y = module(x)
+    (y**3).sum().backward()
+    for place, whole in enumerate((y, x.grad)):
+        both = np.concatenate([results[0][place], results[1][place]])
+        np.testing.assert_allclose(both, whole.detach().numpy(), atol=2e-5)
+    for rank in range(2):
+        np.testing.assert_allclose(results[rank][2], module[0].running_var.numpy(), rtol=1e-5)
+        assert results[rank][3:] == [[0.5, 0.5], [1.75, 1.75]]  # (1 + 2) / 2 + (0 + 1) / 2 - 0.25
+
+
+def test_the_last_gamma_of_each_block_becomes_0() -> None:
+    import torch
+
+    block = torch.nn.Module()
+    block.bn1, block.bn2, block.downsample = torch.nn.BatchNorm2d(2), torch.nn.BatchNorm2d(2), None
+    assert hopsml.large_batch.zero_last_gamma(torch.nn.Sequential(block)) == ["0.bn2"]
+    assert float(block.bn2.weight.abs().sum()) == 0 and float(block.bn1.weight.sum()) == 2
+    with pytest.raises(ArgumentError, match="no block with a shortcut"):
+        hopsml.large_batch.zero_last_gamma(torch.nn.Sequential(torch.nn.BatchNorm2d(2)))
+    assert hopsml.large_batch.zero_last_gamma([block.bn1]) == ["BatchNorm2d"]
