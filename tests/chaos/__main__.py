@@ -22,8 +22,10 @@ PARTS = {
     "local": ["test_local.py", "test_mends.py"],
     "fit": ["test_fit.py", "test_fit_mends.py"],
     "torch": ["test_torch.py"],
-    "spark": ["test_spark.py"],
-    "yarn": ["test_yarn.py"],
+    "spark": ["test_spark.py::test_scenario"],
+    "torch-spark": ["test_spark.py::test_torch"],
+    "yarn": [f"test_yarn.py::{name}" for name in ("test_scenario", "test_driver", "test_search", "test_tensorflow")],
+    "torch-yarn": ["test_yarn.py::test_torch"],
     "drain": ["test_yarn_drain.py"],
 }
 HERE = Path(__file__).parent
@@ -36,7 +38,7 @@ def play(part: str, over: str, only: str, rounds: int, results: Path) -> int:
         "HOPSML_CHAOS_ROUNDS": str(rounds),
         "HOPSML_CHAOS_OVER": over,
     }
-    files = [str(HERE / name) for name in PARTS[part] if (HERE / name).exists()]
+    files = [str(HERE / name) for name in PARTS[part] if (HERE / name.partition("::")[0]).exists()]
     command = [sys.executable, "-m", "pytest", "-q", *files, *(("-k", only) if only else ())]
     return subprocess.run(command, env=environment, check=False).returncode
 

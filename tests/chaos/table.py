@@ -13,6 +13,8 @@ BACKENDS = {
     "yarn": "YARN",
     "fit": "local, Keras `fit`",
     "torch": "local, PyTorch",
+    "torch-spark": "Spark, PyTorch",
+    "torch-yarn": "YARN, PyTorch",
 }  # in this order
 WAYS = {
     "hopsml": "Over hopsml's collective: the others go on in their processes, where they can",

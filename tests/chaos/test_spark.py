@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import torch_trainings
 from tests.chaos.mends import MENDS
 from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
@@ -60,10 +61,24 @@ HERE = [
 ]
 
 
+BY_TORCH = torch_trainings.on_clusters((*SCENARIOS, *(MENDS if OVER == "hopsml" else ())))
+
+
 @pytest.mark.parametrize("scenario", HERE)
 def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
     infos = spark._jsc.sc().statusTracker().getExecutorInfos
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
     outcome = play(scenario, "spark", tmp_path)
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of those above, and of test_torch.py
+@pytest.mark.parametrize("scenario", BY_TORCH, ids=lambda scenario: scenario.name)
+def test_torch(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    infos = spark._jsc.sc().statusTracker().getExecutorInfos
+    wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
+    outcome = torch_trainings.play(scenario, "torch-spark", tmp_path)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)

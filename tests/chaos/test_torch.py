@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hopsml.experiment import collective, plan
-from hopsml.experiment.options import TorchOptions
-from hopsml.experiment.run import Run
 from tests.chaos import frozen_driver
 from tests.chaos.mends import GOES_ON, MENDS
-from tests.chaos.runner import OVER, Outcome, play
+from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, Trial
-from tests.cluster import elastic_torch_workload
+from tests.chaos.torch_trainings import WAY, play
 from tests.experiment.conftest import store
 
 pytestmark = [pytest.mark.chaos, pytest.mark.torch, pytest.mark.variant]
 __all__ = ["store"]
-WAY = "gloo" if OVER == "tensorflow" else "hopsml"
 # All are variants: experiment/test_torch.py loses workers and has them again, experiment/test_torch_sharded.py resizes a
 # group and compares weights, test_fit_mends.py loses three of four.
 
@@ -45,19 +38,9 @@ LOSSES = Scenario("three of four are lost within an epoch", _three_within_an_epo
                   args={"step_s": 0.1}, notes=GOES_ON)  # fmt: skip
 
 
-def start(function: Callable[..., Any], **given: Any) -> Run:
-    """``experiment.torch`` over the way that is played, not waiting for the run's end."""
-    return plan.start(collective.build(TorchOptions(function, backend=WAY, **given), "torch", "torch"))
-
-
-def _here(scenario: Scenario) -> Scenario:
-    """Over the way that is played."""
-    return dataclasses.replace(scenario, args={**scenario.args, "over": WAY})
-
-
 GO_ON = (*MENDS, LOSSES) if WAY == "hopsml" else ()
 HERE = [
-    pytest.param(_here(scenario), id=scenario.name)
+    pytest.param(scenario, id=scenario.name)
     for scenario in (*SCENARIOS, *GO_ON)
     if scenario.needs != "spark" and (FULL or scenario.quick)
 ]
@@ -65,7 +48,7 @@ HERE = [
 
 @pytest.mark.parametrize("scenario", HERE)
 def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
-    outcome = play(scenario, "torch", tmp_path, program=elastic_torch_workload.train, start=start)
+    outcome = play(scenario, "torch", tmp_path)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chaos import runner, yarn_drivers, yarn_search, yarn_tensorflow
+from tests.chaos import runner, torch_trainings, yarn_drivers, yarn_search, yarn_tensorflow
 from tests.chaos.mends import MENDS
 from tests.chaos.runner import OVER, Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
@@ -44,6 +44,9 @@ HERE = [
     *(one for one in MENDS if FULL and OVER == "hopsml" and not one.needs),
     *(_on_yarn(one) for one in played_here(YARN_SCENARIOS)),
 ]
+BY_TORCH = torch_trainings.on_clusters(
+    (*SCENARIOS, *(MENDS if OVER == "hopsml" else ()), *(YARN_SCENARIOS if FULL else ()))
+)
 # What a second attempt of a driver does: tests/experiment/test_attempts.py; that YARN makes one takes two minutes to show.
 DRIVERS = [pytest.param(one, marks=pytest.mark.variant) for one in DRIVER_SCENARIOS if FULL or one.quick]
 for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
@@ -115,6 +118,15 @@ def whole(cluster: Hadoop, application: str) -> Iterator[None]:
 @pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)
 def test_scenario(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
     outcome = runner.play(scenario, "yarn", tmp_path, cluster)
+    outcomes.append(outcome)
+    assert outcome.passed, str(outcome)
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of those above, and of test_torch.py
+@pytest.mark.parametrize("scenario", BY_TORCH, ids=lambda scenario: scenario.name)
+def test_torch(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
+    outcome = torch_trainings.play(scenario, "torch-yarn", tmp_path, cluster)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
 
