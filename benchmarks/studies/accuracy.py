@@ -36,7 +36,7 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
         "accuracy on 517 other digits (%)",
         lines,
         (
-            f"accuracy: {EPOCHS} epochs of {digits.TRAINED} samples, tuned at a batch of {REFERENCE}; k = batch / {REFERENCE}",
+            f"accuracy: {EPOCHS} epochs of {digits.TRAINED} samples, tuned at a batch of {REFERENCE}; k = batch over that",
         ),
         reference=reference,
     )
@@ -97,4 +97,4 @@ def settings(way: str, batch: int) -> dict[str, Any]:
     }
     if way == PLAIN:
         return {**tuned, "warmup_epochs": 0.0, "momentum_correction": False}
-    return {**tuned, "optimizer": "lars", "trust": 0.02} if batch > 4 * REFERENCE else tuned
+    return {**tuned, "optimizer": "lars", "trust": 0.03} if batch > 4 * REFERENCE else tuned

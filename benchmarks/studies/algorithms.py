@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from typing import Any
 
@@ -27,7 +28,11 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     seeds = list(range(options.choose(5, 2)))
     values = {}
     for way, settings in WAYS.items():
-        given = {"args": {"algorithm": way, "settings": settings, "seeds": seeds}, "progress": False, "keep_warm": 60.0}
+        given: dict[str, Any] = {
+            "args": {"algorithm": way, "settings": settings, "seeds": seeds},
+            "progress": False,
+            "keep_warm": 60.0,
+        }
         if way == "async_sgd":
             found = experiment.parameter_server(train, num_workers=WORKERS, num_ps=1, **given)
         else:
@@ -68,9 +73,8 @@ def train(algorithm: str, settings: dict[str, Any], seeds: list[int]) -> list[fl
     steps = EPOCHS * digits.TRAINED // (WORKERS * BATCH)
     found = []
     for seed in seeds:
-        loop = hopsml.tensorflow.TrainingLoop(
-            lambda seed=seed: compiled(algorithm, seed, steps), lambda seed=seed: batches(seed), algorithm, **settings
-        )
+        build, data = functools.partial(compiled, algorithm, seed, steps), functools.partial(batches, seed)
+        loop = hopsml.tensorflow.TrainingLoop(build, data, algorithm, **settings)  # type: ignore[arg-type]
         loop.run(steps)
         judged = digits.keras_net(seed)
         judged.set_weights(loop.model.get_weights())

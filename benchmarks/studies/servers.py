@@ -20,7 +20,7 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
 
     found: dict[str, dict[str, list[float]]] = {REDUCED: {}, SERVED: {}}
     numbers = options.choose((1, 2, 3, 4), (1, 2))
-    given = {"progress": False, "keep_warm": 60.0}
+    given: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
     for workers in numbers:
         args = {"algorithm": "sync_sgd", "workers": workers}
         reduced = experiment.collective_all_reduce(train, args=args, num_workers=workers, **given)
