@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,12 +108,12 @@ def test_biases_and_normalisations_do_not_decay() -> None:
         hopsml.large_batch.parameter_groups(torch.nn.Flatten(), 1e-4)
 
 
-def two_processes(rank: int, port: int, queue: Any) -> None:
+def two_processes(rank: int, meeting: str, queue: Any) -> None:
     """Half of a batch in each of two processes: what synchronised normalisation gives, and reduced statistics."""
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     module, x = normalised()
     assert hopsml.large_batch.synchronize(module) == 1
     x = (x[:3] if rank == 0 else x[3:]).clone().requires_grad_()
@@ -134,16 +135,12 @@ def normalised() -> Any:
     return torch.nn.Sequential(torch.nn.BatchNorm1d(2)), torch.randn(8, 2)
 
 
-def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statistics() -> None:
+def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statistics(tmp_path: Path) -> None:
     import multiprocessing
-    import socket
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     spawn = multiprocessing.get_context("spawn")
     queue = spawn.SimpleQueue()
-    workers = [spawn.Process(target=two_processes, args=(rank, port, queue)) for rank in range(2)]
+    workers = [spawn.Process(target=two_processes, args=(rank, str(tmp_path / "meeting"), queue)) for rank in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
