@@ -73,6 +73,24 @@ def zero(modules: Any) -> list[str]:
     return [type(one).__name__ for one in modules]
 
 
+class _SumOfWorkers(torch.autograd.Function):
+    """The sum over all workers, whose gradient is that of all workers' losses; torch's own way to it is deprecated."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return _summed(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _summed(gradient)
+
+
+def _summed(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x)
+    return x
+
+
 class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over the batches of all workers of the process group; shares may be of different sizes."""
 
@@ -87,16 +105,14 @@ class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(input)
-        from torch.distributed.nn.functional import all_reduce
-
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
         axes = [0, *range(2, input.dim())]
         number = wide.new_full((1,), wide.numel() / wide.shape[1])
-        count, total = all_reduce(torch.cat([number, wide.sum(axes)])).split([1, wide.shape[1]])
+        count, total = _SumOfWorkers.apply(torch.cat([number, wide.sum(axes)])).split([1, wide.shape[1]])
         count, mean = count.detach(), total / count.detach()
         shape = [1, -1, *[1] * (input.dim() - 2)]
         distance = wide - mean.view(shape)
-        variance = all_reduce((distance * distance).sum(axes)) / count
+        variance = _SumOfWorkers.apply((distance * distance).sum(axes)) / count
         self._keep(mean.detach(), (variance * count / (count - 1).clamp(min=1)).detach())
         normal = distance * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:

@@ -125,6 +125,7 @@ def two_processes(rank: int, meeting: str, queue: Any) -> None:
     hopsml.large_batch.reduce_statistics(plain)
     found = [y, x.grad, module[0].running_var, plain.running_mean, plain.running_var]
     queue.put((rank, [one.detach().numpy().tolist() for one in found]))
+    dist.barrier()  # nobody ends the group while another one is in it
     dist.destroy_process_group()
 
 
