@@ -19,10 +19,11 @@ CHAOS_OVER ?= hopsml tensorflow
 CHAOS_PARTS ?= local fit torch spark torch-spark yarn torch-yarn drain
 CHECKED := hopsml tools tests conf airflow_dags benchmarks
 BENCH ?=
+STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -107,6 +108,9 @@ test-all: lint $(COMPILED) $(NATIVE)  ## and the variants: what is said of one b
 
 bench: $(STAMP) $(NATIVE)  ## every figure beside the peers', as a table and .cache/bench/figures.json; BENCH=--quick for a first look
 	@$(BIN)/python -m benchmarks all --json .cache/bench/figures.json $(BENCH)
+
+studies: $(STAMP) $(NATIVE)  ## what becomes of accuracy: JSON and pictures in benchmarks/results/studies; STUDIES="accuracy resizing" so much of it
+	@$(BIN)/python -m benchmarks.studies $(STUDIES)
 
 chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice, CHAOS_OVER=tensorflow or hopsml over these collectives alone, CHAOS_PARTS="local spark" so much of it
 	@$(BIN)/python -m tests.chaos --over $(CHAOS_OVER) --parts $(CHAOS_PARTS) --rounds $(CHAOS_ROUNDS) $(CHAOS_RESULTS)

@@ -1,7 +1,7 @@
-"""ResNet-50 on ImageNet as in "Extremely Large Minibatch SGD" (arXiv 1711.04325): 32 images a worker, on any number of workers.
+"""ResNet-50 on ImageNet as in "Extremely Large Minibatch SGD" (arXiv 1711.04325), by any number of workers.
 
-The rate is that of a batch of 256, scaled to the batch of all workers; RMSprop until the weights are no longer far from where
-they will be, then SGD; a slow start instead of a warm-up; statistics of normalisations reduced before they are used.
+32 images a worker; the rate is that of a batch of 256, scaled to the batch of all workers; RMSprop at first, then SGD; a slow
+start instead of a warm-up; statistics of normalisations reduced before they are used.
 
     hopsml submit spark_jobs/imagenet_resnet50.py --profile yarn -- hdfs:///data/imagenet --workers 1024
     python spark_jobs/imagenet_resnet50.py hdfs:///data/imagenet --workers 1024 --dry-run
@@ -62,7 +62,8 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
     with strategy.scope():
         model = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3), classes=CLASSES)
         optimizer = plan.keras()
-        optimizer.build(model.trainable_variables)
+        weights = model.trainable_variables
+        optimizer.build(weights)
     losses = keras.losses.SparseCategoricalCrossentropy(reduction="none")
 
     @tf.function(reduce_retracing=True)
@@ -70,7 +71,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
         def on_worker(images, labels):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(losses(labels - 1, model(images, training=True))) / whole
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
             return loss
 
         return strategy.reduce("SUM", strategy.run(on_worker, (decoded(contents, size, True), labels)), axis=None)
@@ -141,7 +142,7 @@ def main():
     if given.dry_run:
         print(planned(given.workers, given.batch, given.epochs, given.gpus_per_host))
         return
-    args = {"url": given.url, "batch": given.batch, "epochs": given.epochs, "size": given.size, "most_steps": given.most_steps}
+    args = {name: getattr(given, name) for name in ("url", "batch", "epochs", "size", "most_steps")}
     print(experiment.collective_all_reduce(train, args=args, name="imagenet-resnet50", num_workers=given.workers).summary())
 
 

@@ -192,6 +192,10 @@ class BatchPlan:
         before = self.learning_rate(step - 1)
         return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
 
+    def sgd_share_at(self, epoch: float) -> float:
+        """How much of an update is SGD's when so many epochs are over; the rest is RMSprop's, of "rmsprop_warmup" alone."""
+        return float(schedules.sgd_share(epoch)) if self.recipe.optimizer == "rmsprop_warmup" else 1.0
+
     def keras(self) -> keras.optimizers.Optimizer:
         """A new optimizer of Keras 3 that follows the plan: for ``model.compile``, loops, and under strategies.
 
