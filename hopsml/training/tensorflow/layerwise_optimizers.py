@@ -287,7 +287,11 @@ class RMSpropWarmup(_Layerwise):
 
 
 def _plain(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
+    """TensorFlow's own variable; of a strategy's, the one of the replica that is updated."""
+    from tensorflow.python.distribute.values import DistributedVariable
+
+    held = variable.value if isinstance(variable, keras.Variable) else variable
+    return held._get() if isinstance(held, DistributedVariable) else held
 
 
 def _has_handle(*variables: Any) -> bool:

@@ -1,0 +1,63 @@
+"""Optimizers for large batches in groups of workers: what two train together is what one trains on the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsml import experiment
+from tests.experiment.conftest import local_application
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
+
+
+def train(optimizers: list[str], implementation: str) -> dict[str, Any]:
+    """The weights that each optimizer ends with, and whether all workers have the same."""
+    import keras
+
+    import hopsml
+
+    strategy = hopsml.tensorflow.strategy(implementation=implementation)  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(32, 6)).astype("float32"), rng.normal(size=(32, 3)).astype("float32")
+    found: dict[str, Any] = {}
+    for name in optimizers:
+        plan = hopsml.large_batch.Recipe(
+            reference_batch_size=4, learning_rate=0.01, epochs=6, optimizer=name, trust=0.02, warmup_epochs=1.0
+        ).at(16, n_samples=len(x))
+        with strategy.scope():
+            keras.utils.set_random_seed(7)
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
+            model.compile(plan.keras(), "mse")
+        model.fit(x, y, batch_size=16, epochs=6, shuffle=False, verbose=0)
+        weights = [one.tolist() for one in model.get_weights()]
+        found[name] = {"weights": weights, "alike": all(one == weights for one in hopsml.distributed.exchange(weights))}
+    return found
+
+
+OPTIMIZERS = ["lars", "lamb", "rmsprop_warmup"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with local_application(tmp_path_factory.mktemp("large")) as project:
+        # The agents are there, and what they import, before the first test looks for what it leaves behind.
+        given = {"optimizers": [], "implementation": "hopsml"}
+        experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET)
+        yield project
+
+
+@pytest.mark.parametrize("implementation", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
+def test_two_workers_train_as_one_does_on_the_whole_batch(implementation: str) -> None:
+    given = {"optimizers": OPTIMIZERS, "implementation": implementation}
+    alone = experiment.collective_all_reduce(train, args=given, num_workers=1, **QUIET).value
+    together = experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET).value
+    for name in OPTIMIZERS:
+        assert together[name]["alike"], name
+        for one, two in zip(alone[name]["weights"], together[name]["weights"], strict=True):
+            np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-6, err_msg=name)
