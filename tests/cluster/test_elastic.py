@@ -297,6 +297,7 @@ def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_a
     run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every=0.01)
     await_step(tmp_path, 3)
     place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
+    wait_until(lambda: place.exists() and steps(str(place)), "a checkpoint")
     put_in_the_way(place, aside)
     wait_until(lambda: run.state.notes, "the note that it fails")
     await_step(tmp_path, 25)
