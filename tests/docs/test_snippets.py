@@ -154,7 +154,9 @@ def test_arrays_that_workers_combine(home: Path) -> None:
 @pytest.mark.tensorflow
 def test_algorithms(home: Path) -> None:
     printed = run(home, snippet(ALGORITHMS, "TrainingLoop("))
-    assert float(re.findall(r"local SGD: (\S+)", printed)[0]) < 1.0  # 8 at the beginning
+    assert (
+        float(re.findall(r"local SGD: (\S+)", printed)[0]) < 5.0
+    )  # the mean of all steps; untrained it is more than 8
 
 
 @pytest.mark.local
