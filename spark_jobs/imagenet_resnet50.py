@@ -38,8 +38,9 @@ def decoded(contents, size, distorts):
         image = tf.io.decode_jpeg(content, channels=3)
         if distorts:
             begin, part, _ = tf.image.sample_distorted_bounding_box(
-                tf.shape(image), tf.zeros((0, 0, 4)), 0.1, (0.75, 1.33), (0.08, 1.0), use_image_if_no_bounding_boxes=True
-            )
+                tf.shape(image), tf.zeros((1, 0, 4)), min_object_covered=0.1, aspect_ratio_range=(0.75, 1.33),
+                area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True,
+            )  # fmt: skip
             image = tf.image.random_flip_left_right(tf.image.resize(tf.slice(image, begin, part), (size, size)))
         else:
             edge = tf.reduce_min(tf.shape(image)[:2])

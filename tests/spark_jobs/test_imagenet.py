@@ -63,9 +63,10 @@ def test_some_steps_of_resnet_50_on_generated_images(tmp_path: Path) -> None:
     words = ["--workers", "2", "--batch", "2", "--epochs", "2", "--size", "32", "--most-steps", "4"]
     run(str(data), *words, HOPSML_PROFILE="local", **home)
     (status,) = tmp_path.glob("project/Experiments/*/status.json")
-    found = json.loads(status.read_text())["metrics"]
-    assert found["steps"] == 4 and found["batch"] == 4 and np.isfinite(found["loss"])
-    assert 0 <= found["accuracy"] <= 1
+    one, other = json.loads(status.read_text())["workers"]
+    assert one["step"] == other["step"] == 4
+    assert one["metrics"] == other["metrics"], "the mean loss of both, and the accuracy on all judged images"
+    assert np.isfinite(one["metrics"]["loss"]) and 0 <= one["metrics"]["accuracy"] <= 1
 
 
 def jpeg(number: int) -> bytes:
