@@ -7,7 +7,7 @@ All of them need the mean of the workers' weights and nothing else, so that one 
 With W workers' weights w_1 .. w_N and their mean m:
 
     local SGD             w_i <- m                                  (Stich, arXiv 1805.09767, algorithm 1)
-    block momentum        d <- eta d + zeta (m - g);  g <- g + d;  w_i <- g, or g + eta d with Nesterov's
+    block momentum        d <- eta d + zeta (m - s);  g <- g + d;  w_i <- s <- g, or g + eta d with Nesterov's
                                                                     (Chen and Huo, ICASSP 2016, equations 4 to 8)
     elastic averaging     w_i <- w_i - a (w_i - c);  c <- c + a N (m - c)
                                                                     (Zhang et al., arXiv 1412.6651, equations 5 and 6)
@@ -74,25 +74,27 @@ class BlockMomentum(Averaging):
         self._given, self._rate, self._nesterov = momentum, rate, nesterov
         self._momentum = 0.0
         self._global: Weights = []
+        self._sent: Weights = []  # what the workers began the block with
         self._change: Weights = []
 
     def begin(self, weights: Sequence[Any], workers: int) -> None:
         """These are the first global model."""
         self._momentum = 1 - 1 / workers if self._given is None else self._given
         self._global, self._change = [one + 0 for one in weights], [one * 0 for one in weights]
+        self._sent = self._global
 
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """The global model behind this block; with Nesterov's momentum a look ahead from it."""
         self._global = self.final(mean)
-        if not self._nesterov:
-            return [one + 0 for one in self._global]
-        return [one + self._momentum * change for one, change in zip(self._global, self._change, strict=True)]
+        ahead = self._momentum if self._nesterov else 0.0
+        self._sent = [one + ahead * change for one, change in zip(self._global, self._change, strict=True)]
+        return [one + 0 for one in self._sent]
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """The global model with this block's change."""
+        """The global model with this block's change, which counts from where the workers began, ahead of it or not."""
         self._change = [
-            self._momentum * change + self._rate * (one - before)
-            for change, one, before in zip(self._change, mean, self._global, strict=True)
+            self._momentum * change + self._rate * (one - sent)
+            for change, one, sent in zip(self._change, mean, self._sent, strict=True)
         ]
         return [before + change for before, change in zip(self._global, self._change, strict=True)]
 

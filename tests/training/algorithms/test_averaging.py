@@ -46,12 +46,13 @@ def test_block_momentum_is_its_papers_formula() -> None:
     eta, zeta = 0.7, 0.5
     one = BlockMomentum(1, momentum=eta, rate=zeta)
     one.begin([np.array([1.0])], WORKERS)
-    model, change, means = 1.0, 0.0, [2.0, 1.5, 4.0]
+    model, change, sent, means = 1.0, 0.0, 1.0, [2.0, 1.5, 4.0]
     for mean in means:
         (own,) = one.adopt([np.array([9.0])], [np.array([mean])])
-        change = eta * change + zeta * (mean - model)
+        change = eta * change + zeta * (mean - sent)
         model += change
-        assert own == pytest.approx(model + eta * change)
+        sent = model + eta * change
+        assert own == pytest.approx(sent)
     plain = BlockMomentum(1, momentum=eta, rate=zeta, nesterov=False)
     plain.begin([np.array([1.0])], WORKERS)
     assert plain.adopt([np.array([9.0])], [np.array([2.0])])[0] == pytest.approx(1.5)
@@ -61,6 +62,12 @@ def test_block_momentum_without_momentum_is_local_sgd() -> None:
     _, mine = trained(lambda: BlockMomentum(5, momentum=0.0))
     _, other = trained(lambda: LocalSGD(5))
     assert mine == pytest.approx(other)
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_block_momentum_comes_to_rest_where_the_mean_is_best(nesterov: bool) -> None:
+    _, final = trained(lambda: BlockMomentum(5, nesterov=nesterov), steps=600)
+    assert final == pytest.approx(3.0, abs=1e-3)
 
 
 def test_block_momentum_of_n_workers_moves_faster_than_the_mean() -> None:
