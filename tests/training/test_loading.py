@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,8 @@ def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path
 
 
 @pytest.mark.torch
-def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "tensorflow" in sys.modules:  # Triton, which optimizers import, would crash a process that has loaded it
-        monkeypatch.setitem(sys.modules, "triton", None)
+@pytest.mark.usefixtures("torch_imported")
+def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
     import torch
 
     def build(units: int = 2) -> Any:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 import pytest
 
 from hopsml.training.torch.state_tensors import apart, together
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's optimizers import Triton, whose library crashes a process in which an earlier test has loaded TensorFlow's."""
-    if "tensorflow" in sys.modules:
-        monkeypatch.setitem(sys.modules, "triton", None)
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
 
 
 def test_a_state_comes_back_with_its_types_shapes_and_values_and_shares_nothing() -> None:

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from hopsml.model.flavors.torch import triton_left_out
+
 
 def _import(name: str) -> None:
     before = dict(os.environ)
@@ -23,5 +25,9 @@ def keras_imported() -> None:
 
 @pytest.fixture(scope="session")
 def torch_imported() -> None:
-    """The environment as it was."""
-    _import("torch._dynamo")
+    """With what its optimizers import; the environment as it was.
+
+    Among that is Triton, which would end a process in which another test has loaded TensorFlow.
+    """
+    with triton_left_out():
+        _import("torch._dynamo")
