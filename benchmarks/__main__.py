@@ -22,7 +22,7 @@ BENCHMARKS = (
     *("step", "launch", "memory", "checkpoint", "teardown", "recovery", "commit", "scale"),
     *("collective", "regroup", "network", "encryption", "models", "scaling", "tuning"),
     *("frameworks", "servers", "search", "predict", "data", "large_batch"),
-    "serving",
+    *("serving", "service"),
 )
 
 

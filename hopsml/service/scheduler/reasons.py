@@ -1,0 +1,201 @@
+"""Why a job does not run: numbers, who holds what it needs, when it will have it, what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from hopsml.service.scheduler import holding
+from hopsml.service.scheduler.admission import amount
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.scheduler import Scheduler
+
+SHOWN = 3  # holders and nodes
+
+
+class Cause(StrEnum):
+    """In the order in which they are looked at: the first that holds is told."""
+
+    PAUSED = "PAUSED"  # its last gang was not filled
+    LEAVING = "LEAVING"  # others are giving back what is promised to it
+    QUEUE_LIMIT = "QUEUE_LIMIT"
+    DRIVER_LIMIT = "DRIVER_LIMIT"
+    NO_ROOM = "NO_ROOM"
+    ROOM_KEPT = "ROOM_KEPT"  # for somebody who goes first
+    DUE = "DUE"  # it is about to start
+    NONE = "NONE"  # it runs, or it is over
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A job that has what another needs. ``until_s``: of its expected end, infinite where nobody knows."""
+
+    job_id: str
+    user: str
+    slots: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Times are of the scheduler's clock. ``slots`` and ``free`` are of the part for which there is no room."""
+
+    cause: Cause
+    job_id: str
+    queue: str
+    ahead: int = 0  # jobs of its queue that go first
+    part: str = ""
+    slots: int = 0
+    each: Resources = NOTHING
+    free: tuple[tuple[str, int], ...] = ()  # node -> slots, most first
+    holders: tuple[Holder, ...] = ()
+    starts_s: float = math.inf  # at the earliest
+    would_start_with: int = 0  # so many slots, at once; 0: with none
+    other_queues: tuple[str, ...] = ()  # in which it would start at once
+    in_favour_of: str = ""
+    limit: str = ""
+
+    def text(self, clock: Callable[[float], str]) -> str:
+        """In words, for command line, page and interface alike. ``clock``: says a time."""
+        said = [self._needs(clock), *self._held(clock)]
+        if math.isfinite(self.starts_s) and self.cause in (Cause.NO_ROOM, Cause.LEAVING, Cause.ROOM_KEPT):
+            said.append(f"starts about {clock(self.starts_s)} at the earliest")
+        helps = [f"with {self.would_start_with}"] if self.would_start_with else []
+        if self.other_queues:
+            helps.append("in queue " + " or ".join(self.other_queues))
+        if helps:
+            said.append("would start now " + ", or ".join(helps))
+        return "; ".join(one for one in said if one)
+
+    def _needs(self, clock: Callable[[float], str]) -> str:
+        match self.cause:
+            case Cause.PAUSED:
+                return f"the cluster did not give all it was asked for; tried again at {clock(self.starts_s)}"
+            case Cause.LEAVING:
+                return "has its place, from which others are about to leave"
+            case Cause.QUEUE_LIMIT | Cause.DRIVER_LIMIT:
+                return self.limit
+            case Cause.ROOM_KEPT:
+                return f"room is kept for {self.in_favour_of}, which goes first"
+            case Cause.DUE:
+                return "about to start"
+            case Cause.NONE:
+                return ""
+        count = sum(slots for _, slots in self.free)
+        where = ", ".join(f"{node} {slots}" for node, slots in self.free[:SHOWN])
+        more = f" and {len(self.free) - SHOWN} more nodes" if len(self.free) > SHOWN else ""
+        free = f"{count} {'is' if count == 1 else 'are'} free" + (f" ({where}{more})" if where else "")
+        slots = f"{self.slots} slot{'' if self.slots == 1 else 's'} of {amount(self.each)}"
+        before = f"; {self.ahead} of queue {self.queue} go first" if self.ahead else ""
+        return f"needs {slots}, {free}{before}"
+
+    def _held(self, clock: Callable[[float], str]) -> Iterator[str]:
+        for holder in self.holders[:SHOWN]:
+            whose = f"{holder.user}'s {holder.job_id}" if holder.user else holder.job_id
+            until = f" until about {clock(holder.until_s)}" if math.isfinite(holder.until_s) else ""
+            yield f"{whose} holds {holder.slots}{until}"
+        if len(self.holders) > SHOWN:
+            yield f"{len(self.holders) - SHOWN} more jobs hold the rest"
+
+
+def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
+    """Of a job that is known to the scheduler."""
+    job = scheduler.jobs[job_id]
+    queue = scheduler.queues[job.request.queue]
+    about = Reason(Cause.NONE, job_id, queue.name)
+    if job.phase in (JobPhase.RUNNING, JobPhase.ENDING):
+        return about
+    if job.phase == JobPhase.PLACED:
+        return replace(about, cause=Cause.LEAVING, holders=tuple(_leaving(scheduler, job)))
+    about = replace(about, ahead=sum(other.rank < job.rank or (other.rank == job.rank and other.sequence < job.sequence)
+                                     for other in scheduler.waiting[queue.name]))  # fmt: skip
+    if job.not_before_s > now:
+        return replace(about, cause=Cause.PAUSED, starts_s=job.not_before_s)
+    limit = _limit(scheduler, job)
+    if limit is not None:
+        return replace(about, cause=limit[0], limit=limit[1], other_queues=tuple(_other_queues(scheduler, job)))
+    nodes = scheduler.nodes
+    if nodes.place(job.request.gang, least=True) is not None:
+        first = next((other for other in scheduler.waiting[queue.name] if other is not job), None)
+        if about.ahead == 0 or first is None:
+            return replace(about, cause=Cause.DUE)
+        return replace(about, cause=Cause.ROOM_KEPT, in_favour_of=first.request.job_id)
+    return _no_room(scheduler, job, about, now)
+
+
+def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) -> Reason:
+    nodes, gang = scheduler.nodes, job.request.gang
+    part = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), gang.parts[0])
+    free = nodes.slots_by_node(part)
+    hold = holding.make(job, nodes, scheduler.started.values(), now)
+    return replace(
+        about,
+        cause=Cause.NO_ROOM,
+        part=part.name,
+        slots=part.at_least,
+        each=part.each,
+        free=tuple(sorted(free.items(), key=lambda pair: (-pair[1], pair[0]))),
+        holders=tuple(_holders(scheduler, part, now)),
+        starts_s=hold.starts_s if hold is not None else math.inf,
+        would_start_with=_smaller(scheduler, job, part, sum(free.values())),
+    )
+
+
+def _smaller(scheduler: Scheduler, job: QueuedJob, part: SlotGroup, count: int) -> int:
+    """With how many of this part the job would start at once."""
+    if not 0 < count < part.at_least or job.request.gang.parts.count(part) != 1:
+        return 0
+    smaller = replace(part, count=count, least=0)
+    parts = tuple(smaller if one is part else one for one in job.request.gang.parts)
+    return count if scheduler.nodes.place(GangShape(parts), least=True) is not None else 0
+
+
+def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
+    """Who has slots like these on nodes of the same label, who ends first is told first."""
+    found = []
+    for other in scheduler.started.values():
+        slots = 0
+        for its, nodes in zip(other.request.gang.parts, other.placement, strict=True):
+            if its.label == part.label and _concern(its.each, part.each):
+                slots += sum(nodes.values())
+        if slots:
+            end = holding.expected_end_s(other, now)
+            found.append(Holder(other.request.job_id, other.request.user, slots, end))
+    return sorted(found, key=lambda holder: (holder.until_s, -holder.slots, holder.job_id))
+
+
+def _concern(theirs: Resources, needed: Resources) -> bool:
+    """Whether a slot has what is scarce: GPUs where some are needed."""
+    return theirs.gpus > 0 if needed.gpus else True
+
+
+def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[Holder]:
+    wanted = {node for nodes in job.placement for node in nodes}
+    for other in scheduler.jobs.values():
+        slots = sum(count for nodes in other.used for node, count in nodes.items() if node in wanted)
+        if slots and other.used != other.placement:
+            yield Holder(other.request.job_id, other.request.user, slots, math.inf)
+
+
+def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:
+    queue = scheduler.queues[job.request.queue]
+    has, needs = scheduler.promised[queue.name], job.request.gang.least
+    if queue.limit is not None and not has.plus(needs).within(queue.limit):
+        text = f"needs {amount(needs)}; queue {queue.name} has {amount(has)} of its limit, {amount(queue.limit)}"
+        return Cause.QUEUE_LIMIT, text
+    if not scheduler.is_within_limits(job):
+        text = f"queue {queue.name}: its drivers have all the {queue.driver_limit_mib} MiB that drivers may have"
+        return Cause.DRIVER_LIMIT, text
+    return None
+
+
+def _other_queues(scheduler: Scheduler, job: QueuedJob) -> Iterator[str]:
+    if scheduler.nodes.place(job.request.gang, least=True) is None:
+        return
+    for name, waiting in scheduler.waiting.items():
+        moved = replace(job, request=replace(job.request, queue=name))
+        if name != job.request.queue and not len(waiting) and scheduler.is_within_limits(moved):
+            yield name

@@ -1,0 +1,64 @@
+"""Who runs, by rank: what may be taken from whom, for one that goes before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+from hopsml.service.scheduler.job import QueuedJob, Rank
+from hopsml.service.scheduler.resources import Resources
+
+_sequence = attrgetter("sequence")
+
+
+class Running:
+    """The running jobs of one queue. ``holds`` is what all of them and those that are placed hold."""
+
+    def __init__(self) -> None:
+        self._by_rank: dict[Rank, list[QueuedJob]] = {}
+        self._held: dict[Rank, Resources] = {}
+        self._entries: dict[str, tuple[Rank, Resources]] = {}
+        self.elastic: dict[str, QueuedJob] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, job: QueuedJob) -> None:
+        """One that runs from now on, or that has another rank or size."""
+        self.remove(job)
+        entry = (job.rank, job.holds)
+        self._entries[job.request.job_id] = entry
+        insort(self._by_rank.setdefault(job.rank, []), job, key=_sequence)
+        self._held[job.rank] = self._held.get(job.rank, Resources()).plus(entry[1])
+        if job.request.gang.is_elastic:
+            self.elastic[job.request.job_id] = job
+
+    def remove(self, job: QueuedJob) -> None:
+        """One that runs no more; nothing happens where it does not."""
+        entry = self._entries.pop(job.request.job_id, None)
+        if entry is None:
+            return
+        rank, held = entry
+        line = self._by_rank[rank]
+        del line[bisect_left(line, job.sequence, key=_sequence)]
+        self._held[rank] = self._held[rank].minus(held)
+        self.elastic.pop(job.request.job_id, None)
+        if not line:
+            del self._by_rank[rank], self._held[rank]
+
+    def held_behind(self, rank: Rank) -> Resources:
+        """What all hold together that go after this rank: no more than that can be taken for it."""
+        result = Resources()
+        for other, held in self._held.items():
+            if other > rank:
+                result = result.plus(held)
+        return result
+
+    def behind(self, rank: Rank) -> Iterator[QueuedJob]:
+        """Those that go after this rank: the last of all first."""
+        for other in sorted((other for other in self._by_rank if other > rank), reverse=True):
+            yield from reversed(self._by_rank[other])
+
+    def __iter__(self) -> Iterator[QueuedJob]:
+        return (job for line in self._by_rank.values() for job in line)

@@ -1,0 +1,441 @@
+"""Which job runs when: a state machine, each method an event that happens at ``now``, in seconds of the caller's clock.
+
+A gang is placed whole or not at all. Between queues the one goes first that has least of its share; within a queue, in
+this order: who has waited too long, priority, who has had least (``Policy``), who came first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from hopsml.service.scheduler import holding, taking
+from hopsml.service.scheduler.holding import Hold
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
+from hopsml.service.scheduler.resources import GangShape, Placement, Resources
+from hopsml.service.scheduler.running import Running
+from hopsml.service.scheduler.waiting import WaitingLines, Walk
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was not filled
+LOOKED_AT = 50  # of those behind a job for which room is kept, so many are asked whether they may pass
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Start a job: of each part of its gang, node -> how many slots."""
+
+    job_id: str
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptJob:
+    """End a job at its next commit or checkpoint; it goes back to its place in the queue (``released``)."""
+
+    job_id: str
+    in_favour_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeJob:
+    """An elastic job is to go on there, with fewer or with more (``resized``)."""
+
+    job_id: str
+    placement: Placement
+
+
+Action = StartJob | PreemptJob | ResizeJob
+
+
+class Scheduler:
+    """All jobs that wait or run, the queues and the nodes."""
+
+    def __init__(self, policy: Policy | None = None, queues: tuple[Queue, ...] = (Queue(),)) -> None:
+        self.policy = policy or Policy()
+        self.nodes = Nodes()
+        self.jobs: dict[str, QueuedJob] = {}
+        self.queues: dict[str, Queue] = {}
+        self.waiting: dict[str, WaitingLines] = {}
+        self.running: dict[str, Running] = {}
+        self.promised: dict[str, Resources] = {}  # by queue
+        self._drivers_mib: dict[str, int] = {}
+        self._placed: dict[str, QueuedJob] = {}  # in the order in which they were placed
+        self.started: dict[str, QueuedJob] = {}  # what runs, in the order in which it was started
+        self._sequence = 0
+        self._falls: list[tuple[float, int, QueuedJob]] = []  # when a running job comes to its next level
+        self._overdue: list[tuple[float, int, QueuedJob]] = []  # when a waiting one will have waited too long
+        self._pauses: list[float] = []  # until when gangs that were not filled wait
+        self._protected: deque[float] = deque()  # until when those that were started last may not be preempted
+        for queue in queues or (Queue(),):
+            self.queue(queue)
+
+    # ------------------------------------------------------------------------------------- events
+
+    def queue(self, queue: Queue) -> None:
+        """A queue is there, or is another from now on; jobs feel it at the next event."""
+        self.queues[queue.name] = queue
+        self.waiting.setdefault(queue.name, WaitingLines())
+        self.running.setdefault(queue.name, Running())
+        self.promised.setdefault(queue.name, Resources())
+        self._drivers_mib.setdefault(queue.name, 0)
+
+    def submit(self, request: GangRequest, now: float) -> list[Action]:
+        """A job that can run on this cluster (see ``admission.py``) and whose queue is known."""
+        self._sequence += 1
+        job = QueuedJob(request, self._sequence, since_s=now)
+        self.jobs[request.job_id] = job
+        self._enqueue(job, now)
+        return self.tick(now)
+
+    def cancel(self, job_id: str, now: float) -> list[Action]:
+        """A job is not wanted any more. One that runs has to be ended by the caller, who says so by ``ended``."""
+        job = self.jobs[job_id]
+        job.is_cancelled = True
+        if job.phase == JobPhase.WAITING:
+            self.waiting[job.request.queue].remove(job)
+            del self.jobs[job_id]
+        elif job.phase == JobPhase.PLACED:
+            self._forget(job)
+            del self._placed[job_id], self.jobs[job_id]
+        elif job.phase == JobPhase.RUNNING:
+            self._stop(job, now)
+        return self.tick(now)
+
+    def ended(self, job_id: str, now: float) -> list[Action]:
+        """A job is over, however that came; nothing of it runs."""
+        job = self.jobs.pop(job_id)
+        if job.phase == JobPhase.RUNNING:
+            self._stop(job, now)
+        self.nodes.leave(job.request.gang, job.used)
+        return self.tick(now)
+
+    def released(self, job_id: str, now: float) -> list[Action]:
+        """A preempted job has given back what it had."""
+        job = self.jobs[job_id]
+        if job.is_cancelled:
+            return self.ended(job_id, now)
+        if job.phase == JobPhase.RUNNING:
+            self._stop(job, now)
+        self.nodes.leave(job.request.gang, job.used)
+        job.used, job.since_s = (), now
+        self._enqueue(job, now)
+        return self.tick(now)
+
+    def not_filled(self, job_id: str, now: float) -> list[Action]:
+        """The cluster has not given all that was asked for a job that was started; what it gave has been given back.
+
+        The job is in its old place again, and tried anew after a pause that doubles each time.
+        """
+        job = self.jobs[job_id]
+        job.failed_fills += 1
+        job.not_before_s = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (job.failed_fills - 1))
+        heapq.heappush(self._pauses, job.not_before_s)
+        return self.released(job_id, now)
+
+    def resized(self, job_id: str, placement: Placement, now: float) -> list[Action]:
+        """A running job now has these slots, by ``ResizeJob`` or because it lost some."""
+        job = self.jobs[job_id]
+        gang = job.request.gang
+        self.nodes.leave(gang, job.used)
+        job.used = placement
+        self.nodes.use(gang, placement)
+        if job.phase == JobPhase.RUNNING:
+            self._reshape(job, _common(job.placement, placement), now)
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed, or nodes have changed (``nodes``); also part of all other events."""
+        self._advance(now)
+        actions: list[Action] = self._start_placed(now)
+        actions += self._pass(now)
+        return actions + self._grow(now)
+
+    def due_s(self, now: float) -> float:
+        """When ``tick`` would next find something to do, if nothing else happens; infinite if never."""
+        if not any(len(waiting) for waiting in self.waiting.values()):
+            return float("inf")
+        while self._protected and self._protected[0] <= now:
+            self._protected.popleft()
+        while self._pauses and self._pauses[0] <= now:
+            heapq.heappop(self._pauses)
+        heads = [heap[0][0] for heap in (self._falls, self._overdue) if heap]
+        return min([*heads, *list(self._protected)[:1], *self._pauses[:1]], default=float("inf"))
+
+    # ---------------------------------------------------------------------------------- one pass
+
+    def _pass(self, now: float) -> list[Action]:
+        """Place who fits, in order; take from others for who goes before them; keep room for who waits long."""
+        actions: list[Action] = []
+        kept = _Kept(self)
+        walks = {name: waiting.walk() for name, waiting in self.waiting.items() if len(waiting)}
+        while (name := self._next_queue(walks)) is not None:
+            walk = walks[name]
+            job = walk.job
+            assert job is not None
+            if job.not_before_s > now:
+                walk.skip()
+                continue
+            if not self.is_within_limits(job):
+                walk.pass_over()
+                continue
+            if kept.concerns(job):
+                placement, taken = kept.room_beside(job, now), None
+            else:
+                placement = self._find(job)
+                taken = self._take(job, now) if placement is None else None
+            if placement is not None or taken is not None:
+                actions += self._carry_out(job, taken, now) if taken else self._put(job, placement or (), now)
+                walk.taken()
+            elif kept.concerns(job):
+                kept.skip(walk, job)
+            else:
+                if kept.job is None and job.waits_s(now) >= self.policy.hold_after_s:
+                    kept.job = job
+                walk.pass_over()
+        return actions
+
+    def _next_queue(self, walks: dict[str, Walk]) -> str | None:
+        """The one with the least of its share, of those that have somebody left."""
+        left = [name for name, walk in walks.items() if walk.job is not None]
+        if len(left) <= 1:
+            return left[0] if left else None
+        capacity = self.nodes.capacity()
+        return min(left, key=lambda name: (self.promised[name].share_of(capacity) / self.queues[name].weight, name))
+
+    def is_within_limits(self, job: QueuedJob) -> bool:
+        """Whether its queue may have what the job cannot do without, besides what it has."""
+        queue = self.queues[job.request.queue]
+        if queue.limit is not None and not self.promised[queue.name].plus(job.request.gang.least).within(queue.limit):
+            return False
+        drivers_mib = queue.driver_limit_mib
+        return drivers_mib is None or self._drivers_mib[queue.name] + job.request.driver_mib <= drivers_mib
+
+    def _find(self, job: QueuedJob) -> Placement | None:
+        if not job.request.gang.least.within(self.nodes.free()):
+            return None
+        limit = self.queues[job.request.queue].limit
+        return self.nodes.place(job.request.gang, least=limit is not None and job.request.gang.is_elastic)
+
+    def _take(self, job: QueuedJob, now: float) -> taking.Taking | None:
+        """From its own queue what goes behind it; where its queue has less than is guaranteed to it, from others, too."""
+        gang, queue = job.request.gang, self.queues[job.request.queue]
+        own = self.running[queue.name]
+        elastic = [other for other in own.elastic.values() if other.rank >= job.rank]
+        could = taking.held(elastic).plus(self.nodes.free())
+        if self.policy.preempts:
+            could = could.plus(own.held_behind(job.rank))
+        reclaims = self.promised[queue.name].plus(gang.least).within(queue.guaranteed)
+        if not reclaims and not gang.least.within(could):
+            return None
+        ended = self._may_be_ended(own.behind(job.rank), now) if self.policy.preempts else iter(())
+        if reclaims:
+            ended = chain(ended, self._reclaimed(queue.name, now))
+        elastic.sort(key=lambda other: (other.rank, other.sequence), reverse=True)
+        return taking.find(job, self.nodes, elastic, ended)
+
+    def _may_be_ended(self, jobs: Iterator[QueuedJob], now: float) -> Iterator[QueuedJob]:
+        return (
+            job
+            for job in jobs
+            if job.request.preemptible and not job.is_overdue and now >= job.started_s + self.policy.least_run_s
+        )
+
+    def _reclaimed(self, for_queue: str, now: float) -> Iterator[QueuedJob]:
+        """Jobs of queues that have more than is guaranteed to them, until each has that much."""
+        for name, running in self.running.items():
+            left, guaranteed = self.promised[name], self.queues[name].guaranteed
+            for job in self._may_be_ended(running.behind((-1, 0, 0)), now) if name != for_queue else ():
+                if left.within(guaranteed):
+                    break
+                left = left.minus(job.holds)
+                yield job
+
+    # ------------------------------------------------------------------------- what becomes of jobs
+
+    def _enqueue(self, job: QueuedJob, now: float) -> None:
+        job.phase, job.since_s = JobPhase.WAITING, now
+        self._mark_overdue(job, now)
+        self.waiting[job.request.queue].put(job)
+        if not job.is_overdue:
+            at = now + self.policy.longest_wait_s - job.waited_s
+            if at < float("inf"):
+                heapq.heappush(self._overdue, (at, job.sequence, job))
+
+    def _put(self, job: QueuedJob, placement: Placement, now: float) -> list[Action]:
+        """Promise it its place; it starts there when whoever has to leave has left."""
+        self.waiting[job.request.queue].remove(job)
+        job.count(now, self.policy)
+        job.phase, job.placement = JobPhase.PLACED, placement
+        self._promise(job)
+        self._placed[job.request.job_id] = job
+        return self._start_if_idle(job, now)
+
+    def _start_placed(self, now: float) -> list[Action]:
+        return [action for job in list(self._placed.values()) for action in self._start_if_idle(job, now)]
+
+    def _start_if_idle(self, job: QueuedJob, now: float) -> list[Action]:
+        if not self.nodes.is_idle(job.request.gang, job.placement):
+            return []
+        del self._placed[job.request.job_id]
+        job.count(now, self.policy)
+        job.phase, job.used, job.started_s = JobPhase.RUNNING, job.placement, now
+        self.nodes.use(job.request.gang, job.used)
+        self.running[job.request.queue].put(job)
+        self.started[job.request.job_id] = job
+        self._watch(job)
+        self._protected.append(now + self.policy.least_run_s)
+        return [StartJob(job.request.job_id, job.placement)]
+
+    def _carry_out(self, job: QueuedJob, taken: taking.Taking, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for job_id, left in taken.left.items():
+            self._reshape(self.jobs[job_id], left, now)
+            actions.append(ResizeJob(job_id, left))
+        for job_id in taken.ended:
+            self._stop(self.jobs[job_id], now)
+            self.jobs[job_id].preemptions += 1
+            actions.append(PreemptJob(job_id, job.request.job_id))
+        return actions + self._put(job, taken.placement, now)
+
+    def _stop(self, job: QueuedJob, now: float) -> None:
+        """Its room is promised to others from now on; it has it until it has given it back."""
+        job.count(now, self.policy)
+        job.phase = JobPhase.ENDING
+        self.running[job.request.queue].remove(job)
+        del self.started[job.request.job_id]
+        self._forget(job)
+
+    def _reshape(self, job: QueuedJob, placement: Placement, now: float) -> None:
+        job.count(now, self.policy)
+        self._forget(job)
+        job.placement = placement
+        self._promise(job)
+        self.running[job.request.queue].put(job)
+        self._watch(job)
+
+    def _promise(self, job: QueuedJob) -> None:
+        queue = job.request.queue
+        self.nodes.promise(job.request.gang, job.placement)
+        self.promised[queue] = self.promised[queue].plus(job.holds)
+        self._drivers_mib[queue] += job.request.driver_mib
+
+    def _forget(self, job: QueuedJob) -> None:
+        queue = job.request.queue
+        self.nodes.forget(job.request.gang, job.placement)
+        self.promised[queue] = self.promised[queue].minus(job.holds)
+        self._drivers_mib[queue] -= job.request.driver_mib
+        job.placement = ()
+
+    def _grow(self, now: float) -> list[Action]:
+        """Elastic jobs get what nobody waits for."""
+        actions: list[Action] = []
+        if any(len(waiting) for waiting in self.waiting.values()) or self._placed:
+            return actions
+        elastic = [job for running in self.running.values() for job in running.elastic.values()]
+        for job in sorted(elastic, key=lambda one: (one.rank, one.sequence)):
+            limit = self.queues[job.request.queue].limit
+            if job.used != job.placement or limit is not None:
+                continue
+            larger = _larger(job, self.nodes)
+            if larger is not None and self.nodes.is_idle(job.request.gang, taking.without(larger, job.placement)):
+                self._reshape(job, larger, now)
+                actions.append(ResizeJob(job.request.job_id, larger))
+        return actions
+
+    # ------------------------------------------------------------------------------------- time
+
+    def _watch(self, job: QueuedJob) -> None:
+        at = job.falls_at_s(self.policy)
+        if at < float("inf"):
+            heapq.heappush(self._falls, (at, job.sequence, job))
+
+    def _advance(self, now: float) -> None:
+        """Jobs come to their next level, or have waited too long."""
+        while self._falls and self._falls[0][0] <= now:
+            _, _, job = heapq.heappop(self._falls)
+            if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
+                job.count(now, self.policy)
+                self.running[job.request.queue].put(job)
+                self._watch(job)
+        while self._overdue and self._overdue[0][0] <= now:
+            _, _, job = heapq.heappop(self._overdue)
+            if job.phase == JobPhase.WAITING and not job.is_overdue and not job.is_cancelled:
+                waiting = self.waiting[job.request.queue]
+                waiting.remove(job)
+                self._mark_overdue(job, now)
+                waiting.put(job)
+
+    def _mark_overdue(self, job: QueuedJob, now: float) -> None:
+        job.is_overdue = job.is_overdue or job.waits_s(now) >= self.policy.longest_wait_s
+
+
+class _Kept:
+    """In one pass: the first who has been passed for too long, and what is kept for it, made when it is asked for."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._hold: Hold | None = None
+        self._looked_at = 0
+        self.job: QueuedJob | None = None
+
+    def concerns(self, other: QueuedJob) -> bool:
+        """Whether ``other`` may not simply be placed; one from whom ``job`` could take at any time may."""
+        job = self.job
+        if job is None or job is other:
+            return False
+        takes = self._scheduler.policy.preempts and other.request.preemptible and not other.is_overdue
+        return not (takes and other.request.queue == job.request.queue and other.rank > job.rank)
+
+    def room_beside(self, other: QueuedJob, now: float) -> Placement | None:
+        """Where ``other`` may go without delaying ``job``."""
+        scheduler, job = self._scheduler, self.job
+        self._looked_at += 1
+        if job is None or not self._fits_at_all(other):
+            return None
+        if self._hold is None:
+            self._hold = holding.make(job, scheduler.nodes, scheduler.started.values(), now)
+        if self._hold is None:  # there is no room for it here at all, until nodes come back
+            return scheduler._find(other)
+        return self._hold.leaves_room(scheduler.nodes, other, now)
+
+    def skip(self, walk: Walk, other: QueuedJob) -> None:
+        """The next may be shorter; but a pass has an end."""
+        if self._looked_at < LOOKED_AT and self._fits_at_all(other):
+            walk.skip()
+        else:
+            walk.pass_over()
+
+    def _fits_at_all(self, other: QueuedJob) -> bool:
+        return other.request.gang.least.within(self._scheduler.nodes.free())
+
+
+def _common(one: Placement, other: Placement) -> Placement:
+    """What is in both."""
+    return tuple(
+        {node: min(count, there[node]) for node, count in nodes.items() if node in there}
+        for nodes, there in zip(one, other, strict=True)
+    )
+
+
+def _larger(job: QueuedJob, nodes: Nodes) -> Placement | None:
+    """Where an elastic job would be with what is free besides; None if there is nothing for it."""
+    grown = list(job.placement)
+    trial, gang = nodes.copy(), job.request.gang
+    for index, part in enumerate(gang.parts):
+        missing = part.count - sum(grown[index].values())
+        if missing <= 0:
+            continue
+        more = nodes.place(GangShape((replace(part, count=missing, least=1),)), trial)
+        if more is None:
+            continue
+        nodes.give(trial, GangShape((part,)), more, -1)
+        merged = dict(grown[index])
+        for node, count in more[0].items():
+            merged[node] = merged.get(node, 0) + count
+        grown[index] = merged
+    return tuple(grown) if tuple(grown) != job.placement else None

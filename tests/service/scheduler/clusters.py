@@ -1,0 +1,96 @@
+"""Small clusters and gangs for the tests of the scheduler, and an account of what runs that is not the scheduler's own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
+from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
+
+NO_PREEMPTION = Policy(levels_s=(), preempts=False, longest_wait_s=math.inf, hold_after_s=math.inf)
+# In the order they came, and nobody passes who does not fit.
+FIRST_COME = Policy(levels_s=(), preempts=False, longest_wait_s=math.inf, hold_after_s=0.0)
+# Priorities alone, at once: no levels, no protection.
+BY_PRIORITY = Policy(levels_s=(), least_run_s=0.0, longest_wait_s=math.inf, hold_after_s=math.inf)
+
+
+def gang(count: int, least: int = 0, gpus: int = 1, label: str = "") -> GangShape:
+    return GangShape((SlotGroup("workers", count, Resources(gpus=gpus, cores=gpus), least, label),))
+
+
+class Cluster:
+    """``GPUs`` by node; what actions say is done at once, except that who is preempted leaves when told to."""
+
+    def __init__(
+        self, nodes: dict[str, int], policy: Policy = BY_PRIORITY, queues: tuple[Queue, ...] = (Queue(),)
+    ) -> None:
+        self.scheduler = Scheduler(policy, queues)
+        self.capacity = dict(nodes)
+        for name, gpus in nodes.items():
+            self.scheduler.nodes.put(name, Resources(gpus=gpus, cores=gpus))
+        self.now = 0.0
+        self.runs: dict[str, Counter[str]] = {}
+        self.leaving: list[str] = []
+        self.gangs: dict[str, GangShape] = {}
+
+    def submit(self, job_id: str, what: GangShape, **more: Any) -> list[str]:
+        self.gangs[job_id] = what
+        return self.did(self.scheduler.submit(GangRequest(job_id, what, **more), self.now))
+
+    def ended(self, job_id: str) -> list[str]:
+        self.runs.pop(job_id)
+        if job_id in self.leaving:
+            self.leaving.remove(job_id)
+        return self.did(self.scheduler.ended(job_id, self.now))
+
+    def leaves(self, job_id: str) -> list[str]:
+        """A preempted one has given back."""
+        self.runs.pop(job_id)
+        self.leaving.remove(job_id)
+        return self.did(self.scheduler.released(job_id, self.now))
+
+    def cancel(self, job_id: str) -> list[str]:
+        return self.did(self.scheduler.cancel(job_id, self.now))
+
+    def later(self, seconds: float) -> list[str]:
+        self.now += seconds
+        return self.did(self.scheduler.tick(self.now))
+
+    def did(self, actions: list[Action]) -> list[str]:
+        said = []
+        for action in actions:
+            match action:
+                case StartJob(job_id, placement):
+                    assert job_id not in self.runs
+                    self.runs[job_id] = slots(placement)
+                    said.append(f"+{job_id}")
+                case PreemptJob(job_id, _):
+                    assert job_id in self.runs and job_id not in self.leaving
+                    self.leaving.append(job_id)
+                    said.append(f"-{job_id}")
+                case ResizeJob(job_id, placement):
+                    self.runs[job_id] = slots(placement)
+                    said.append(f"{job_id}={sum(self.runs[job_id].values())}")
+                    said += self.did(self.scheduler.resized(job_id, placement, self.now))
+            self.check()
+        return said
+
+    def check(self) -> None:
+        """Never over capacity, never a part of a gang."""
+        used: Counter[str] = Counter()
+        for job_id, nodes in self.runs.items():
+            part = self.gangs[job_id].parts[0]
+            assert part.at_least <= sum(nodes.values()) <= part.count, (job_id, nodes)
+            for node, count in nodes.items():
+                used[node] += count * part.each.gpus
+        assert all(used[node] <= self.capacity.get(node, 0) for node in used), (used, self.capacity)
+
+
+def slots(placement: Any) -> Counter[str]:
+    result: Counter[str] = Counter()
+    for nodes in placement:
+        result.update(nodes)
+    return result

@@ -1,0 +1,325 @@
+"""Who runs, who waits and who has to leave, scene by scene."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
+from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.scheduler import Scheduler, StartJob
+from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
+
+pytestmark = pytest.mark.fast
+HOUR = 3600.0
+
+
+class TestOrder:
+    def test_urgent_ones_first_then_who_fits(self):
+        cluster = Cluster({"a": 4, "b": 4}, NO_PREEMPTION)
+        cluster.scheduler.nodes.close("a"), cluster.scheduler.nodes.close("b")
+        for job, count, priority in (("low4", 4, 40), ("low1", 1, 40), ("urgent1", 1, 60), ("urgent4", 4, 60)):
+            assert cluster.submit(job, gang(count), priority=priority) == []
+        for node in "ab":
+            cluster.scheduler.nodes.put(node, Resources(gpus=4, cores=4))
+        assert cluster.later(1) == ["+urgent1", "+urgent4", "+low1"]
+        assert cluster.ended("urgent4") == ["+low4"]
+
+    def test_a_gang_starts_whole_or_not_at_all(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        assert cluster.submit("six", gang(6)) == ["+six"]
+        assert cluster.submit("three", gang(3)) == []
+        assert cluster.submit("two", gang(2)) == ["+two"]
+        assert cluster.ended("two") == []
+        assert cluster.ended("six") == ["+three"]
+
+    def test_small_gangs_fill_up_nodes_and_leave_whole_ones_to_large(self):
+        cluster = Cluster({"a": 8, "b": 8}, NO_PREEMPTION)
+        cluster.submit("one", gang(1))
+        cluster.submit("two", gang(2))
+        assert cluster.submit("whole", gang(1, gpus=8)) == ["+whole"]
+
+    def test_a_part_goes_only_to_nodes_of_its_label(self):
+        cluster = Cluster({"plain": 4})
+        cluster.capacity["v100"] = 2
+        cluster.scheduler.nodes.put("v100", Resources(gpus=2, cores=2), "v100")
+        assert cluster.submit("labelled", gang(2, label="v100")) == ["+labelled"]
+        assert cluster.submit("second", gang(1, label="v100")) == []
+        assert cluster.submit("plain", gang(4)) == ["+plain"]
+        assert cluster.runs["labelled"] == {"v100": 2}
+
+    def test_first_come_lets_nobody_pass(self):
+        cluster = Cluster({"a": 4}, FIRST_COME)
+        cluster.submit("three", gang(3))
+        assert cluster.submit("two", gang(2)) == []
+        assert cluster.submit("one", gang(1)) == []
+        assert cluster.ended("three") == ["+two", "+one"]
+
+    def test_the_driver_is_a_part_of_its_gang(self):
+        scheduler = Scheduler(BY_PRIORITY)
+        scheduler.nodes.put("a", Resources(gpus=1, cores=2, memory_mib=4096))
+        driver = SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True)
+        worker = SlotGroup("workers", 1, Resources(gpus=1, cores=1, memory_mib=2048))
+        assert scheduler.submit(GangRequest("first", GangShape((driver, worker))), 0.0) == [
+            StartJob("first", ({"a": 1}, {"a": 1}))
+        ]
+        scheduler.nodes.put("b", Resources(gpus=1, cores=1, memory_mib=4096))
+        assert (
+            scheduler.submit(GangRequest("second", GangShape((driver, worker))), 0.0) == []
+        )  # a worker would fit: no driver
+        scheduler.nodes.put("c", Resources(cores=1, memory_mib=1024))
+        assert scheduler.tick(1.0) == [StartJob("second", ({"c": 1}, {"b": 1}))]
+
+
+class TestPreemption:
+    def test_who_is_least_urgent_leaves_and_no_more_than_needed(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("p60", gang(4), priority=60)
+        cluster.submit("p55", gang(4), priority=55)
+        assert cluster.submit("new60", gang(4), priority=60) == ["-p55"]
+        assert cluster.submit("p50", gang(1), priority=50) == []  # what is given back is promised
+        assert cluster.leaves("p55") == ["+new60"]
+
+    def test_of_several_those_that_turn_out_not_to_be_needed_stay(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("a1", gang(1), priority=40)
+        cluster.submit("a3", gang(3), priority=40)
+        cluster.submit("b4", gang(4), priority=30)
+        assert cluster.submit("urgent", gang(1, gpus=4), priority=60) == ["-b4"]
+
+    def test_nobody_leaves_where_that_would_not_be_enough(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("high", gang(4), priority=60)
+        cluster.submit("low", gang(4), priority=40)
+        assert cluster.submit("eight", gang(8), priority=50) == []
+
+    def test_equals_do_not_push_each_other_out(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("first", gang(4))
+        assert cluster.submit("second", gang(4)) == []
+
+    def test_who_cannot_go_on_from_a_checkpoint_stays(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("fixed", gang(1), priority=1, preemptible=False)
+        cluster.submit("other", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=99) == ["-other"]
+        assert cluster.submit("more", gang(1), priority=99) == []
+
+    def test_a_job_starts_when_all_have_left_and_keeps_what_is_promised(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("x", gang(1), priority=1)
+        cluster.submit("y", gang(1), priority=1)
+        assert sorted(cluster.submit("urgent", gang(2), priority=50)) == ["-x", "-y"]
+        assert cluster.leaves("x") == []
+        assert cluster.submit("small", gang(1), priority=40) == []
+        assert cluster.ended("y") == ["+urgent"]  # it has finished by itself meanwhile
+
+    def test_a_cancelled_claim_passes_to_the_next_who_still_waits_for_the_leaving(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("low", gang(2), priority=1)
+        assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
+        assert cluster.submit("next", gang(2), priority=40) == []
+        assert cluster.cancel("urgent") == []
+        assert cluster.leaves("low") == ["+next"]
+
+    def test_who_has_had_least_goes_first_after_an_hour_of_a_gpu(self):
+        cluster = Cluster({"a": 2}, Policy(least_run_s=0.0))
+        cluster.submit("old", gang(2))
+        cluster.later(HOUR / 2 - 1)
+        assert cluster.submit("new", gang(1)) == []
+        assert cluster.scheduler.due_s(cluster.now) == HOUR / 2
+        assert cluster.later(1) == ["-old"]
+        assert cluster.leaves("old") == ["+new"]
+        assert cluster.ended("new") == ["+old"]
+        assert cluster.scheduler.jobs["old"].preemptions == 1
+
+    def test_not_before_a_job_has_run_for_a_while(self):
+        cluster = Cluster({"a": 1}, replace(BY_PRIORITY, least_run_s=300.0))
+        cluster.submit("low", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=99) == []
+        assert cluster.scheduler.due_s(cluster.now) == 300.0
+        assert cluster.later(300.0) == ["-low"]
+
+    def test_who_has_waited_too_long_goes_first_and_is_not_made_to_wait_again(self):
+        cluster = Cluster({"a": 1}, Policy(longest_wait_s=1000.0, least_run_s=0.0))
+        cluster.submit("first", gang(1), priority=90)
+        cluster.submit("patient", gang(1), priority=10)
+        cluster.later(500)
+        cluster.submit("urgent", gang(1), priority=80)
+        assert cluster.later(499) == []
+        assert cluster.later(1) == ["-first"]
+        assert cluster.leaves("first") == ["+patient"]
+        assert cluster.submit("more urgent", gang(1), priority=100) == []
+        cluster.later(10 * HOUR)
+        assert cluster.leaving == []
+
+
+class TestRoomKept:
+    """A gang that does not fit is passed for a while; then only by who does not delay it."""
+
+    POLICY = replace(NO_PREEMPTION, hold_after_s=600.0)
+
+    def prepared(self) -> Cluster:
+        cluster = Cluster({"a": 4, "b": 4}, self.POLICY)
+        cluster.submit("running", gang(6), expected_s=2 * HOUR)
+        cluster.submit("large", gang(8), expected_s=HOUR)
+        return cluster
+
+    def test_at_first_others_pass(self):
+        assert self.prepared().submit("small", gang(2)) == ["+small"]
+
+    def test_then_those_that_end_in_time(self):
+        cluster = self.prepared()
+        cluster.later(600)
+        assert cluster.submit("long", gang(2), expected_s=2 * HOUR) == []
+        assert cluster.submit("unknown", gang(1)) == []
+        assert cluster.submit("short", gang(2), expected_s=HOUR) == ["+short"]
+
+    def test_or_take_what_is_spare(self):
+        cluster = Cluster({"a": 4, "b": 4, "c": 4}, self.POLICY)
+        cluster.submit("running", gang(1, gpus=4), expected_s=HOUR)
+        cluster.submit("other", gang(1, gpus=4), expected_s=2 * HOUR)
+        cluster.submit("little", gang(1, gpus=3), expected_s=9 * HOUR)
+        cluster.submit("large", gang(1, gpus=4))
+        cluster.later(600)
+        assert cluster.submit("beside", gang(1)) == ["+beside"]  # the node of "little" is not the one it waits for
+
+    def test_those_from_whom_it_may_take_pass_as_well(self):
+        cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=600.0))
+        cluster.submit("running", gang(3), priority=60)
+        cluster.submit("large", gang(4), priority=50)
+        cluster.later(600)
+        assert cluster.submit("low", gang(1), priority=40) == ["+low"]
+        assert cluster.submit("fixed", gang(1), priority=40, preemptible=False) == []
+        assert cluster.ended("running") == ["-low"]
+        assert cluster.leaves("low") == ["+large"]
+
+
+class TestQueues:
+    def test_shares_follow_weights(self):
+        cluster = Cluster({"a": 8}, NO_PREEMPTION, (Queue("ten", 10.0), Queue("thirty", 30.0)))
+        cluster.submit("all", gang(8), queue="ten")
+        for number in range(7):
+            cluster.submit(f"t{number}", gang(1), queue="thirty")
+            if number < 3:
+                cluster.submit(f"s{number}", gang(1), queue="ten")
+        started = cluster.ended("all")
+        assert sum(job.startswith("+s") for job in started) == 2
+        assert sum(job.startswith("+t") for job in started) == 6
+
+    def test_two_that_need_all_do_not_wait_for_each_other(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION, (Queue("one"), Queue("two")))
+        assert cluster.submit("x", gang(2), queue="one") == ["+x"]
+        assert cluster.submit("y", gang(2), queue="two") == []
+        assert cluster.ended("x") == ["+y"]
+
+    def test_what_is_guaranteed_comes_back_from_who_has_borrowed_it(self):
+        mine = Queue("mine", guaranteed=Resources(gpus=2, cores=2))
+        cluster = Cluster({"a": 4}, BY_PRIORITY, (mine, Queue("theirs", guaranteed=Resources(gpus=2, cores=2))))
+        for number in range(4):
+            cluster.submit(f"b{number}", gang(1), queue="theirs")
+        assert sorted(cluster.submit("m", gang(2), queue="mine")) == ["-b2", "-b3"]
+        assert cluster.submit("more", gang(1), queue="mine") == []  # beyond its own
+        assert cluster.leaves("b3") + cluster.leaves("b2") == ["+m"]
+
+    def test_a_limit_holds_while_the_cluster_is_empty(self):
+        cluster = Cluster({"a": 8}, BY_PRIORITY, (Queue("q", limit=Resources(gpus=3, cores=3)),))
+        cluster.submit("two", gang(2), queue="q")
+        assert cluster.submit("again", gang(2), queue="q") == []
+        assert cluster.submit("one", gang(1), queue="q") == ["+one"]
+
+    def test_drivers_have_a_limit_of_their_own(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
+        scheduler.nodes.put("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
+        started = [bool(scheduler.submit(GangRequest(f"j{number}", drivers), 0.0)) for number in range(3)]
+        assert started == [True, True, False]
+
+
+class TestElastic:
+    def test_it_starts_with_what_there_is_and_grows_when_nobody_waits(self):
+        cluster = Cluster({"a": 4}, Policy())
+        cluster.submit("other", gang(2))
+        assert cluster.submit("elastic", gang(4, least=1)) == ["+elastic"]
+        assert sum(cluster.runs["elastic"].values()) == 2
+        assert cluster.ended("other") == ["elastic=4"]
+
+    def test_it_shrinks_before_another_is_preempted(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("elastic", gang(3, least=1), priority=50)
+        cluster.submit("whole", gang(1), priority=40)
+        assert cluster.submit("new", gang(2), priority=50) == ["elastic=1", "+new"]
+        assert cluster.submit("urgent", gang(1), priority=60) == ["-whole"]
+
+    def test_it_does_not_shrink_for_who_goes_behind_it(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("elastic", gang(4, least=1), priority=50)
+        assert cluster.submit("later", gang(1), priority=40) == []
+
+    def test_a_slot_that_it_lost_is_free_for_others(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        cluster.submit("elastic", gang(4, least=1), priority=60)
+        cluster.submit("waits", gang(1), priority=40)
+        cluster.runs["elastic"]["b"] = 1
+        assert cluster.did(cluster.scheduler.resized("elastic", ({"a": 2, "b": 1},), cluster.now)) == ["+waits"]
+
+
+class TestTrouble:
+    def test_a_gang_that_was_not_filled_has_its_place_again_after_pauses_that_double(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("first", gang(2))
+        pauses = []
+        for _ in range(3):
+            cluster.runs.clear()
+            assert cluster.did(cluster.scheduler.not_filled("first", cluster.now)) == []
+            due = cluster.scheduler.due_s(cluster.now)
+            pauses.append(due - cluster.now)
+            assert cluster.later(pauses[-1]) == ["+first"]
+        assert pauses == [30.0, 60.0, 120.0]
+
+    def test_nothing_new_on_a_node_that_is_closed_or_gone(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        cluster.scheduler.nodes.close("a")
+        cluster.scheduler.nodes.gone("b")
+        assert cluster.submit("one", gang(1)) == []
+        cluster.scheduler.nodes.put("a", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+one"]
+
+    def test_what_other_tenants_use_is_not_given_out(self):
+        cluster = Cluster({"a": 4})
+        cluster.scheduler.nodes.others("a", Resources(gpus=3, cores=3))
+        assert cluster.submit("two", gang(2)) == []
+        cluster.scheduler.nodes.others("a", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+two"]
+
+    def test_a_cancelled_job_that_runs_is_forgotten_when_it_has_ended(self):
+        cluster = Cluster({"a": 1})
+        cluster.submit("one", gang(1))
+        cluster.submit("next", gang(1))
+        assert cluster.cancel("one") == []
+        assert cluster.ended("one") == ["+next"]
+        assert set(cluster.scheduler.jobs) == {"next"}
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda: SlotGroup("w", 0, Resources(gpus=1)), "count=0; a gang has at least one"),
+            (lambda: SlotGroup("w", 2, Resources(gpus=1), least=3), "least=3 is not between 1 and its count, 2"),
+            (lambda: SlotGroup("w", 1, Resources()), "a slot needs something"),
+            (lambda: GangShape(()), "a gang without parts"),
+            (
+                lambda: GangRequest("j", gang(1), priority=0),
+                "priority=0 is not between 1 and 100; a higher one is more urgent",
+            ),
+            (lambda: GangRequest("j", gang(1), expected_s=0.0), "expected_s=0.0 is not above 0"),
+            (lambda: Queue("q", weight=0.0), "queue 'q': weight=0.0; a weight is above 0"),
+            (lambda: Queue("q", guaranteed=Resources(gpus=2), limit=Resources(gpus=1)), "is more than its limit"),
+            (lambda: Policy(levels_s=(2.0, 1.0)), "each is above the one before"),
+            (lambda: Policy(hold_after_s=-1.0), "hold_after_s=-1.0 is below 0"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, make, said):
+        with pytest.raises(ArgumentError, match=said.replace("(", r"\(").replace(")", r"\)")):
+            make()
