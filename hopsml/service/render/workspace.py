@@ -1,0 +1,47 @@
+"""Where a job's code lies on this machine: the folder of ``workspace``, seen from the job file's."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hopsml.errors import ArgumentError
+from hopsml.service.spec.job import Job
+from hopsml.service.spec.task import Task
+from hopsml.submission import script as scripts
+
+
+def folder(job: Job, job_file: Path) -> Path:
+    """The workspace. Raises ArgumentError for a zip or a git URL, which is to be unpacked first, and where none is there."""
+    found = job_file.parent / job.workspace
+    if "://" in job.workspace or job.workspace.startswith("git@") or found.suffix == ".zip":
+        raise ArgumentError(
+            f"workspace {job.workspace}: its code is not on this machine as a folder; fetch or unpack it, and name the "
+            "folder as workspace"
+        )
+    if not found.is_dir():
+        raise ArgumentError(f"workspace {job.workspace}: there is no folder {found}; name one that is there")
+    return found
+
+
+def file(task: Task) -> str | None:
+    """Of a function or a script its file, from the workspace on; None for a command."""
+    return task.function.rpartition(":")[0] if task.function is not None else task.script
+
+
+def check(name: str, task: Task, workspace: Path) -> None:
+    """Raise ArgumentError where a task's file is not there, is no Python, or has no such function."""
+    if (named := file(task)) is None:
+        return
+    tree = scripts.read(str(workspace / named))
+    if task.function is None:
+        return
+    function = task.function.rpartition(":")[2]
+    there = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
+    assigned = {each.id for one in tree.body for each in ast.walk(one) if isinstance(each, ast.Name)}
+    imported = {alias.asname or alias.name for one in ast.walk(tree) for alias in getattr(one, "names", ())
+                if isinstance(alias, ast.alias)}  # fmt: skip
+    if function not in {*there, *assigned, *imported}:
+        raise ArgumentError(
+            f"task {name!r}: {workspace / named} has no function {function}; there are: {', '.join(there) or 'none'}"
+        )
