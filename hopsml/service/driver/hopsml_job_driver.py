@@ -6,7 +6,11 @@ imports hopsml where it runs.
 
 import sys
 
+from hopsml.errors import HopsmlError
 from hopsml.service.driver.run_task import run
 
 if __name__ == "__main__":
-    sys.exit(run(*sys.argv[1:]))
+    try:
+        sys.exit(run(*sys.argv[1:]))
+    except HopsmlError as error:
+        sys.exit(f"hopsml: {error}")

@@ -34,7 +34,7 @@ def run(job_file: str, name: str) -> int:
     if task.script is not None:
         os.environ.update(variables)
         return _run_script(_code(job, path, task.script), task)
-    function = _command(task) if task.command is not None else _function(job, path, task)
+    function = _command(job, path, task) if task.command is not None else _function(job, path, task)
     _verb(job, name, task, function, variables)
     return 0
 
@@ -92,13 +92,32 @@ def _function(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
     return found
 
 
-def _command(task: Task) -> Callable[..., Any]:
+def _command(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
+    """A function that runs the task's command, with the files that it names: nodes do not see the workspace."""
     line = list(task.command or ())
+    files = {
+        named: _code(job, job_file, named).read_bytes() for named in task.files() if _is_there(job, job_file, named)
+    }
+    folder = str((job_file.parent / job.workspace).resolve())
 
     def call() -> None:
-        subprocess.run(line, check=True)
+        for named, content in files.items():
+            Path(named).parent.mkdir(parents=True, exist_ok=True)
+            Path(named).write_bytes(content)
+        variables = dict(os.environ)
+        variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
+        if Path(folder).is_dir():  # modules beside the file can be imported where a node sees them
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, variables.get("PYTHONPATH"))))
+        subprocess.run(line, check=True, env=variables)
 
     return call
+
+
+def _is_there(job: Job, job_file: Path, named: str) -> bool:
+    try:
+        return bool(_code(job, job_file, named))
+    except ArgumentError:
+        return False
 
 
 def _verb(job: Job, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:

@@ -64,8 +64,7 @@ def _config_map(job: Job, job_file: Path, code: Path, spark: dict[str, str]) -> 
     """Job file, driver and the tasks' own files, by their names alone, as a ConfigMap has no folders."""
     sources = {JOB_FILE: job_file, SCRIPT.name: SCRIPT}
     for task in job.tasks.values():
-        if (named := workspace.file(task)) is not None:
-            path = code / named
+        for path in workspace.files(task, code):
             if sources.setdefault(path.name, path) != path:
                 raise ArgumentError(
                     f"{path} and {sources[path.name]} have one name: in a pod they lie in one folder; rename one"

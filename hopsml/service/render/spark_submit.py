@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def _plan(
     if environment is not None:
         ships = environment.archive or ("auto" if environment.packages else None)
     return plan(
-        profile,
+        _sized(profile, task),
         str(SCRIPT),
         [str(job_file), name],
         num_workers=task.most,
@@ -53,6 +54,14 @@ def _plan(
         tag=tag,
         ship_environment=ships,
     )
+
+
+def _sized(profile: Profile, task: Task) -> Profile:
+    """The profile itself; where its master says how large executors are (local-cluster), one of the task's size."""
+    if not profile.master.startswith("local-cluster["):
+        return profile
+    one = task.resources
+    return dataclasses.replace(profile, master=f"local-cluster[{task.most},{one.cores},{one.memory_mib}]")
 
 
 def settings(
@@ -69,7 +78,8 @@ def settings(
     heap, rest = memory.split_mib(name, one.memory_mib)
     yield "spark.executor.memory", f"{heap}m"
     yield "spark.executor.memoryOverhead", f"{rest}m"
-    yield "spark.executor.resource.gpu.amount", str(one.gpus)
+    if one.gpus or "spark.executor.resource.gpu.amount" in profile.spark:
+        yield "spark.executor.resource.gpu.amount", str(one.gpus)
     if one.gpus:
         yield "spark.task.resource.gpu.amount", str(one.gpus)
     if yarn:
@@ -95,13 +105,12 @@ def _of_yarn(job: Job, task: Task) -> Iterator[tuple[str, str]]:
 
 def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator[tuple[str, str]]:
     """The job file and the task's own file, for a driver that is not on this machine, and for its executors."""
-    named = workspace.file(task)
-    source = str(code / named) if named is not None else ""
+    sources = [str(path) for path in workspace.files(task, code)]
     if profile.deploy_mode == "cluster":
         key = _PLACES["yarn" if profile.master.startswith("yarn") else ""]
-        yield key, ",".join(filter(None, (profile.spark.get(key), str(job_file), source)))
-    if source:
-        yield "spark.submit.pyFiles", ",".join(filter(None, (profile.spark.get("spark.submit.pyFiles"), source)))
+        yield key, ",".join(filter(None, (profile.spark.get(key), str(job_file), *sources)))
+    if task.command is None:
+        yield "spark.submit.pyFiles", ",".join(filter(None, (profile.spark.get("spark.submit.pyFiles"), *sources)))
 
 
 def _has_images(profile: Profile) -> bool:

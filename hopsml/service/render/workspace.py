@@ -24,16 +24,17 @@ def folder(job: Job, job_file: Path) -> Path:
     return found
 
 
-def file(task: Task) -> str | None:
-    """Of a function or a script its file, from the workspace on; None for a command."""
-    return task.function.rpartition(":")[0] if task.function is not None else task.script
+def files(task: Task, workspace: Path) -> list[Path]:
+    """The task's own files; of a command those that are there."""
+    return [workspace / named for named in task.files() if task.command is None or (workspace / named).is_file()]
 
 
 def check(name: str, task: Task, workspace: Path) -> None:
     """Raise ArgumentError where a task's file is not there, is no Python, or has no such function."""
-    if (named := file(task)) is None:
+    if task.command is not None:
         return
-    tree = scripts.read(str(workspace / named))
+    (path,) = files(task, workspace)
+    tree = scripts.read(str(path))
     if task.function is None:
         return
     function = task.function.rpartition(":")[2]
@@ -43,5 +44,5 @@ def check(name: str, task: Task, workspace: Path) -> None:
                 if isinstance(alias, ast.alias)}  # fmt: skip
     if function not in {*there, *assigned, *imported}:
         raise ArgumentError(
-            f"task {name!r}: {workspace / named} has no function {function}; there are: {', '.join(there) or 'none'}"
+            f"task {name!r}: {path} has no function {function}; there are: {', '.join(there) or 'none'}"
         )

@@ -31,7 +31,7 @@ _KINDS = {
     "less_than": "it must be below {lt}",
     "literal_error": "it must be one of {expected}",
     "too_short": "it must have at least {min_length}",
-    "too_long": "{actual_length} of them are given; at most {max_length} are allowed",
+    "too_long": "{given} are given; at most {max_length} are allowed: ask for fewer",
 }
 # What other launchers call it: too unlike ours for a guess by spelling.
 _ELSEWHERE = {
@@ -77,14 +77,20 @@ def _text(error: Any, path: Path, on_key: bool, model: type[Part]) -> str:
         rule = str(context["error"])
         is_about_a_part = isinstance(error["input"], Mapping | list)
         return rule if is_about_a_part else f"{_shown(path[-1] if on_key else error['input'])}: {rule}"
-    rule = str(_KINDS.get(kind, error["msg"])).format(**context)
-    if kind in ("too_long", "too_short"):
+    rule = str(_KINDS.get(kind, error["msg"])).format(**context, given=_length(error["input"]))
+    if kind == "too_long":
+        return rule
+    if kind == "too_short":
         return rule + example
     if kind == "literal_error" and isinstance(error["input"], str):
         choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ",").split(",")]
         if meant := suggestions.similar(error["input"], choices):
             return f"{_shown(error['input'])}: {rule}; did you mean {meant[0]}?"
     return f"{_shown(error['input'])}: {rule}{example}"
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list | dict) else 1
 
 
 def _unknown(name: str, there: type[Part] | None) -> str:

@@ -1,4 +1,4 @@
-"""The JSON schema of job files, for editors: what a file may say. Rules between fields are checked when it is loaded."""
+"""The JSON schema of job files, for editors: what a file may say. Some rules between fields are checked only on loading."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema() -> dict[str, Any]:
     """The schema, draft 2020-12; every field has a description and an example."""
-    found = Job.model_json_schema(by_alias=True, mode="validation")
-    return {"$schema": DIALECT, "title": "A hopsml job", **{key: found[key] for key in found if key != "title"}}
+    found = _closed(Job.model_json_schema(by_alias=True, mode="validation"))
+    return {"$schema": DIALECT, "title": "A hopsml job", **found}
 
 
 def text() -> str:
     """The schema as ``hopsml job schema`` prints it."""
     return json.dumps(schema(), indent=1, ensure_ascii=False)
+
+
+def _closed(part: Any) -> Any:
+    """Tables take no names but those of their pattern; and pydantic's titles, which repeat the names, are left out."""
+    if isinstance(part, list):
+        return [_closed(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: _closed(value) for key, value in part.items() if key != "title" or not isinstance(value, str)}
+    return {**kept, "additionalProperties": False} if "patternProperties" in kept else kept

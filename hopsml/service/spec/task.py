@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -16,6 +17,7 @@ from hopsml.service.spec.restart import Restart
 
 FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = r"^[^:\x00-\x1f]+\.py$"
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+")  # a word of a command that may be a file
 OURS = "HOPSML_TASK_"  # of the variables by which tasks find one another
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
@@ -109,6 +111,12 @@ class Task(Part):
     def most(self) -> int:
         """How many workers it can use."""
         return self.max or self.count or 1
+
+    def files(self) -> tuple[str, ...]:
+        """Files of the workspace that it runs, or may run: of a command the words that can be one."""
+        if self.command is not None:
+            return tuple(dict.fromkeys(word for word in self.command if _FILE.fullmatch(word) and ".." not in word))
+        return ((self.function or "").rpartition(":")[0] or str(self.script),)
 
     @field_validator("env")
     @classmethod
