@@ -1,6 +1,6 @@
 """How tasks of a job find one another: a variable for each task, with the addresses of its workers in rank order.
 
-HOPSML_TASK_TRAIN_ADDRESSES=node2:41001,node5:41007
+HOPSML_TASK_<NAME>_ADDRESSES=node2:41001,node5:41007
 
 hopsml.service.spec.discovery.addresses("train")      # ["node2:41001", "node5:41007"], inside any task of the job
 """
@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from hopsml import suggestions
 from hopsml.errors import ArgumentError
 from hopsml.service.spec.job import Job
+from hopsml.service.spec.task import OURS
 
-_PREFIX, _END = "HOPSML_TASK_", "_ADDRESSES"
+_PREFIX, _END = OURS, "_ADDRESSES"
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 

@@ -12,8 +12,8 @@ import yaml
 
 from hopsml.search import registry
 from hopsml.service.spec import limits, schema, search
-from tests.docs.pages import ROOT
 from tests.service.spec.examples import SMALL, WHOLE
+from tools import job_reference
 
 pytestmark = pytest.mark.fast
 SCHEMA = schema.schema()
@@ -25,8 +25,7 @@ def parts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_it_is_published() -> None:
-    published = ROOT / "docs" / "reference" / "job.schema.json"
-    assert published.read_text() == schema.text() + "\n", f"hopsml job schema > {published}"
+    assert job_reference.SCHEMA.read_text() == schema.text() + "\n", "python -m tools.job_reference"
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
