@@ -98,7 +98,8 @@ def _command(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
     files = {
         named: _code(job, job_file, named).read_bytes() for named in task.files() if _is_there(job, job_file, named)
     }
-    folder = str((job_file.parent / job.workspace).resolve())
+    root = (job_file.parent / job.workspace).resolve()
+    folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
 
     def call() -> None:
         for named, content in files.items():
@@ -106,8 +107,8 @@ def _command(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
             Path(named).write_bytes(content)
         variables = dict(os.environ)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
-        if Path(folder).is_dir():  # modules beside the file can be imported where a node sees them
-            variables["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, variables.get("PYTHONPATH"))))
+        beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         subprocess.run(line, check=True, env=variables)
 
     return call
