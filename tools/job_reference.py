@@ -17,7 +17,7 @@ BEGIN, END = "<!-- fields: python -m tools.job_reference -->\n", "<!-- end of th
 _TITLES = {
     "Task": "A task",
     "Resources": "`resources` of a task",
-    "Environment": "`environment` of a task",
+    "TaskEnvironment": "`environment` of a task",
     "Search": "`search`",
 }
 _WORDS = {"string": "text", "integer": "whole number", "object": "table", "array": "list", "number": "number"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hopsml.service.spec import Job
+    from hopsml.service.spec import JobSpec
 
 WRONG = 2  # exit status for a job file with mistakes
 app = typer.Typer(no_args_is_help=True, help="Job files: check, show what an engine gets of one, their JSON schema.")
@@ -71,7 +71,7 @@ def schema() -> None:
     print(schemas.text())
 
 
-def _loaded(job: str) -> Job:
+def _loaded(job: str) -> JobSpec:
     """The job of a file; its mistakes go to stderr, and the command ends with status 2."""
     _check_installed()
     from hopsml.errors import JobFileError

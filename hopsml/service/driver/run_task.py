@@ -13,7 +13,7 @@ from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.service.spec import discovery, load
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
 from hopsml.service.spec.task import Task
 
@@ -50,13 +50,13 @@ def _found(*places: Path) -> Path:
     )
 
 
-def _code(job: Job, job_file: Path, named: str) -> Path:
+def _code(job: JobSpec, job_file: Path, named: str) -> Path:
     """A file of the workspace; where only single files travel, it lies beside the job file or in the working directory."""
     alone = Path(named).name
     return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
 
 
-def _variables(job: Job, task: Task) -> dict[str, str]:
+def _variables(job: JobSpec, task: Task) -> dict[str, str]:
     """What every worker finds in its environment."""
     known = {name: value for name, value in os.environ.items() if discovery.is_variable(name)}
     return {**known, **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
@@ -75,7 +75,7 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _function(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
+def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
     named, _, name = str(task.function).rpartition(":")
     path = _code(job, job_file, named).resolve()
@@ -92,7 +92,7 @@ def _function(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
     return found
 
 
-def _command(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
+def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     """A function that runs the task's command, with the files that it names: nodes do not see the workspace."""
     line = list(task.command or ())
     files = {
@@ -114,14 +114,14 @@ def _command(job: Job, job_file: Path, task: Task) -> Callable[..., Any]:
     return call
 
 
-def _is_there(job: Job, job_file: Path, named: str) -> bool:
+def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
     try:
         return bool(_code(job, job_file, named))
     except ArgumentError:
         return False
 
 
-def _verb(job: Job, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+def _verb(job: JobSpec, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
     from hopsml import experiment
 
     if job.search is not None and job.searched() == name:
@@ -134,7 +134,7 @@ def _verb(job: Job, name: str, task: Task, function: Callable[..., Any], variabl
     print(result.summary())
 
 
-def _search(job: Job, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
     from hopsml import experiment
 
     asked = job.search

@@ -13,7 +13,7 @@ from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
 from hopsml.service.driver import SCRIPT
 from hopsml.service.render import memory, workspace
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.sizes import DRIVER_MIB
 from hopsml.service.spec.task import Task
 
@@ -28,7 +28,7 @@ _RETRY_S = 30
 _IMAGE = "spark.kubernetes.container.image"
 
 
-def manifests(job: Job, job_file: Path, profile: Profile | None = None) -> list[dict[str, Any]]:
+def manifests(job: JobSpec, job_file: Path, profile: Profile | None = None) -> list[dict[str, Any]]:
     """The ConfigMap, then an application for each task.
 
     ``profile``: one whose master is k8s://, for the image, the namespace and Spark's settings. Raises ArgumentError for code
@@ -55,12 +55,12 @@ def _check_name(name: str) -> None:
         )
 
 
-def _metadata(job: Job, name: str, spark: dict[str, str], **labels: str) -> dict[str, Any]:
+def _metadata(job: JobSpec, name: str, spark: dict[str, str], **labels: str) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name, "labels": {**job.labels, "hopsml-job": job.name, **labels}}
     return found | ({"namespace": spark[key]} if (key := "spark.kubernetes.namespace") in spark else {})
 
 
-def _config_map(job: Job, job_file: Path, code: Path, spark: dict[str, str]) -> dict[str, Any]:
+def _config_map(job: JobSpec, job_file: Path, code: Path, spark: dict[str, str]) -> dict[str, Any]:
     """Job file, driver and the tasks' own files, by their names alone, as a ConfigMap has no folders."""
     sources = {JOB_FILE: job_file, SCRIPT.name: SCRIPT}
     for task in job.tasks.values():
@@ -78,11 +78,11 @@ def _config_map(job: Job, job_file: Path, code: Path, spark: dict[str, str]) -> 
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job, _config_name(job), spark), "data": data}
 
 
-def _config_name(job: Job) -> str:
+def _config_name(job: JobSpec) -> str:
     return f"{job.name[:58]}-code".replace("--", "-")
 
 
-def _application(job: Job, name: str, task: Task, spark: dict[str, str]) -> dict[str, Any]:
+def _application(job: JobSpec, name: str, task: Task, spark: dict[str, str]) -> dict[str, Any]:
     image = _image(name, task, spark)
     labels = {"hopsml-task": name, "hopsml-queue": job.queue}
     spec: dict[str, Any] = {
@@ -118,7 +118,7 @@ def _image(name: str, task: Task, spark: dict[str, str]) -> str:
     return found
 
 
-def _executor(job: Job, name: str, task: Task, labels: dict[str, str]) -> dict[str, Any]:
+def _executor(job: JobSpec, name: str, task: Task, labels: dict[str, str]) -> dict[str, Any]:
     one = task.resources
     heap, rest = memory.split_mib(name, one.memory_mib)
     gpu = {"gpu": {"name": "nvidia.com/gpu", "quantity": one.gpus}} if one.gpus else {}
@@ -127,7 +127,7 @@ def _executor(job: Job, name: str, task: Task, labels: dict[str, str]) -> dict[s
     return {**size, **gpu, **node, **_pod(job, task, labels)}
 
 
-def _pod(job: Job, task: Task, labels: dict[str, str]) -> dict[str, Any]:
+def _pod(job: JobSpec, task: Task, labels: dict[str, str]) -> dict[str, Any]:
     """What driver and executors have in common."""
     variables = {"PYTHONPATH": FOLDER, **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
     secrets = [{"name": name, "path": f"{SECRETS}/{name}", "secretType": "Generic"} for name in job.secrets]
@@ -139,7 +139,7 @@ def _pod(job: Job, task: Task, labels: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _restart(job: Job) -> dict[str, Any]:
+def _restart(job: JobSpec) -> dict[str, Any]:
     if not job.retries:
         return {"type": "Never"}
     return {

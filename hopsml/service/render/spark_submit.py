@@ -10,14 +10,14 @@ from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
 from hopsml.service.driver import SCRIPT
 from hopsml.service.render import memory, workspace
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 from hopsml.submission import SubmissionPlan, plan
 
 _PLACES = {"yarn": "spark.yarn.dist.files", "": "spark.files"}
 
 
-def plans(job: Job, job_file: Path, profile: Profile, tag: str | None = None) -> dict[str, SubmissionPlan]:
+def plans(job: JobSpec, job_file: Path, profile: Profile, tag: str | None = None) -> dict[str, SubmissionPlan]:
     """Of each task what ``hopsml.submission.start`` and ``run`` carry out; nothing is packed or started.
 
     Args:
@@ -32,7 +32,7 @@ def plans(job: Job, job_file: Path, profile: Profile, tag: str | None = None) ->
 
 
 def _plan(
-    job: Job, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None
+    job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None
 ) -> SubmissionPlan:
     workspace.check(name, task, code)
     conf = dict(settings(job, name, task, job_file, code, profile)) if profile.uses_spark else {}
@@ -65,7 +65,7 @@ def _sized(profile: Profile, task: Task) -> Profile:
 
 
 def settings(
-    job: Job, name: str, task: Task, job_file: Path, code: Path, profile: Profile
+    job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile
 ) -> Iterator[tuple[str, str]]:
     """Spark's settings for a task: an executor for each worker, of its size; the queue; the files that travel.
 
@@ -92,7 +92,7 @@ def settings(
     yield from _files(task, job_file, code, profile)
 
 
-def _of_yarn(job: Job, task: Task) -> Iterator[tuple[str, str]]:
+def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
     yield "spark.yarn.queue", job.queue
     yield "spark.yarn.priority", str(job.priority)
     if task.resources.node_label is not None:

@@ -6,12 +6,12 @@ import ast
 from pathlib import Path
 
 from hopsml.errors import ArgumentError
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 from hopsml.submission import script as scripts
 
 
-def folder(job: Job, job_file: Path) -> Path:
+def folder(job: JobSpec, job_file: Path) -> Path:
     """The workspace. Raises ArgumentError for a zip or a git URL, which is to be unpacked first, and where none is there."""
     found = job_file.parent / job.workspace
     if "://" in job.workspace or job.workspace.startswith("git@") or found.suffix == ".zip":

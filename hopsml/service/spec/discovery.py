@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentError
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import OURS
 
 _PREFIX, _END = OURS, "_ADDRESSES"
@@ -30,7 +30,7 @@ def is_variable(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_END)
 
 
-def environment(job: Job, placements: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def environment(job: JobSpec, placements: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """The variables that every worker of the job gets.
 
     Args:
@@ -48,7 +48,7 @@ def environment(job: Job, placements: Mapping[str, Sequence[str]]) -> dict[str, 
     return {variable(name): _addresses(job, name, placements.get(name, ())) for name in job.tasks}
 
 
-def _addresses(job: Job, name: str, placed: Sequence[str]) -> str:
+def _addresses(job: JobSpec, name: str, placed: Sequence[str]) -> str:
     fewest, most = job.tasks[name].fewest, job.tasks[name].most
     if not fewest <= len(placed) <= most:
         rule = str(fewest) if fewest == most else f"{fewest} to {most}"

@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     text: str
 
 
-class Stop(Exception):
+class Unreadable(Exception):
     """The file cannot be read further; its argument is the Problem that is why."""
 
 
@@ -58,7 +58,7 @@ def read(content: bytes) -> Document:
         text = _decoded(content)
         events = yaml.parse(text, Loader=_Loader)
         document.value = _Reader(events, document).whole()
-    except Stop as stop:
+    except Unreadable as stop:
         document.problems.append(stop.args[0])
     except yaml.YAMLError as error:
         document.problems.append(_syntax(error))
@@ -67,7 +67,7 @@ def read(content: bytes) -> Document:
 
 def _decoded(content: bytes) -> str:
     if len(content) > limits.FILE_BYTES:
-        raise Stop(
+        raise Unreadable(
             Problem(
                 1,
                 (),
@@ -80,7 +80,9 @@ def _decoded(content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         byte = content[error.start]
-        raise Stop(Problem(line, (), f"byte 0x{byte:02x}: a job file is UTF-8: save it so in your editor")) from None
+        raise Unreadable(
+            Problem(line, (), f"byte 0x{byte:02x}: a job file is UTF-8: save it so in your editor")
+        ) from None
 
 
 def _syntax(error: yaml.YAMLError) -> Problem:
@@ -113,7 +115,7 @@ class _Reader:
                     )
                 found = self._node(next(self._events), (), 0)
         if found is None or found.value is None:
-            raise Stop(Problem(1, (), "the file is empty: a job has at least a name and tasks"))
+            raise Unreadable(Problem(1, (), "the file is empty: a job has at least a name and tasks"))
         return found.value
 
     def _node(self, event: yaml.Event, path: Path, depth: int) -> _Node:
@@ -222,8 +224,8 @@ class _Reader:
     def _problem(self, event: yaml.Event, path: Path, text: str) -> None:
         self._document.problems.append(Problem(_line(event), path, text))
 
-    def _stop(self, event: yaml.Event, path: Path, text: str) -> Stop:
-        return Stop(Problem(_line(event), path, text))
+    def _stop(self, event: yaml.Event, path: Path, text: str) -> Unreadable:
+        return Unreadable(Problem(_line(event), path, text))
 
 
 def _line(event: yaml.Event) -> int:

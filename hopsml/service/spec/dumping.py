@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from hopsml.service.spec import scalars
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 
 
 class _Dumper(yaml.SafeDumper):
@@ -29,7 +29,7 @@ def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def dump(job: Job) -> str:
+def dump(job: JobSpec) -> str:
     """The job as YAML that ``load`` reads as the same job; what has its default is left out."""
     content = job.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -6,12 +6,12 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.model import SpecPart
 
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("packages", "archive", "image")]
 
 
-class Environment(Part):
+class TaskEnvironment(SpecPart):
     """Which Python packages a task finds, said in one of three ways."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": _ONE})

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from hopsml.service.spec import limits
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Label, Name, Names
 from hopsml.service.spec.schedule import Schedule
 from hopsml.service.spec.search import Search
@@ -17,7 +17,7 @@ from hopsml.service.spec.units import Duration
 QUEUE, PRIORITY = "default", 50
 
 
-class Job(Part):
+class JobSpec(SpecPart):
     """A job: tasks whose workers start together, and what the queue needs to know of them."""
 
     name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])

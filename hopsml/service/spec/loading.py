@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from hopsml.errors import JobFileError
 from hopsml.service.spec import limits
 from hopsml.service.spec.document import Document, Problem, read
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.problems import problems
 
 
-def load(path: str | Path) -> Job:
+def load(path: str | Path) -> JobSpec:
     """The job of a file. Raises JobFileError with all that is wrong with it, each with file, line, field and remedy."""
     try:
         with open(path, "rb") as file:
@@ -26,7 +26,7 @@ def load(path: str | Path) -> Job:
     return loads(content, str(path))
 
 
-def loads(content: bytes | str, source: str = "job.yaml") -> Job:
+def loads(content: bytes | str, source: str = "job.yaml") -> JobSpec:
     """The job of YAML text; ``source`` names it in errors. Raises JobFileError as ``load`` does."""
     document = read(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     found = list(document.problems)
@@ -36,16 +36,16 @@ def loads(content: bytes | str, source: str = "job.yaml") -> Job:
     return job
 
 
-def _checked(document: Document, found: list[Problem]) -> Job | None:
+def _checked(document: Document, found: list[Problem]) -> JobSpec | None:
     """The document as a job; what is wrong with it is added to ``found``."""
     if not isinstance(document.value, dict):
         found.append(Problem(1, (), "a job file is a table of fields, such as name and tasks: write name: digits"))
         return None
     try:
-        return Job.model_validate_json(json.dumps(document.value))
+        return JobSpec.model_validate_json(json.dumps(document.value))
     except ValidationError as error:
         known = {problem.path for problem in found}  # a mistake of YAML's is told once
-        found += [problem for problem in problems(error, Job, document) if problem.path not in known]
+        found += [problem for problem in problems(error, JobSpec, document) if problem.path not in known]
         return None
 
 

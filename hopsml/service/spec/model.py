@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """Base of a job and its parts. Fields are known by their names in a job file, and by those in Python."""
 
     model_config = ConfigDict(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from hopsml import suggestions
 from hopsml.service.spec.document import Document, Path, Problem
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.model import SpecPart
 
 _KINDS = {
     "int_type": "it must be a whole number",
@@ -52,7 +52,7 @@ _ELSEWHERE = {
 }
 
 
-def problems(error: ValidationError, model: type[Part], document: Document) -> list[Problem]:
+def problems(error: ValidationError, model: type[SpecPart], document: Document) -> list[Problem]:
     """The mistakes that ``error`` tells of a document that was to be a ``model``, in the order of their lines."""
     found = []
     for one in error.errors(include_url=False):
@@ -66,7 +66,7 @@ def _path(location: tuple[int | str, ...]) -> tuple[Path, bool]:
     return tuple(location[:-1] if on_key else location), on_key
 
 
-def _text(error: Any, path: Path, on_key: bool, model: type[Part]) -> str:
+def _text(error: Any, path: Path, on_key: bool, model: type[SpecPart]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown(str(path[-1]), _at(model, path[:-1]))
@@ -93,7 +93,7 @@ def _length(value: object) -> int:
     return len(value) if isinstance(value, list | dict) else 1
 
 
-def _unknown(name: str, there: type[Part] | None) -> str:
+def _unknown(name: str, there: type[SpecPart] | None) -> str:
     known = [field.alias or key for key, field in there.model_fields.items()] if there is not None else []
     if (ours := _ELSEWHERE.get(name)) in known:
         return f"unknown field; here it is {ours}"
@@ -106,7 +106,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _example(model: type[Part], path: Path) -> str:
+def _example(model: type[SpecPart], path: Path) -> str:
     """The end of a message that shows how the field is written."""
     there = _at(model, path[:-1])
     if there is None or not path:
@@ -117,7 +117,7 @@ def _example(model: type[Part], path: Path) -> str:
     return ""
 
 
-def _at(model: type[Part], path: Path) -> type[Part] | None:
+def _at(model: type[SpecPart], path: Path) -> type[SpecPart] | None:
     """The kind of part at a path; None for what is no part, such as a task's arguments."""
     here: Any = model
     for step in path:
@@ -127,9 +127,9 @@ def _at(model: type[Part], path: Path) -> type[Part] | None:
         fields = [field for key, field in here.model_fields.items() if (field.alias or key) == step]
         here = fields[0].annotation if fields else None
     while here is not None and not isinstance(here, type):
-        parts = [one for one in getattr(here, "__args__", ()) if isinstance(one, type) and issubclass(one, Part)]
+        parts = [one for one in getattr(here, "__args__", ()) if isinstance(one, type) and issubclass(one, SpecPart)]
         here = parts[0] if parts and not _is_table(here) else None
-    return here if isinstance(here, type) and issubclass(here, Part) else None
+    return here if isinstance(here, type) and issubclass(here, SpecPart) else None
 
 
 def _is_table(annotation: Any) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pydantic import Field
 
 from hopsml.service.spec import limits
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Label
 from hopsml.service.spec.units import Memory
 
 
-class Resources(Part):
+class Resources(SpecPart):
     """What one worker gets: cores, memory in all (MiB), GPUs, and a label that its node must have."""
 
     cores: int = Field(default=1, ge=1, le=limits.CORES, description="Cores of one worker.", examples=[4])

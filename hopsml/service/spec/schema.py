@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
     """The schema, draft 2020-12; every field has a description and an example."""
-    found = _closed(Job.model_json_schema(by_alias=True, mode="validation"))
+    found = _closed(JobSpec.model_json_schema(by_alias=True, mode="validation"))
     return {"$schema": DIALECT, "title": "A hopsml job", **found}
 
 

@@ -10,17 +10,17 @@ from pydantic import Field, JsonValue, model_validator
 from hopsml.errors import ArgumentError
 from hopsml.search.space.space import Searchspace, check_filled
 from hopsml.service.spec import limits
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Name
 from hopsml.service.spec.units import Duration
 
-Searcher = Literal[
+SearcherName = Literal[
     "random", "grid", "differential_evolution", "tpe", "gp", "cmaes", "bohb", "asha", "hyperband", "none"
 ]  # fmt: skip
-Stopper = Literal["none", "median", "asha", "hyperband", "pbt", "pb2"]
+StopperName = Literal["none", "median", "asha", "hyperband", "pbt", "pb2"]
 
 
-class Search(Part):
+class Search(SpecPart):
     """Fields are the arguments of ``hopsml.experiment.search``, by the same names; ``task`` is whose function is tried."""
 
     space: dict[str, JsonValue] = Field(
@@ -29,11 +29,11 @@ class Search(Part):
         "with the types of Searchspace: DOUBLE, INTEGER, LOGUNIFORM, LOGINTEGER, DISCRETE, CATEGORICAL.",
         examples=[{"lr": [0.0001, 0.1, "log"], "act": ["CATEGORICAL", ["relu", "gelu"]]}],
     )
-    searcher: Searcher = Field(default="tpe", description="What proposes configurations.", examples=["random"])
+    searcher: SearcherName = Field(default="tpe", description="What proposes configurations.", examples=["random"])
     searcher_args: dict[str, JsonValue] = Field(
         default={}, description="Arguments of the searcher, by name.", examples=[{"points": 5}]
     )
-    stopper: Stopper = Field(
+    stopper: StopperName = Field(
         default="none", description="What ends trials early that report too little.", examples=["asha"]
     )
     stopper_args: dict[str, JsonValue] = Field(

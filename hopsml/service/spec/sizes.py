@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hopsml.service.spec.job import Job
+from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 
 DRIVER_MIB = 1024  # Spark's default, spark.driver.memory
@@ -40,17 +40,17 @@ def driver(memory_mib: int = DRIVER_MIB) -> Size:
     return Size(0, 1, 0, memory_mib + max(_LEAST_OVERHEAD_MIB, int(memory_mib * _OVERHEAD)))
 
 
-def fewest(job: Job, driver_mib: int = DRIVER_MIB) -> Size:
+def fewest(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
     """What the job needs to start."""
     return sum((workers(task, task.fewest) + driver(driver_mib) for task in job.tasks.values()), Size())
 
 
-def most(job: Job, driver_mib: int = DRIVER_MIB) -> Size:
+def most(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
     """What the job can use."""
     return sum((workers(task, task.most) + driver(driver_mib) for task in job.tasks.values()), Size())
 
 
-def summary(job: Job, driver_mib: int = DRIVER_MIB) -> str:
+def summary(job: JobSpec, driver_mib: int = DRIVER_MIB) -> str:
     """A line for people: tasks, slots, cores, GPUs, memory; ranges where tasks are elastic."""
     low, high = fewest(job, driver_mib), most(job, driver_mib)
     tasks = ", ".join(f"{name} {_range(task.fewest, task.most)}" for name, task in list(job.tasks.items())[:10])

@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 
 from hopsml import redact
 from hopsml.service.spec import limits
-from hopsml.service.spec.environment import Environment
-from hopsml.service.spec.model import Part
+from hopsml.service.spec.environment import TaskEnvironment
+from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Names, Variable
 from hopsml.service.spec.resources import Resources
 from hopsml.service.spec.restart import Restart
@@ -22,7 +22,7 @@ OURS = "HOPSML_TASK_"  # of the variables by which tasks find one another
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
 
-class Task(Part):
+class Task(SpecPart):
     """One kind of worker of a job. All workers of all tasks start together or not at all."""
 
     model_config = ConfigDict(
@@ -79,7 +79,7 @@ class Task(Part):
     framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
         default="tensorflow", description="What a function's workers form a group for.", examples=["torch"]
     )
-    environment: Environment | None = Field(
+    environment: TaskEnvironment | None = Field(
         default=None,
         description="Python packages; without it those of the nodes, as the profile says.",
         examples=[{"packages": "requirements.txt"}],

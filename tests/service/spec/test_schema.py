@@ -20,7 +20,7 @@ SCHEMA = schema.schema()
 
 
 def parts() -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "Job", SCHEMA
+    yield "JobSpec", SCHEMA
     yield from SCHEMA["$defs"].items()
 
 
@@ -75,8 +75,8 @@ def test_it_refuses_what_is_wrong(change: dict[str, Any]) -> None:
 
 
 def test_searchers_and_stoppers_are_those_of_the_registry() -> None:
-    assert set(get_args(search.Searcher)) == set(registry.SEARCHERS)
-    assert set(get_args(search.Stopper)) == set(registry.STOPPERS)
+    assert set(get_args(search.SearcherName)) == set(registry.SEARCHERS)
+    assert set(get_args(search.StopperName)) == set(registry.STOPPERS)
 
 
 def test_limits_are_those_of_the_schema() -> None:
