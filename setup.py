@@ -33,6 +33,7 @@ EXTRAS = {
     "notebook": ["ipykernel>=6", "jupyterlab>=4.4", "jupyter-server-proxy>=4.4", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
     "serving": ["httptools>=0.6", "orjson>=3.10", "uvicorn>=0.30"],
+    "service": ["croniter>=6", "pydantic>=2.10,<3"],
     "onnx": ["onnx>=1.19", "onnxruntime>=1.23", "onnxscript>=0.5", "skl2onnx>=1.19"],
     "search": [
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),

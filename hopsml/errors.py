@@ -7,6 +7,7 @@
     │   ├── UnknownName (KeyError)            no such searcher or stopper; the message lists those that there are
     │   ├── ModelNotFound (LookupError)       the registry has no such model, version or alias
     │   ├── ModelExists                       the registry has this version already
+    │   ├── JobFileError                      a job file with mistakes; the message has them all, a line each
     │   ├── AlreadyServed                     another server has this name; the message has its address
     │   └── ServingNotFound (LookupError)     nothing of this name is, or was, served
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
@@ -45,6 +46,8 @@ Messages name the value, the rule and the remedy.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hopsml import redact, tracebacks
 
@@ -85,6 +88,14 @@ class ModelNotFound(ArgumentError, LookupError):
 
 class ModelExists(ArgumentError):
     """The registry has this version already, and it was not to be overwritten."""
+
+
+class JobFileError(ArgumentError):
+    """A job file that cannot be used. ``problems``: all that is wrong with it, as far as that can be told, a line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(redact.text(problem) for problem in problems)
 
 
 class AlreadyServed(ArgumentError):

@@ -19,6 +19,7 @@ def main() -> None:
         doctor,
         evaluate,
         follow,
+        job,
         logs,
         metrics,
         model,
@@ -61,6 +62,7 @@ def main() -> None:
         app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
+    app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
     app.add_typer(serving.app, name="serving")
     try:

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import errors, profiles, settings
-from hopsml.cli import model, rerun, runs, serving
+from hopsml.cli import job, model, rerun, runs, serving
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages
@@ -23,9 +23,10 @@ from tests.docs.pages import ROOT
 pytestmark = pytest.mark.fast
 
 SETTINGS, COMMANDS = "docs/reference/settings.md", "docs/reference/commands.md"
-OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>)?")
+OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>(?:_ADDRESSES)?)?")
+PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES"}
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
-GROUPS = {"runs": runs.app, "model": model.app, "serving": serving.app}  # of commands
+GROUPS = {"job": job.app, "runs": runs.app, "model": model.app, "serving": serving.app}  # of commands
 # What no person sets: a shell, Jupyter and YARN tell their own processes.
 TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID"}
 
@@ -40,7 +41,7 @@ def sources() -> Iterator[str]:
 
 def variables_of_the_code() -> set[str]:
     found = {name for text in sources() for name in OURS.findall(text)} - {"HOPSML_"}
-    return {f"{name}<NAME>" if name == "HOPSML_SECRET_" else name for name in found}
+    return {PREFIXES.get(name, name) for name in found}
 
 
 def test_every_variable_has_a_row_and_every_row_a_variable() -> None:

@@ -1,0 +1,159 @@
+"""Running one task of a job with hopsml's verbs: what its driver does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hopsml.errors import ArgumentError
+from hopsml.service.spec import discovery, load
+from hopsml.service.spec.job import JobSpec
+from hopsml.service.spec.search import searchspace
+from hopsml.service.spec.task import Task
+
+MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
+
+
+def run(job_file: str, name: str) -> int:
+    """Run a task's workers to their end, and return the driver's exit status.
+
+    The job file, and the task's own, are looked for where they are named and in the working directory, to which YARN brings
+    them. Raises as the verb does, and ArgumentError for a task that is not there.
+    """
+    path = _found(Path(job_file), Path(Path(job_file).name))
+    job = load(path)
+    if (task := job.tasks.get(name)) is None:
+        raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
+    variables = _variables(job, task)
+    if task.script is not None:
+        os.environ.update(variables)
+        return _run_script(_code(job, path, task.script), task)
+    function = _command(job, path, task) if task.command is not None else _function(job, path, task)
+    _verb(job, name, task, function, variables)
+    return 0
+
+
+def _found(*places: Path) -> Path:
+    """The first of the places where a file lies. Raises ArgumentError where none does."""
+    for path in places:
+        if path.is_file():
+            return path
+    raise ArgumentError(
+        f"{places[0]} is not there, and its like neither in {Path.cwd()}: it has not come with the driver; submit the job "
+        "again from its folder"
+    )
+
+
+def _code(job: JobSpec, job_file: Path, named: str) -> Path:
+    """A file of the workspace; where only single files travel, it lies beside the job file or in the working directory."""
+    alone = Path(named).name
+    return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
+
+
+def _variables(job: JobSpec, task: Task) -> dict[str, str]:
+    """What every worker finds in its environment."""
+    known = {name: value for name, value in os.environ.items() if discovery.is_variable(name)}
+    return {**known, **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
+
+
+def _run_script(path: Path, task: Task) -> int:
+    sys.argv = [str(path), *(word for key, value in task.arguments.items() for word in (f"--{key}", _word(value)))]
+    sys.path.insert(0, str(path.resolve().parent))
+    runpy.run_path(str(path), run_name="__main__")
+    return 0
+
+
+def _word(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
+    """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
+    named, _, name = str(task.function).rpartition(":")
+    path = _code(job, job_file, named).resolve()
+    spec = importlib.util.spec_from_file_location(f"{MODULE}{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ArgumentError(f"{path} has no function {name}; name one that it has as the task's function")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
+    """A function that runs the task's command, with the files that it names: nodes do not see the workspace."""
+    line = list(task.command or ())
+    files = {
+        named: _code(job, job_file, named).read_bytes() for named in task.files() if _is_there(job, job_file, named)
+    }
+    root = (job_file.parent / job.workspace).resolve()
+    folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
+
+    def call() -> None:
+        for named, content in files.items():
+            Path(named).parent.mkdir(parents=True, exist_ok=True)
+            Path(named).write_bytes(content)
+        variables = dict(os.environ)
+        variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
+        beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
+        subprocess.run(line, check=True, env=variables)
+
+    return call
+
+
+def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
+    try:
+        return bool(_code(job, job_file, named))
+    except ArgumentError:
+        return False
+
+
+def _verb(job: JobSpec, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+    from hopsml import experiment
+
+    if job.search is not None and job.searched() == name:
+        _search(job, task, function, variables)
+        return
+    framework = "distributed" if task.command is not None else task.framework
+    verb = experiment.collective_all_reduce if framework == "tensorflow" else getattr(experiment, framework)
+    size = {"num_workers": task.most} if task.min is None else {"min_workers": task.min, "max_workers": task.max}
+    result = verb(function, name=f"{job.name}-{name}", args=dict(task.arguments), environment=variables, **size)
+    print(result.summary())
+
+
+def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+    from hopsml import experiment
+
+    asked = job.search
+    assert asked is not None
+    result = experiment.search(
+        function,
+        searchspace(asked.space),
+        asked.searcher,
+        searcher_args=asked.searcher_args,
+        stopper=asked.stopper,
+        stopper_args=asked.stopper_args,
+        num_trials=asked.num_trials,
+        metric=asked.metric,
+        direction=asked.direction,
+        deadline=asked.deadline_s,
+        seed=asked.seed,
+        max_executors=task.most,
+        args=dict(task.arguments),
+        environment=variables,
+        name=job.name,
+    )
+    print(result)

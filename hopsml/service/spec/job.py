@@ -1,0 +1,104 @@
+"""A job: what a job file says, checked."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hopsml.service.spec import limits
+from hopsml.service.spec.model import SpecPart
+from hopsml.service.spec.names import Label, Name, Names
+from hopsml.service.spec.schedule import Schedule
+from hopsml.service.spec.search import Search
+from hopsml.service.spec.task import Task
+from hopsml.service.spec.units import Duration
+
+QUEUE, PRIORITY = "default", 50
+
+
+class JobSpec(SpecPart):
+    """A job: tasks whose workers start together, and what the queue needs to know of them."""
+
+    name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
+    description: str = Field(
+        default="", max_length=4096, description="For people who look for it.", examples=["nightly"]
+    )
+    labels: dict[Label, Label] = Field(
+        default={},
+        max_length=limits.LABELS,
+        description="By which jobs are found and counted.",
+        examples=[{"team": "vision"}],
+    )
+    queue: Name = Field(default=QUEUE, description="The queue in which it waits.", examples=["research"])
+    priority: int = Field(
+        default=PRIORITY, ge=1, le=100, description="Within the queue; higher is more urgent.", examples=[80]
+    )
+    time_limit_s: Duration | None = Field(
+        default=None,
+        alias="time_limit",
+        description="So long after its start the job is ended: a whole number with s, m, h or d.",
+        examples=["2h"],
+    )
+    dataset: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9+.-]*://.+",
+        description="URL of what it reads; workers find it as HOPSML_DATASET.",
+        examples=["hdfs:///data/digits"],
+    )
+    workspace: str = Field(
+        default=".",
+        min_length=1,
+        description="The code: a folder or a zip, from the job file's folder on, or a git URL.",
+        examples=["."],
+    )
+    retries: int = Field(
+        default=0, ge=0, le=limits.RETRIES, description="How often it is tried again after a failure.", examples=[1]
+    )
+    tasks: dict[Name, Task] = Field(
+        min_length=1,
+        max_length=limits.TASKS,
+        description="Its kinds of workers, by name. They start together or not at all.",
+        examples=[{"train": {"count": 8, "function": "train.py:main"}}],
+    )
+    search: Search | None = Field(
+        default=None, description="Many trainings over a space.", examples=[{"space": {"lr": [0.001, 0.1, "log"]}}]
+    )
+    schedule: Schedule | None = Field(
+        default=None, description="When it is started by itself: cron's five fields, in UTC.", examples=["0 3 * * *"]
+    )
+    secrets: Names = Field(
+        default=(),
+        max_length=limits.SECRETS,
+        description="Names of secrets that it may read; never values.",
+        examples=[["s3-key"]],
+    )
+    profile: Name | None = Field(
+        default=None, description="Where it runs: a file of conf/; --profile wins over it.", examples=["yarn"]
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        workers = sum(task.most for task in self.tasks.values())
+        if workers > limits.WORKERS:
+            raise ValueError(
+                f"tasks ask for {workers} workers in all; a job has at most {limits.WORKERS}: ask for fewer"
+            )
+        if self.search is not None:
+            self.searched()
+        return self
+
+    def searched(self) -> str:
+        """Name of the task whose function the search tries. Raises ValueError where that is not clear, or no search is."""
+        if self.search is None:
+            raise ValueError(f"job {self.name} has no search block: look at job.search first")
+        functions = [name for name, task in self.tasks.items() if task.function is not None]
+        if self.search.task is None and len(functions) == 1:
+            return functions[0]
+        if self.search.task in functions:
+            return self.search.task
+        there = ", ".join(functions) or "none"
+        raise ValueError(
+            f"the search tries the function of one task, and search.task is {self.search.task or 'left out'}: name one "
+            f"that has a function; there are: {there}"
+        )

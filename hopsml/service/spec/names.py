@@ -1,0 +1,47 @@
+"""What jobs, tasks, queues, ports and secrets may be called, and other short texts with a rule."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, WithJsonSchema
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # what DNS, YARN's tags and Kubernetes all take
+LABEL_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,255}$"
+
+
+def _rule(pattern: str, rule: str) -> AfterValidator:
+    known = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not known.fullmatch(text) or text.endswith("\n"):  # for which $ stands, too
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(check)
+
+
+def _different(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]} stands there twice: name each once")
+    return names
+
+
+_name = _rule(
+    NAME_PATTERN,
+    "a name has 1 to 63 lower-case letters, digits and hyphens, a letter or digit at both ends: write train-2",
+)
+_label = _rule(
+    LABEL_PATTERN,
+    "a label has 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends: write team-a",
+)
+_variable = _rule(
+    VARIABLE_PATTERN, "a variable's name has letters, digits and '_', and no digit in front: write DATA_DIR"
+)
+
+Name = Annotated[str, _name, WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+Names = Annotated[tuple[Name, ...], AfterValidator(_different)]
+Label = Annotated[str, _label, WithJsonSchema({"type": "string", "pattern": LABEL_PATTERN})]
+Variable = Annotated[str, _variable, WithJsonSchema({"type": "string", "pattern": VARIABLE_PATTERN})]

@@ -1,0 +1,141 @@
+"""What pydantic finds wrong, in our words: value, rule, remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hopsml import suggestions
+from hopsml.service.spec.document import Document, Path, Problem
+from hopsml.service.spec.model import SpecPart
+
+_KINDS = {
+    "int_type": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_type": "it must be a number",
+    "string_type": "it must be text, in quotes where it looks like a number",
+    "bool_type": "it must be true or false",
+    "dict_type": "it must be a table of names and values",
+    "tuple_type": "it must be a list",
+    "list_type": "it must be a list",
+    "model_type": "it must be a table of fields",
+    "model_attributes_type": "it must be a table of fields",
+    "string_too_short": "it must not be empty",
+    "string_too_long": "it is too long: at most {max_length} characters",
+    "string_pattern_mismatch": "it does not have the right form",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than_equal": "it must be at most {le}",
+    "less_than": "it must be below {lt}",
+    "literal_error": "it must be one of {expected}",
+    "too_short": "it must have at least {min_length}",
+    "too_long": "{given} are given; at most {max_length} are allowed: ask for fewer",
+}
+# What other launchers call it: too unlike ours for a guess by spelling.
+_ELSEWHERE = {
+    "algorithm": "searcher",
+    "trials": "num_trials",
+    "replicas": "count",
+    "num_replicas": "count",
+    "entrypoint": "command",
+    "run": "command",
+    "args": "arguments",
+    "envs": "env",
+    "gpu": "gpus",
+    "cpu": "cores",
+    "cpus": "cores",
+    "roles": "tasks",
+    "image": "environment",
+    "after": "count",
+}
+
+
+def problems(error: ValidationError, model: type[SpecPart], document: Document) -> list[Problem]:
+    """The mistakes that ``error`` tells of a document that was to be a ``model``, in the order of their lines."""
+    found = []
+    for one in error.errors(include_url=False):
+        path, on_key = _path(one["loc"])
+        found.append(Problem(document.line(path), path, _text(one, path, on_key, model)))
+    return sorted(found, key=lambda problem: problem.line)
+
+
+def _path(location: tuple[int | str, ...]) -> tuple[Path, bool]:
+    on_key = location[-1:] == ("[key]",)
+    return tuple(location[:-1] if on_key else location), on_key
+
+
+def _text(error: Any, path: Path, on_key: bool, model: type[SpecPart]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown(str(path[-1]), _at(model, path[:-1]))
+    example = _example(model, path)
+    if kind == "missing":
+        return f"it is missing{example}"
+    if kind == "value_error":
+        rule = str(context["error"])
+        is_about_a_part = isinstance(error["input"], Mapping | list)
+        return rule if is_about_a_part else f"{_shown(path[-1] if on_key else error['input'])}: {rule}"
+    rule = str(_KINDS.get(kind, error["msg"])).format(**context, given=_length(error["input"]))
+    if kind == "too_long":
+        return rule
+    if kind == "too_short":
+        return rule + example
+    if kind == "literal_error" and isinstance(error["input"], str):
+        choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ",").split(",")]
+        if meant := suggestions.similar(error["input"], choices):
+            return f"{_shown(error['input'])}: {rule}; did you mean {meant[0]}?"
+    return f"{_shown(error['input'])}: {rule}{example}"
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list | dict) else 1
+
+
+def _unknown(name: str, there: type[SpecPart] | None) -> str:
+    known = [field.alias or key for key, field in there.model_fields.items()] if there is not None else []
+    if (ours := _ELSEWHERE.get(name)) in known:
+        return f"unknown field; here it is {ours}"
+    return f"unknown field: {suggestions.instead(name, known, 'there are: ' + ', '.join(known))}"
+
+
+def _shown(value: object) -> str:
+    """A value as a job file would have it, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _example(model: type[SpecPart], path: Path) -> str:
+    """The end of a message that shows how the field is written."""
+    there = _at(model, path[:-1])
+    if there is None or not path:
+        return ""
+    for key, field in there.model_fields.items():
+        if (field.alias or key) == path[-1] and field.examples:
+            return f": write, for instance, {path[-1]}: {_shown(field.examples[0])}"
+    return ""
+
+
+def _at(model: type[SpecPart], path: Path) -> type[SpecPart] | None:
+    """The kind of part at a path; None for what is no part, such as a task's arguments."""
+    here: Any = model
+    for step in path:
+        if not (isinstance(here, type) and issubclass(here, BaseModel)):
+            here = _below(here)
+            continue
+        fields = [field for key, field in here.model_fields.items() if (field.alias or key) == step]
+        here = fields[0].annotation if fields else None
+    while here is not None and not isinstance(here, type):
+        parts = [one for one in getattr(here, "__args__", ()) if isinstance(one, type) and issubclass(one, SpecPart)]
+        here = parts[0] if parts and not _is_table(here) else None
+    return here if isinstance(here, type) and issubclass(here, SpecPart) else None
+
+
+def _is_table(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) in (dict, tuple)
+
+
+def _below(annotation: Any) -> Any:
+    """The kind of values of a table or a list."""
+    return annotation.__args__[-1] if _is_table(annotation) else None

@@ -1,0 +1,92 @@
+"""A job that is a search: many trainings of one task's function, as ``hopsml.experiment.search`` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from hopsml.errors import ArgumentError
+from hopsml.search.space.space import Searchspace, check_filled
+from hopsml.service.spec import limits
+from hopsml.service.spec.model import SpecPart
+from hopsml.service.spec.names import Name
+from hopsml.service.spec.units import Duration
+
+SearcherName = Literal[
+    "random", "grid", "differential_evolution", "tpe", "gp", "cmaes", "bohb", "asha", "hyperband", "none"
+]  # fmt: skip
+StopperName = Literal["none", "median", "asha", "hyperband", "pbt", "pb2"]
+
+
+class Search(SpecPart):
+    """Fields are the arguments of ``hopsml.experiment.search``, by the same names; ``task`` is whose function is tried."""
+
+    space: dict[str, JsonValue] = Field(
+        min_length=1,
+        description="Hyper-parameters by name: [low, high], [low, high, log], or [TYPE, region] and [TYPE, region, when] "
+        "with the types of Searchspace: DOUBLE, INTEGER, LOGUNIFORM, LOGINTEGER, DISCRETE, CATEGORICAL.",
+        examples=[{"lr": [0.0001, 0.1, "log"], "act": ["CATEGORICAL", ["relu", "gelu"]]}],
+    )
+    searcher: SearcherName = Field(default="tpe", description="What proposes configurations.", examples=["random"])
+    searcher_args: dict[str, JsonValue] = Field(
+        default={}, description="Arguments of the searcher, by name.", examples=[{"points": 5}]
+    )
+    stopper: StopperName = Field(
+        default="none", description="What ends trials early that report too little.", examples=["asha"]
+    )
+    stopper_args: dict[str, JsonValue] = Field(
+        default={}, description="Arguments of the stopper, by name.", examples=[{"reduction_factor": 3}]
+    )
+    num_trials: int = Field(default=64, ge=1, le=limits.TRIALS, description="How many configurations.", examples=[20])
+    metric: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Key of what the function returns and reports; not needed where that is a single number.",
+        examples=["accuracy"],
+    )
+    direction: Literal["max", "min"] = Field(default="max", description="Which metric is better.", examples=["max"])
+    deadline_s: Duration | None = Field(
+        default=None,
+        alias="deadline",
+        description="So long after its start the search ends with what it has.",
+        examples=["8h"],
+    )
+    seed: int | None = Field(
+        default=None, ge=0, lt=1 << 32, description="Of the searcher and the trials.", examples=[7]
+    )
+    task: Name | None = Field(
+        default=None,
+        description="Whose function is tried; not needed where one task has a function.",
+        examples=["train"],
+    )
+
+    @model_validator(mode="after")
+    def _space_can_be_searched(self) -> Self:
+        try:
+            check_filled(searchspace(self.space))
+        except ArgumentError as error:
+            raise ValueError(f"space: {error}") from None
+        return self
+
+
+def searchspace(space: Mapping[str, Any]) -> Searchspace:
+    """The Searchspace of a search block's ``space``. Raises ArgumentError (BoundsError) as Searchspace does."""
+    return Searchspace(**{name: _typed(given) for name, given in space.items()})
+
+
+def _typed(given: Any) -> Any:
+    """``[low, high]`` and ``[low, high, log]`` with their type: of two integers an integer one."""
+    if not isinstance(given, list) or not 2 <= len(given) <= 3 or given[2:] not in ([], ["log"]):
+        return given
+    low, high = given[:2]
+    if not _is_number(low) or not _is_number(high):
+        return given
+    whole, logarithmic = isinstance(low, int) and isinstance(high, int), len(given) == 3
+    kind = ("LOGINTEGER" if whole else "LOGUNIFORM") if logarithmic else ("INTEGER" if whole else "DOUBLE")
+    return kind, [low, high]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,145 @@
+"""One kind of worker of a job: how many, what each gets, what each runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from hopsml import redact
+from hopsml.service.spec import limits
+from hopsml.service.spec.environment import TaskEnvironment
+from hopsml.service.spec.model import SpecPart
+from hopsml.service.spec.names import Names, Variable
+from hopsml.service.spec.resources import Resources
+from hopsml.service.spec.restart import Restart
+
+FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+SCRIPT_PATTERN = r"^[^:\x00-\x1f]+\.py$"
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+")  # a word of a command that may be a file
+OURS = "HOPSML_TASK_"  # of the variables by which tasks find one another
+_ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
+
+
+class Task(SpecPart):
+    """One kind of worker of a job. All workers of all tasks start together or not at all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": _ONE,
+            "dependentRequired": {"min": ["max"], "max": ["min"]},
+            "not": {"required": ["count", "min"]},
+        }
+    )
+
+    count: int | None = Field(
+        default=None,
+        ge=1,
+        le=limits.WORKERS,
+        description="How many workers; 1 where there is no min and max.",
+        examples=[8],
+    )
+    min: int | None = Field(
+        default=None,
+        ge=1,
+        le=limits.WORKERS,
+        description="Instead of count: the fewest with which it goes on.",
+        examples=[2],
+    )
+    max: int | None = Field(default=None, ge=1, le=limits.WORKERS, description="The most, with min.", examples=[8])
+    resources: Resources = Field(
+        default_factory=Resources,
+        description="What one worker gets.",
+        examples=[{"cores": 4, "memory": "16g"}],
+    )
+    function: str | None = Field(
+        default=None,
+        pattern=FUNCTION_PATTERN,
+        description="FILE.py:NAME in the workspace: every worker calls it.",
+        examples=["train.py:main"],
+    )
+    command: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="A program with its arguments, which every worker runs.",
+        examples=[["python", "train.py"]],
+    )
+    script: str | None = Field(
+        default=None,
+        pattern=SCRIPT_PATTERN,
+        description="A script of the workspace that calls hopsml itself; it runs once, and its workers are the task's.",
+        examples=["train.py"],
+    )
+    arguments: dict[str, JsonValue] = Field(
+        default={},
+        description="Keyword arguments of the function; of a script they become --name value. None beside a command.",
+        examples=[{"batch_size": 64}],
+    )
+    framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
+        default="tensorflow", description="What a function's workers form a group for.", examples=["torch"]
+    )
+    environment: TaskEnvironment | None = Field(
+        default=None,
+        description="Python packages; without it those of the nodes, as the profile says.",
+        examples=[{"packages": "requirements.txt"}],
+    )
+    env: dict[Variable, str] = Field(
+        default={},
+        max_length=limits.VARIABLES,
+        description="Variables of every worker; no secrets.",
+        examples=[{"LEVEL": "3"}],
+    )
+    ports: Names = Field(
+        default=(),
+        max_length=limits.PORTS,
+        description="Ports that every worker gets, by name.",
+        examples=[["tensorboard"]],
+    )
+    restart: Restart = Field(
+        default="end_all",
+        description="When it fails: end_all ends the others and tries the job again; relaunch starts this task anew.",
+        examples=["relaunch"],
+    )
+
+    @property
+    def fewest(self) -> int:
+        """How many workers it needs to start."""
+        return self.min or self.count or 1
+
+    @property
+    def most(self) -> int:
+        """How many workers it can use."""
+        return self.max or self.count or 1
+
+    def files(self) -> tuple[str, ...]:
+        """Files of the workspace that it runs, or may run: of a command the words that can be one."""
+        if self.command is not None:
+            return tuple(dict.fromkeys(word for word in self.command if _FILE.fullmatch(word) and ".." not in word))
+        return ((self.function or "").rpartition(":")[0] or str(self.script),)
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_set(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if name.startswith(OURS):
+                raise ValueError(f"{name} is set by hopsml, so that tasks find one another: choose another name")
+            if "\0" in value:
+                raise ValueError(f"{name}: no program can be given a NUL character: leave it out")
+            if redact.is_secret(name):
+                raise ValueError(f"{name} looks like a secret, and a job file is read by many: name it under secrets")
+        return env
+
+    @model_validator(mode="after")
+    def _can_be_started(self) -> Self:
+        if sum(given is not None for given in (self.function, self.command, self.script)) != 1:
+            raise ValueError("a task has exactly one of function, command and script: leave the others out")
+        if (self.min is None) != (self.max is None):
+            raise ValueError("min and max go together: write both, or count for a fixed number")
+        if self.count is not None and self.min is not None:
+            raise ValueError("count and min, max exclude each other: count is fixed, min and max are elastic")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}: swap them")
+        if self.command is not None and self.arguments:
+            raise ValueError("a command has its arguments in it: move what stands under arguments there")
+        return self

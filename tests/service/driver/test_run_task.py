@@ -1,0 +1,96 @@
+"""A task's driver under a profile without Spark: the command that is rendered does what the job file says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hopsml import profiles
+from hopsml.errors import ArgumentError
+from hopsml.service import spec
+from hopsml.service.driver import run_task
+from hopsml.service.render import spark_submit
+
+JOB = """
+name: small
+dataset: file:///data
+tasks:
+  train:
+    count: 2
+    function: code/train.py:main
+    framework: distributed
+    arguments: {out: OUT}
+    env: {LEVEL: "3"}
+  evaluate:
+    command: [python, code/evaluate.py, OUT]
+    resources: {memory: 1g}
+  whole:
+    script: code/whole.py
+    arguments: {out: OUT, epochs: 2}
+"""
+TRAIN = """
+import os
+import helper
+
+def main(out):
+    from hopsml.service.spec import discovery
+    told = [os.environ["HOPSML_DATASET"], os.environ["LEVEL"], discovery.addresses("evaluate"), helper.NAME]
+    with open(out, "a") as file:
+        file.write(f"{told}\\n")
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of one task of each kind, its code in a folder of the workspace."""
+    monkeypatch.setenv("HOPSML_PROJECT_URL", (tmp_path / "project").as_uri())
+    monkeypatch.setenv("HOPSML_TASK_EVALUATE_ADDRESSES", "node2:1")
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "helper.py").write_text("NAME = 'helped'\n")
+    (code / "train.py").write_text(TRAIN)
+    (code / "evaluate.py").write_text("import sys\nimport helper\nopen(sys.argv[1], 'w').write(helper.NAME)\n")
+    (code / "whole.py").write_text(
+        "import helper, sys\nopen(sys.argv[2], 'w').write(str([sys.argv[1:], helper.NAME]))\n"
+    )
+    text = JOB.replace("OUT", str(tmp_path / "out"))
+    (tmp_path / "job.yaml").write_text(text)
+    return tmp_path / "job.yaml"
+
+
+def run(job_file: Path, name: str) -> str:
+    """What a task's workers have written."""
+    planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
+    done = subprocess.run(planned.command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (job_file.parent / "out").read_text()
+
+
+@pytest.mark.local
+def test_a_function_runs_on_every_worker(job_file: Path) -> None:
+    assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
+
+
+@pytest.mark.local
+def test_a_command_finds_the_files_that_it_names(job_file: Path) -> None:
+    assert run(job_file, "evaluate") == "helped"
+
+
+@pytest.mark.fast
+def test_a_script_gets_its_arguments_as_options(job_file: Path) -> None:
+    told = run(job_file, "whole")
+    assert told == str([["--out", str(job_file.parent / "out"), "--epochs", "2"], "helped"])
+
+
+@pytest.mark.fast
+def test_a_driver_that_lacks_its_files_says_so(job_file: Path) -> None:
+    with pytest.raises(ArgumentError, match="job small has no task 'tarin'; there are: train, evaluate, whole"):
+        run_task.run(str(job_file), "tarin")
+    with pytest.raises(ArgumentError, match="it has not come with the driver"):
+        run_task.run("no.yaml", "train")
+    (job_file.parent / "code" / "train.py").write_text("main = 3\n")
+    with pytest.raises(ArgumentError, match="has no function main"):
+        run_task.run(str(job_file), "train")

@@ -1,0 +1,122 @@
+"""Files that are made to hurt: each is refused at once, in words."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hopsml.service import spec
+from hopsml.service.spec import limits
+from tests.service.spec.examples import SMALL
+from tests.service.spec.test_loading import mistake, mistakes
+
+pytestmark = pytest.mark.fast
+SOON_S = 10.0  # a reader that expands what it should not needs hours, or all memory
+
+
+@pytest.fixture(autouse=True)
+def soon() -> object:
+    """Nothing here takes its time."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < SOON_S
+
+
+def test_anchors_that_explode_are_refused_before_they_do() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 6)}]" for n in range(1, 12)]
+    assert f"the file has more than {limits.NODES} values, those that aliases stand for among them" in mistake(
+        "\n".join(lines)
+    )
+    flat = "a: &a x\nb: [" + ", ".join(["*a"] * 100) + "]"
+    assert "job.yaml:2: b[64]: more than 64 aliases (*name): write the values out" in mistake(flat)
+
+
+def test_an_alias_of_itself_or_of_nothing() -> None:
+    assert "*a stands for nothing above it: write &a there" in mistake("a: &a [*a]")
+    assert "*b stands for nothing above it" in mistake("a: *b")
+
+
+def test_few_aliases_do() -> None:
+    job = spec.loads(
+        "name: a\ntasks:\n  b: {script: a.py, resources: &r {cores: 2}}\n  c: {script: b.py, resources: *r}\n"
+    )
+    assert job.tasks["c"].resources.cores == 2
+    text = "name: a\ntasks:\n  b: {script: a.py, resources: &r {cores: 0}}\n  c: {script: b.py, resources: *r}\n"
+    assert [line.partition(": it")[0] for line in mistakes(text)] == [
+        "job.yaml:3: tasks.b.resources.cores: 0",
+        "job.yaml:4: tasks.c.resources.cores: 0",
+    ]
+
+
+def test_merge_keys_are_refused() -> None:
+    assert "<<: fields are not merged here: write them out" in mistake("a: &a {b: 1}\nc: {<<: *a}")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "a: " + "[" * 500 + "]" * 500])
+def test_deep_nesting(text: str) -> None:
+    assert "levels deep; 20 are allowed: flatten it" in mistake(text)
+
+
+def test_a_large_file_and_a_large_value() -> None:
+    assert f"the file has {limits.FILE_BYTES + 1} bytes; a job file has at most {limits.FILE_BYTES}" in mistake(
+        b"#" * (limits.FILE_BYTES + 1)
+    )
+    assert "a value of 40000 characters; 32768 are allowed: put it into a file" in mistake(SMALL + "x: " + "y" * 40_000)
+    assert "more than 200000 values" in mistake("a: [" + "1," * 300_000 + "]")
+
+
+def test_bytes_that_are_no_text() -> None:
+    assert "job.yaml:2: byte 0xff: a job file is UTF-8: save it so in your editor" in mistake(b"name: a\nqueue: \xff\n")
+    assert "is UTF-8" in mistake("name: a".encode("utf-16"))
+    assert "this is not YAML" in mistake(b"name: a\0b")
+    assert "the character U+0000 stands in it: text has none such: leave it out" in mistake(
+        SMALL + r'description: "a\0b"'
+    )
+    assert "the character U+001B stands in it" in mistake(SMALL + r'description: "\e[31m"')
+    assert spec.loads(b"\xef\xbb\xbf" + SMALL.encode()).name == "small"
+
+
+def test_tabs_and_other_mistakes_of_yaml() -> None:
+    found = mistake("name: a\ntasks:\n\ttrain: {}\n")
+    assert found.startswith("job.yaml:3: this is not YAML: ") and "a tab? YAML is indented with blanks" in found
+    assert "job.yaml:2: this is not YAML" in mistake("name: [a\nb: c")
+    assert "a second document (---): a job file has one" in mistake("name: a\n---\nname: b\n")
+    for empty in ("", "\n", "# nothing", "---", "~"):
+        assert "the file is empty: a job has at least a name and tasks" in mistake(empty)
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system [ls]", "!!binary aGk=", "!x {a: b}", "!!set {a}", "!!int '3'"]
+)
+def test_tags_are_refused(tag: str) -> None:
+    shown = tag.split()[0]
+    assert f"the tag {shown}: a job file has plain values only: leave the tag out" in mistake(SMALL + f"x: {tag}")
+
+
+@pytest.mark.parametrize(
+    "word", ["yes", "no", "on", "off", "y", "1:30", "2026-01-01", "0b1", "1_000", "=", "'010'", "!!str 3"]
+)
+def test_what_yaml_1_1_takes_for_something_else_is_text(word: str) -> None:
+    job = spec.loads(f"name: a\ndescription: {word}\ntasks: {{on: {{script: a.py, env: {{NO: {word}}}}}}}")
+    assert job.description == job.tasks["on"].env["NO"] == word.strip("'").removeprefix("!!str ")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("0x10", 16), ("0o17", 15), ("1e-4", 1e-4), ("1.", 1.0), (".5", 0.5), ("~", None), ("True", True)],
+)
+def test_what_yaml_1_2_says_of_a_word(word: str, value: object) -> None:
+    job = spec.loads(f"name: a\ntasks: {{b: {{script: a.py, arguments: {{x: {word}}}}}}}")
+    assert job.tasks["b"].arguments == {"x": value} and type(job.tasks["b"].arguments["x"]) is type(value)
+
+
+def test_numbers_that_can_be_read_in_two_ways_or_not_be_kept() -> None:
+    assert "010: a leading zero means octal to some readers of YAML and nothing to others" in mistake(
+        SMALL + "priority: 010"
+    )
+    for word in (".inf", "-.INF", ".nan", "1e999"):
+        assert "a number must be finite" in mistake(SMALL.replace("train.py", f"train.py, arguments: {{x: {word}}}"))
+    assert "a number has at most 40 characters" in mistake(SMALL + "priority: " + "9" * 5000)
+    assert "it must be at most 100" in mistake(SMALL + "priority: " + "9" * 40)

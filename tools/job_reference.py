@@ -1,0 +1,66 @@
+"""The tables of fields in docs/reference/job.md, and the JSON schema beside it: both made of the code.
+
+python -m tools.job_reference      # writes them anew; a test compares them
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hopsml.service.spec import schema
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PAGE, SCHEMA = REFERENCE / "job.md", REFERENCE / "job.schema.json"
+BEGIN, END = "<!-- fields: python -m tools.job_reference -->\n", "<!-- end of the fields -->\n"
+_TITLES = {
+    "Task": "A task",
+    "Resources": "`resources` of a task",
+    "TaskEnvironment": "`environment` of a task",
+    "Search": "`search`",
+}
+_WORDS = {"string": "text", "integer": "whole number", "object": "table", "array": "list", "number": "number"}
+
+
+def tables() -> str:
+    """Markdown: a table of the job's fields, and one of each of its parts."""
+    whole = schema.schema()
+    parts = [("The job", whole), *((title, whole["$defs"][name]) for name, title in _TITLES.items())]
+    return "\n".join(f"### {title}\n\n{_table(part)}" for title, part in parts)
+
+
+def _table(part: dict[str, Any]) -> str:
+    rows = ["| field | kind | | example |", "|---|---|---|---|"]
+    for name, field in part["properties"].items():
+        meaning = field["description"]
+        if name in part.get("required", ()):
+            meaning += " Has to be there."
+        elif (default := field.get("default")) not in (None, "", [], {}):
+            meaning += f" Else {_shown(default)}."
+        rows.append(f"| `{name}` | {_kind(field)} | {meaning} | {_shown(field['examples'][0])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _kind(field: dict[str, Any]) -> str:
+    one = next((each for each in field.get("anyOf", [field]) if each.get("type") != "null"), field)
+    if "enum" in one:
+        return ", ".join(f"`{value}`" for value in one["enum"])
+    kind = _WORDS.get(one.get("type", "object"), "table")
+    low, high = one.get("minimum"), one.get("maximum")
+    return f"{kind}, {low} to {high}" if low is not None and high is not None else kind
+
+
+def _shown(value: Any) -> str:
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def main() -> None:
+    """Write both files anew."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    SCHEMA.write_text(schema.text() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
