@@ -85,6 +85,10 @@ class SearchReader:
         placed = self._dispatch.ledger.placed.values()
         return [self._part(row(trial), "number", "step", "value", "config") for trial in placed]
 
+    def trials(self) -> list[dict[str, Any]]:
+        """All trials that are known, by number: the rows of the search's table, each with its ``trial_id``."""
+        return [{**row(t), "trial_id": self._names.given(t.number)} for t in self._dispatch.ledger.trials]
+
     def _part(self, facts: dict[str, Any], *names: str) -> dict[str, Any]:
         return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
 
