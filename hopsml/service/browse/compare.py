@@ -11,13 +11,17 @@ import msgspec
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
 from hopsml.service.browse.project import Project
-from hopsml.service.browse.run_list import RunRow, row_of
+from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.tracking import catalog
 from hopsml.tracking.compare import differences
 
 MOST_RUNS = 200
 LONGEST_VALUE = 300  # characters
-_NOT_OF_INTEREST = ("result", "machine", "variables")  # sections that differ between any two runs, or that the curves show
+_NOT_OF_INTEREST = (
+    "result",
+    "machine",
+    "variables",
+)  # sections that differ between any two runs, or that the curves show
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -48,7 +52,9 @@ class Comparison(msgspec.Struct, frozen=True):
     values: list[RunValues]
 
 
-def compared(project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000) -> Comparison:
+def compared(
+    project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000
+) -> Comparison:
     """Compare runs; ``tag``: of which metric, else the first that most have; ``most``: points a curve.
 
     Raises ArgumentError for none or too many runs, PathNotFound for one that is not there.

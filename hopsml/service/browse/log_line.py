@@ -8,7 +8,10 @@ from datetime import datetime
 LEVELS = ("debug", "info", "warning", "error")
 _TIME = re.compile(rb"\D{0,3}(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _HEAD = 160  # bytes of a line in which its level is looked for
-_LEVEL = re.compile(rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^([IWEF])\d{4} |^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b")
+_LEVEL = re.compile(
+    rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^([IWEF])\d{4} "
+    rb"|^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b"
+)
 _OF_WORD = {b"DEBUG": 0, b"INFO": 1, b"WARN": 2, b"WARNING": 2, b"ERROR": 3, b"CRITICAL": 3, b"FATAL": 3}
 _OF_LETTER = {b"I": 1, b"W": 2, b"E": 3, b"F": 3}
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import PathNotFound
-from hopsml.service.browse.run_list import RunRow, row_of
+from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, live
@@ -117,7 +117,9 @@ _ELSEWHERE = ("arguments", "source", "spec", "search")
 def _flat(value: Any, above: str = "") -> Pairs:
     """Nested records as dotted names, each with a plain value."""
     if isinstance(value, dict) and value:
-        return [pair for name, inner in value.items() for pair in _flat(inner, f"{above}.{name}" if above else str(name))]
+        return [
+            pair for name, inner in value.items() for pair in _flat(inner, f"{above}.{name}" if above else str(name))
+        ]
     if isinstance(value, list | dict):
         return [(above, msgspec.json.encode(value).decode())] if above and value else []
     return [(above, value)] if above and value not in (None, "") else []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hopsml.service.browse.run_list import RunRow
+    from hopsml.service.browse.run_row import RunRow
 
 LONGEST = 500  # characters of a filter
 _TERMS = re.compile(r'(-?)((?:"[^"]*"|[^\s"])+)')

@@ -13,40 +13,14 @@ import msgspec
 
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused, StorageError
 from hopsml.service.browse.run_filter import parsed
+from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.states import ENDS, Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog
 
 MOST_ROWS = 500  # of one answer
-LONGEST_VALUE = 200  # characters of an argument in the table
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
-
-
-class RunRow(msgspec.Struct, frozen=True):
-    """One run. ``metric`` is the value of the one named ``metric_name``; times are seconds (since 1970: ``started``)."""
-
-    id: str
-    name: str
-    state: str
-    verb: str
-    is_search: bool
-    metric_name: str
-    metric: float | None
-    started: float | None
-    seconds: float | None
-    workers: int | None
-    user: str
-    cause: str
-    arguments: dict[str, Any]
-    metrics: dict[str, float]
-
-    def value(self, column: str) -> Any:
-        """What stands in a column: one of ``COLUMNS``, or ``arguments.<name>``, ``metrics.<name>``; None for nothing."""
-        group, dot, name = column.partition(".")
-        if dot:
-            return (self.arguments if group == "arguments" else self.metrics).get(name)
-        return getattr(self, column)
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -101,13 +75,17 @@ class RunIndex:
                 self._names = _names(self._rows.values(), "arguments"), _names(self._rows.values(), "metrics")
             self._refreshed = time.monotonic()
 
-    def page(self, *, text: str = "", sort: str = "started", descending: bool = True, offset: int = 0, limit: int = 100) -> RunPage:
+    def page(
+        self, *, text: str = "", sort: str = "started", descending: bool = True, offset: int = 0, limit: int = 100
+    ) -> RunPage:
         """Some of the runs that a filter lets through (``run_filter``), sorted by a column; those without a value last.
 
         Raises ArgumentError for a column or a filter that means nothing.
         """
         if sort not in COLUMNS and sort.partition(".")[0] not in ("arguments", "metrics"):
-            raise ArgumentError(f"sort={sort[:80]!r}: sort by one of {', '.join(COLUMNS)}, arguments.NAME, metrics.NAME")
+            raise ArgumentError(
+                f"sort={sort[:80]!r}: sort by one of {', '.join(COLUMNS)}, arguments.NAME, metrics.NAME"
+            )
         if offset < 0 or not 1 <= limit <= MOST_ROWS:
             raise ArgumentError(f"offset={offset}, limit={limit}: from 0 on, 1 to {MOST_ROWS} rows at once")
         passes = parsed(text)
@@ -134,29 +112,6 @@ class RunIndex:
         return row is not None and row.state in ENDS and row.state != Lifecycle.LOST
 
 
-def row_of(stored: catalog.StoredRun) -> RunRow:
-    """The row of a run that was read."""
-    record, metric = stored.run, stored.main_metric
-    value = _number(metric[1]) if metric else None
-    arguments = record.get("arguments")
-    return RunRow(
-        id=stored.run_id,
-        name=str(record.get("name") or ""),
-        state=str(stored.state),
-        verb=str(record.get("verb") or ""),
-        is_search=bool(stored.search),
-        metric_name=str(metric[0]) if metric and value is not None else "",
-        metric=value,
-        started=_number(record.get("started")),
-        seconds=_number(stored.seconds) if stored.status is not None else None,
-        workers=record.get("workers") if isinstance(record.get("workers"), int) else None,
-        user=str(record.get("user") or ""),
-        cause=stored.cause[:1000],
-        arguments={str(name): _short(value) for name, value in (arguments or {}).items()} if isinstance(arguments, dict) else {},
-        metrics={name: number for name, value in stored.outputs.items() if (number := _number(value)) is not None},
-    )
-
-
 def _row_or_none(url: str) -> RunRow | None:
     try:
         return row_of(catalog.read(RunDir(url), brief=True))
@@ -166,17 +121,6 @@ def _row_or_none(url: str) -> RunRow | None:
         if filesystem.exists(RunDir(url).run_json):  # a record that is no JSON
             return None
         raise
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _short(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 def _names(rows: Iterable[RunRow], group: str) -> list[str]:

@@ -32,6 +32,6 @@ def application(project: Project, token: str, broadcaster: Broadcaster | None = 
         await told.end()
 
     routes = [Route("/api/events", events), *run_routes.routes(), *page_files.routes()]
-    app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)  # type: ignore[arg-type]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
     app.state.project, app.state.broadcaster = project, told
     return Guarded(app, token)

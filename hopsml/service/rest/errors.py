@@ -41,7 +41,9 @@ async def on_known(request: Request, error: Exception) -> Response:
 async def on_http(request: Request, error: Exception) -> Response:
     """Answer what the router refuses: an address or a method that is not there."""
     status = int(getattr(error, "status_code", 500))
-    said = {404: "there is nothing at this address", 405: "this address is read only"}.get(status, "this cannot be answered")
+    said = {404: "there is nothing at this address", 405: "this address is read only"}.get(
+        status, "this cannot be answered"
+    )
     return JsonAnswer({"error": said, "remedy": "open the page at its root"}, status_code=status)
 
 

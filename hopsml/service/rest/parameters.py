@@ -23,7 +23,9 @@ def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> 
     except ValueError:
         value = lowest - 1
     if not lowest <= value <= LARGEST:
-        raise ArgumentError(f"{name}={text[:40]!r}: it is a whole number from {lowest} to {LARGEST}; leave it out for {default}")
+        raise ArgumentError(
+            f"{name}={text[:40]!r}: it is a whole number from {lowest} to {LARGEST}; leave it out for {default}"
+        )
     return value
 
 

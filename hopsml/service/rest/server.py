@@ -41,7 +41,9 @@ def bound(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise ArgumentError(f"port={port}: cannot listen there ({error.strerror}); name another one, or 0 for any") from error
+        raise ArgumentError(
+            f"port={port}: cannot listen there ({error.strerror}); name another one, or 0 for any"
+        ) from error
     return listener
 
 

@@ -31,7 +31,7 @@ function Differences({ found, settings }) {
   const runs = found.runs.slice(0, FEW);
   if (!settings.length) return html`<p class="soft">Nothing else that was recorded differs.</p>`;
   return html`<div class="sheet"><table><caption class="hidden">Settings that differ</caption>
-    <thead><tr><th scope="col">Setting</th>${runs.map((run, at) => html`<th key=${run.id} scope="col"><span class=${`key k${colour(at)}`}></span> ${run.name || run.id}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Setting</th>${runs.map((run, at) => html`<th key=${run.id} scope="col"><span class=${`key k${colour(at)}`}></span> ${run.name || run.id}<small>${run.id}</small></th>`)}</tr></thead>
     <tbody>${settings.map((setting) => html`<tr key=${`${setting.section}.${setting.name}`}><th scope="row"><span class="soft">${setting.section}</span> ${setting.name}</th>
       ${runs.map((run, at) => html`<td key=${run.id} class="mono argument" title=${text(setting.values[at])}>${text(setting.values[at])}</td>`)}</tr>`)}</tbody></table></div>
     ${found.runs.length > FEW && html`<p class="soft small">The first ${FEW} of ${found.runs.length} runs.</p>`}`;

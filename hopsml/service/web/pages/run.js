@@ -24,8 +24,8 @@ function Head({ detail, now }) {
     <p class="soft small mono">${row.id}</p>
     ${detail.description && html`<p>${detail.description}</p>`}
     ${(row.cause || detail.error) && html`<div class="trouble"><strong>${row.cause || detail.error.split("\n")[0]}</strong>${detail.error.includes("\n") && html`<details><summary class="small">The whole error</summary><pre>${detail.error}</pre></details>`}</div>`}
-    <${Facts} first=${2} facts=${[
-      [row.metric_name || "Metric", row.metric_name ? number(row.metric) : null],
+    <${Facts} first=${row.metric_name && !row.is_search ? 2 : 1} facts=${[
+      [row.metric_name || "Metric", row.metric_name && !row.is_search ? number(row.metric) : null],
       [ONGOING.includes(row.state) ? "Running for" : "Took", duration(took(row, now))],
       ["Step", detail.step === null ? null : number(detail.step)],
       ["Started", html`<span title=${exactTime(row.started)}>${time(row.started)}</span>`],

@@ -56,11 +56,11 @@ function Chart({ curves, label, log = false, seconds = false, height = 190, onHo
       ...(curve.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
     }));
     const options = {
-      width, height, series: [{}, ...series], legend: { show: false },
+      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, 8, 0, 0],
       scales: { x: { time: false }, y: log && hasPositive ? { distr: 3 } : {} },
       axes: [
         { ...axis, size: 28, values: (_, marks) => marks.map((mark) => (seconds ? duration(mark).replace(".0 s", " s") : number(mark))), space: seconds ? 80 : 60 },
-        { ...axis, size: 58, values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
+        { ...axis, size: 50, values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
       ],
       cursor: { drag: { x: true, y: false }, points: { size: 6 }, sync: undefined },
       hooks: onHover ? { setCursor: [(made) => onHover(made.cursor.idx, made.data)] } : {},

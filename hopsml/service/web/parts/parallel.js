@@ -59,6 +59,7 @@ function Parallel({ search, axes, brushes, onBrush }) {
   }).filter(Boolean);
   const sorted = search.trials.filter((trial) => typeof trial.value === "number").sort((one, other) => (search.direction === "min" ? other.value - one.value : one.value - other.value));
   const good = new Set(sorted.slice(-Math.max(1, Math.round(sorted.length / 4))).map((trial) => trial.number));
+  const lines = [...sorted.filter((trial) => !good.has(trial.number)), ...sorted.filter((trial) => good.has(trial.number))]; // the best on top
   const at = (event) => {
     const place = box.current.querySelector("svg").getBoundingClientRect();
     return Math.max(0, Math.min(1, 1 - (event.clientY - place.top - TOP) / inner));
@@ -71,7 +72,7 @@ function Parallel({ search, axes, brushes, onBrush }) {
   };
   const up = (event) => { move(event); drag.current = null; };
   return html`<div ref=${box}><svg class="parallel" viewBox=${`0 0 ${width} ${HEIGHT}`} height=${HEIGHT} role="img" aria-label=${`Configurations of ${sorted.length} trials over ${axes.length} axes; the table below has the same values`}>
-    ${sorted.map((trial) => html`<path key=${trial.number} d=${`M${path(trial).join("L")}`} class=${passes(trial, axes, brushes) ? (trial.number === search.best ? "best" : good.has(trial.number) ? "good" : "") : "out"}><title>trial ${trial.number}: ${search.metric} ${number(trial.value)}</title></path>`)}
+    ${lines.map((trial) => html`<path key=${trial.number} d=${`M${path(trial).join("L")}`} class=${passes(trial, axes, brushes) ? (trial.number === search.best ? "best" : good.has(trial.number) ? "good" : "") : "out"}><title>trial ${trial.number}: ${search.metric} ${number(trial.value)}</title></path>`)}
     ${axes.map((found, place) => {
       const brush = brushes[found.name], anchor = place === 0 ? "start" : place === axes.length - 1 ? "end" : "middle", tx = place === 0 ? 4 : place === axes.length - 1 ? width - 4 : x(place);
       return html`<g key=${found.name}>
