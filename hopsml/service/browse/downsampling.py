@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import numpy as np
+from numpy.typing import NDArray
 
 
-def kept_indices(values: Sequence[float], most: int) -> list[int]:
+def kept_indices(values: NDArray[np.float64], most: int) -> list[int]:
     """Indices, ascending, of at most about ``most`` points: first, last, and the extremes of equal buckets.
 
-    What is no number (NaN, infinite) is kept once a bucket, so that a gap or an overflow is seen.
+    What is no finite number is kept once a bucket, so that a gap or an overflow is seen.
     """
     count = len(values)
     if count <= most or count <= 4:
         return list(range(count))
     buckets = max(1, (most - 2) // 2)
-    kept = {0, count - 1}
-    for bucket in range(buckets):
-        begin, end = bucket * count // buckets, (bucket + 1) * count // buckets
-        finite = [index for index in range(begin, end) if math.isfinite(values[index])]
-        if finite:
-            kept.add(min(finite, key=values.__getitem__))
-            kept.add(max(finite, key=values.__getitem__))
-        if len(finite) < end - begin:
-            kept.add(next(index for index in range(begin, end) if not math.isfinite(values[index])))
-    return sorted(kept)
+    size = -(-count // buckets)
+    buckets = -(-count // size)  # as many as hold something
+    padded = np.full(buckets * size, np.nan)
+    padded[:count] = values
+    pieces = padded.reshape(buckets, size)
+    finite = np.isfinite(pieces)
+    begins = np.arange(buckets) * size
+    lowest = begins + np.where(finite, pieces, np.inf).argmin(axis=1)
+    highest = begins + np.where(finite, pieces, -np.inf).argmax(axis=1)
+    gaps = (begins + finite.argmin(axis=1))[~finite.all(axis=1)]
+    found = np.unique(np.concatenate([[0, count - 1], lowest, highest, gaps]))
+    return [int(index) for index in found if index < count]

@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from hopsml.errors import PathNotFound
 from hopsml.service.browse.downsampling import kept_indices
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
-from hopsml.tracking.live import Reports, TextReader
+from hopsml.tracking.live import TextReader
 
 MOST_POINTS = 5_000  # of one curve in one answer
 CHIEF = "chief"
+_decoder = msgspec.json.Decoder(dict[str, Any])
 _SYSTEM_FILE = re.compile(r"g(\d+)-rank(\d+)" + re.escape(SYSTEM_METRICS))
 
 
@@ -47,7 +50,7 @@ class _Curve:
         self.values.append(value)
 
     def series(self, tag: str, source: str, most: int) -> Series:
-        kept = kept_indices(self.values, most)
+        kept = kept_indices(self.known, most)
         return Series(
             tag,
             source,
@@ -56,6 +59,11 @@ class _Curve:
             [self.times[index] for index in kept],
             [_finite(self.values[index]) for index in kept],
         )
+
+    @property
+    def known(self) -> NDArray[np.float64]:
+        """A copy of the values: an array that is looked at cannot grow."""
+        return np.array(self.values)
 
 
 class _Lines:
@@ -67,7 +75,10 @@ class _Lines:
     def more(self) -> Iterator[dict[str, Any]]:
         for piece in self._file.more():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
-            yield from parse_lines(complete)
+            try:
+                yield from _decoder.decode_lines(complete)
+            except msgspec.MsgspecError:  # a NaN, which Python writes and JSON does not know; or no report at all
+                yield from parse_lines(complete)
 
 
 class Metrics:
@@ -75,7 +86,7 @@ class Metrics:
 
     def __init__(self, directory: RunDir) -> None:
         self._directory, self._lock = directory, threading.Lock()
-        self._reports = Reports(directory)
+        self._reports = _Lines(directory.metrics)
         self._curves: dict[tuple[str, str], _Curve] = {}
         self._systems: dict[str, tuple[str, _Lines]] = {}
         self._count = 0
@@ -107,15 +118,18 @@ class Metrics:
         """Last, lowest and highest finite value that was reported under a tag; None where there is none."""
         with self._lock:
             curve = self._curves.get((tag, CHIEF))
-            values = [] if curve is None else [value for value in curve.values if _finite(value) is not None]
-        return (values[-1], min(values), max(values)) if values else None
+            known = np.array([]) if curve is None else curve.known
+        finite = known[np.isfinite(known)]
+        return (float(finite[-1]), float(finite.min()), float(finite.max())) if len(finite) else None
 
     def at_step(self, tag: str, step: float) -> float | None:
         """The value that was reported last at or before a step; None before the first."""
         with self._lock:
             curve = self._curves.get((tag, CHIEF))
-            pairs = [] if curve is None else [p for p in zip(curve.steps, curve.values, strict=True) if p[0] <= step]
-        return _finite(pairs[-1][1]) if pairs else None
+            if curve is None:
+                return None
+            before = np.flatnonzero(np.array(curve.steps) <= step)
+            return _finite(curve.values[int(before[-1])]) if len(before) else None
 
     def _take(self, report: dict[str, Any], source: str, number: float) -> None:
         step, time = report.get("step"), report.get("time")

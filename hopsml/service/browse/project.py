@@ -16,7 +16,7 @@ from hopsml.service.browse.run_list import RunIndex
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 
-KEPT = 64  # readers of metrics and of searches, each with what it has read
+KEPT = 256  # readers of metrics and of searches, each with what it has read: more than are ever compared
 KEPT_LOGS = 8  # views of logs: eight bytes a line
 
 Reader = TypeVar("Reader")

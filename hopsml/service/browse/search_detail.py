@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from hopsml.experiment.searches.reader import Report, SearchReader
 from hopsml.service.browse.downsampling import kept_indices
@@ -80,7 +81,7 @@ class Trials:
 
     def _trial(self, row: dict[str, Any]) -> Trial:
         reports = self._reports.get(row["number"], [])
-        kept = kept_indices([report.value for report in reports], MOST_POINTS)
+        kept = kept_indices(np.array([report.value for report in reports], dtype=float), MOST_POINTS)
         curve = [reports[at].step for at in kept], [reports[at].value for at in kept]
         return Trial(
             number=row["number"],
