@@ -27,7 +27,10 @@ async function get(url, abort) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("the server does not answer", "start `hopsml ui` again and open the address that it prints", 0);
   }
-  const content = await answer.json().catch(() => ({}));
+  const content = await answer.json().catch((error) => {
+    if (error.name === "AbortError" || answer.ok) throw error;
+    return {}; // an error of a proxy on the way, which is no JSON
+  });
   if (!answer.ok) throw new ApiError(content.error || `status ${answer.status}`, content.remedy || "", answer.status);
   return content;
 }

@@ -15,7 +15,7 @@ const colour = (at) => (at % LINES) + 1;
 
 function Values({ found, step, settings, drop }) {
   const own = settings.filter((setting) => setting.section === "arguments");
-  return html`<div class="sheet"><table><caption class="hidden">Values of ${found.tag}</caption>
+  return html`<div class="sheet" tabindex="0"><table><caption class="hidden">Values of ${found.tag}</caption>
     <thead><tr><th scope="col">Run</th><th scope="col">State</th><th scope="col" class="number">Last</th><th scope="col" class="number">Lowest</th><th scope="col" class="number">Highest</th>
       ${step !== "" && html`<th scope="col" class="number">At step ${step}</th>`}
       ${own.map((setting) => html`<th key=${setting.name} scope="col" class="number">${setting.name}</th>`)}<th scope="col"><span class="hidden">Remove</span></th></tr></thead>
@@ -30,7 +30,7 @@ function Values({ found, step, settings, drop }) {
 function Differences({ found, settings }) {
   const runs = found.runs.slice(0, FEW);
   if (!settings.length) return html`<p class="soft">Nothing else that was recorded differs.</p>`;
-  return html`<div class="sheet"><table><caption class="hidden">Settings that differ</caption>
+  return html`<div class="sheet" tabindex="0"><table><caption class="hidden">Settings that differ</caption>
     <thead><tr><th scope="col">Setting</th>${runs.map((run, at) => html`<th key=${run.id} scope="col"><span class=${`key k${colour(at)}`}></span> ${run.name || run.id}<small>${run.id}</small></th>`)}</tr></thead>
     <tbody>${settings.map((setting) => html`<tr key=${`${setting.section}.${setting.name}`}><th scope="row"><span class="soft">${setting.section}</span> ${setting.name}</th>
       ${runs.map((run, at) => html`<td key=${run.id} class="mono argument" title=${text(setting.values[at])}>${text(setting.values[at])}</td>`)}</tr>`)}</tbody></table></div>

@@ -42,7 +42,7 @@ function title(column) {
 function Table({ page, shown, sort, onSort, now }) {
   const ids = useValue(chosen);
   const all = page.rows.length > 0 && page.rows.every((row) => ids.includes(row.id));
-  return html`<div class="sheet"><table class="runs"><caption class="hidden">Runs of the project</caption>
+  return html`<div class="sheet" tabindex="0"><table class="runs"><caption class="hidden">Runs of the project</caption>
     <thead><tr>
       <th scope="col" class="check"><input type="checkbox" aria-label="Choose all runs of this page" checked=${all} onChange=${(e) => page.rows.forEach((row) => choose(row.id, e.target.checked))} /></th>
       <${SortHead} column="name" label="Run" sort=${sort} onSort=${onSort} />

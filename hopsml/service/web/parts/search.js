@@ -70,7 +70,7 @@ function Trials({ id, search, trials }) {
   const lineage = search.trials.some((trial) => trial.parent !== null);
   const head = (column, label, numeric = true) => html`<${SortHead} column=${column} label=${label} numeric=${numeric} sort=${sort} onSort=${setSort} />`;
   const rows = ordered(trials, sort);
-  return html`<div class="stack"><div class="sheet"><table><caption class="hidden">Trials</caption>
+  return html`<div class="stack"><div class="sheet" tabindex="0"><table><caption class="hidden">Trials</caption>
     <thead><tr>${head("number", "Trial")}${head("state", "State", false)}${head("value", search.metric)}${head("step", "Step")}${names.map((name) => head(`config.${name}`, name))}${head("seconds", "Ran")}${lineage && head("parent", "From trial")}</tr></thead>
     <tbody>${rows.slice(0, SHOWN).map((trial) => html`<tr key=${trial.number}>
       <td class="number"><a href=${link(["run", id, "logs"], { trial: trial.id })}>${trial.number}</a></td>
