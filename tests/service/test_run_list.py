@@ -117,6 +117,17 @@ def test_a_run_that_has_ended_is_not_read_again(project: ProjectOnDisk, monkeypa
     assert read == ["ongoing", "ongoing"] and index.rows()["ongoing"].cause == "out of memory"
 
 
+def test_a_run_that_goes_on_has_the_metric_that_it_reported_last(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    run.report(1, loss=2.0)
+    index = RunIndex(project.url)
+    index.refresh()
+    run.report(2, loss=1.5)
+    index.refresh()
+    row = index.rows()["app_1"]
+    assert (row.metric_name, row.metric) == ("loss", 1.5)
+
+
 def test_what_is_no_run_is_left_out_and_a_deleted_one_goes(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     (project.folder / "Experiments" / "stranger").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -17,7 +18,7 @@ from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.states import ENDS, Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
-from hopsml.tracking import catalog
+from hopsml.tracking import catalog, live
 
 MOST_ROWS = 500  # of one answer
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
@@ -114,7 +115,12 @@ class RunIndex:
 
 def _row_or_none(url: str) -> RunRow | None:
     try:
-        return row_of(catalog.read(RunDir(url), brief=True))
+        stored = catalog.read(RunDir(url), brief=True)
+        if stored.status is None and stored.main_metric is None:  # nothing has been returned yet: what was reported last
+            newest = live.last_report(stored.directory)
+            reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
+            stored = dataclasses.replace(stored, outputs=reported)
+        return row_of(stored)
     except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
         return None
     except StorageError:

@@ -20,7 +20,7 @@ function Values({ found, step, settings, drop }) {
       ${step !== "" && html`<th scope="col" class="number">At step ${step}</th>`}
       ${own.map((setting) => html`<th key=${setting.name} scope="col" class="number">${setting.name}</th>`)}<th scope="col"><span class="hidden">Remove</span></th></tr></thead>
     <tbody>${found.runs.map((run, at) => html`<tr key=${run.id}>
-      <th scope="row"><span class=${`key k${colour(at)}`}></span> <a href=${link(["run", run.id])}>${run.name || run.id}</a> <span class="soft mono">${run.id}</span></th><td><${State} state=${run.state} /></td>
+      <th scope="row"><span class=${`key k${colour(at)}`}></span> <a href=${link(["run", run.id])}>${run.name || run.id}</a><small>${run.id}</small></th><td><${State} state=${run.state} /></td>
       <td class="number">${number(found.values[at].last)}</td><td class="number">${number(found.values[at].lowest)}</td><td class="number">${number(found.values[at].highest)}</td>
       ${step !== "" && html`<td class="number">${number(found.values[at].at_step)}</td>`}
       ${own.map((setting) => html`<td key=${setting.name} class="number">${text(setting.values[at])}</td>`)}
