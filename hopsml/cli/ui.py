@@ -11,7 +11,7 @@ def ui(
     project_url: Annotated[str, typer.Argument(help="of a project; $HOPSML_PROJECT_URL and its defaults else")] = "",
     port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
     host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open it in a browser")] = True,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="do not open it in a browser")] = False,
 ) -> None:
     """Show the runs of a project in the browser, live and read only, until Ctrl-C. Nothing has to be set up."""
     from hopsml import settings
@@ -25,7 +25,7 @@ def ui(
 
     def ready() -> None:
         print(address, flush=True)
-        if browser:
+        if not no_browser:
             import webbrowser
 
             webbrowser.open(address)

@@ -116,7 +116,9 @@ class RunIndex:
 def _row_or_none(url: str) -> RunRow | None:
     try:
         stored = catalog.read(RunDir(url), brief=True)
-        if stored.status is None and stored.main_metric is None:  # nothing has been returned yet: what was reported last
+        if (
+            stored.status is None and stored.main_metric is None
+        ):  # nothing has been returned yet: what was reported last
             newest = live.last_report(stored.directory)
             reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
             stored = dataclasses.replace(stored, outputs=reported)
