@@ -12,7 +12,7 @@ from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.service.browse import changes, files
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.compare import compared
-from hopsml.service.browse.project import Kept, Project
+from hopsml.service.browse.project import Project, ReaderCache
 from hopsml.service.browse.search_detail import improvements
 from tests.service.project import ProjectOnDisk
 
@@ -163,7 +163,7 @@ def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: 
 
 
 def test_the_least_used_reader_goes() -> None:
-    kept = Kept(2)
+    kept = ReaderCache(2)
     first = kept.get("a", object)
     kept.get("b", object)
     assert kept.get("a", object) is first

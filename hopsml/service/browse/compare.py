@@ -41,7 +41,7 @@ class RunValues(msgspec.Struct, frozen=True):
     at_step: float | None
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class RunComparison(msgspec.Struct, frozen=True):
     """``tags``: metrics that any of the runs reported; ``curves`` and ``values``: of ``tag``, in the order of the runs."""
 
     runs: list[RunRow]
@@ -54,7 +54,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compared(
     project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000
-) -> Comparison:
+) -> RunComparison:
     """Compare runs; ``tag``: of which metric, else the first that most have; ``most``: points a curve.
 
     Raises ArgumentError for none or too many runs, PathNotFound for one that is not there.
@@ -67,7 +67,7 @@ def compared(
         readers = list(pool.map(project.metrics, ids))
     tags = _tags(readers)
     chosen = tag if tag in tags else next(iter(tags), "")
-    return Comparison(
+    return RunComparison(
         runs=[row_of(run) for run in stored],
         settings=_settings(stored),
         tags=tags,

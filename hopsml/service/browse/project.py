@@ -22,7 +22,7 @@ KEPT_LOGS = 8  # views of logs: eight bytes a line
 Reader = TypeVar("Reader")
 
 
-class Kept:
+class ReaderCache:
     """Readers that go on where they ended, the least used of which are forgotten; for several threads."""
 
     def __init__(self, most: int) -> None:
@@ -46,7 +46,7 @@ class Project:
         self.url = url.rstrip("/")
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
-        self._readers, self._logs = Kept(KEPT), Kept(KEPT_LOGS)
+        self._readers, self._logs = ReaderCache(KEPT), ReaderCache(KEPT_LOGS)
 
     def directory(self, run_id: str, trial: str = "") -> RunDir:
         """Of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
@@ -76,7 +76,7 @@ class Project:
         recorded = directory.read_run().get("search")
         if not isinstance(recorded, dict):
             raise ArgumentError(f"run {run_id!r} is no search: it has no trials; open it as a run")
-        reader = self._readers.get(("search", directory.url), lambda: search_detail.Trials(directory, recorded))
+        reader = self._readers.get(("search", directory.url), lambda: search_detail.TrialReader(directory, recorded))
         return reader.detail()
 
     def files(self, run_id: str, path: str, trial: str = "") -> tuple[str, list[Entry]]:

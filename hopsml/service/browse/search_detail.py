@@ -48,7 +48,7 @@ class SearchDetail(msgspec.Struct, frozen=True):
     trials: list[Trial]
 
 
-class Trials:
+class TrialReader:
     """Reads one search's journal on from where the last look ended. For several threads."""
 
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
