@@ -18,7 +18,7 @@ from hopsml.storage.run_dir import RunDir
 KEPT = 2_000  # events
 
 
-class Change(msgspec.Struct, frozen=True):
+class ProjectChange(msgspec.Struct, frozen=True):
     """``id``: ``<epoch>-<number>``; ``kind``: "run" (its row changed), "gone", "grew" (it reported or printed), "reset"."""
 
     id: str
@@ -31,7 +31,7 @@ class Changes:
 
     def __init__(self, project: Project, epoch: str = "") -> None:
         self._project, self._epoch = project, epoch or secrets.token_hex(4)
-        self._events: deque[Change] = deque(maxlen=KEPT)
+        self._events: deque[ProjectChange] = deque(maxlen=KEPT)
         self._number, self._lock = 0, threading.Lock()
         self._sizes: dict[str, tuple[Any, ...]] = {}
         self._rows = project.runs.rows()
@@ -61,19 +61,19 @@ class Changes:
                 del self._sizes[run]
                 self._add("grew", run)
 
-    def since(self, last: str) -> list[Change]:
+    def since(self, last: str) -> list[ProjectChange]:
         """Events after the one of this id; one "reset" where nobody knows any more what came after it."""
         epoch, _, number = last.rpartition("-")
         with self._lock:
             known = epoch == self._epoch and number.isdecimal()
             oldest = self._number - len(self._events)
             if not known or not oldest <= int(number) <= self._number:
-                return [Change(self.newest, "reset")]
+                return [ProjectChange(self.newest, "reset")]
             return list(self._events)[int(number) - oldest :]
 
     def _add(self, kind: str, run: str) -> None:
         self._number += 1
-        self._events.append(Change(self.newest, kind, run))
+        self._events.append(ProjectChange(self.newest, kind, run))
 
 
 def _sizes(directory_of: Callable[[str], RunDir], run: str) -> tuple[Any, ...]:

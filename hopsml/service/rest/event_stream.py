@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from hopsml.errors import StorageError
-from hopsml.service.browse.changes import Change, Changes
+from hopsml.service.browse.changes import Changes, ProjectChange
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -89,7 +89,7 @@ class Broadcaster:
 
 
 async def events(request: Request) -> Response:
-    """One stream. ``Last-Change-ID``, or ``last`` in the query, says where an earlier one ended."""
+    """One stream. ``Last-Event-ID``, or ``last`` in the query, says where an earlier one ended."""
     last = request.headers.get("last-event-id") or request.query_params.get("last", "")
     broadcaster: Broadcaster = request.app.state.broadcaster
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -97,6 +97,6 @@ async def events(request: Request) -> Response:
     return StreamingResponse(broadcaster.stream(known), headers=headers, media_type="text/event-stream")
 
 
-def _encoded(event: Change) -> bytes:
+def _encoded(event: ProjectChange) -> bytes:
     data = msgspec.json.encode({"run": event.run})
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.kind.encode(), data)
