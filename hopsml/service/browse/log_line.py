@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import datetime
 
@@ -21,13 +22,18 @@ def time_of(line: bytes) -> float | None:
     found = _TIME.match(line)
     if not found:
         return None
-    year, month, day, hour, minute, second = (int(found[part]) for part in range(1, 7))
+    whole = _seconds(*found.groups()[:6])
+    return whole if whole is None or not found[7] else whole + float(b"0." + found[7])
+
+
+@functools.lru_cache(1024)
+def _seconds(*parts: bytes) -> float | None:
+    """Many lines share a second, and the rules of time zones take long."""
+    year, month, day, hour, minute, second = map(int, parts)
     try:
-        moment = datetime(year, month, day, hour, minute, second)
-    except ValueError:  # the 31st of February
+        return datetime(year, month, day, hour, minute, second).timestamp()
+    except (ValueError, OverflowError):  # the 31st of February
         return None
-    fraction = float(b"0." + found[7]) if found[7] else 0.0
-    return moment.timestamp() + fraction
 
 
 def level_of(line: bytes) -> int | None:

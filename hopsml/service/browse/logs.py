@@ -64,8 +64,9 @@ class LogPage(msgspec.Struct, frozen=True):
 class _Tail:
     """One file's lines as they come; one that has no end yet is held back while the file grows."""
 
-    def __init__(self, index: int, log: LogFile) -> None:
-        self.index, self.log = index, log
+    def __init__(self, index: int, log: LogFile, levels: bool) -> None:
+        """``levels``: whether anybody asks for them."""
+        self.index, self.log, self._levels = index, log, levels
         self.offset = 0  # of the first byte that has not been made a line
         self.time, self.level = 0.0, 1
 
@@ -89,11 +90,13 @@ class _Tail:
 
     def _found(self, line: bytes, end: int) -> _Found:
         begin, self.offset = self.offset, self.offset + len(line) + end
-        own_time, own_level = time_of(line), level_of(line)
+        own_time = time_of(line)
         self.time = self.time if own_time is None else max(self.time, own_time)
-        # A line without a level belongs to the one before it where it is indented, as a traceback's are.
-        if own_level is not None or not line.startswith((b" ", b"\t")):
-            self.level = 1 if own_level is None else own_level
+        if self._levels:
+            own_level = level_of(line)
+            # A line without a level belongs to the one before it where it is indented, as a traceback's are.
+            if own_level is not None or not line.startswith((b" ", b"\t")):
+                self.level = 1 if own_level is None else own_level
         return self.time, self.index, begin, self.level, line
 
 
@@ -145,7 +148,7 @@ class LogView:
         self._bytes = sum(log.bytes for log in wanted)
         for log in wanted:
             if log.url not in self._tails:
-                self._tails[log.url] = _Tail(len(self._files), log)
+                self._tails[log.url] = _Tail(len(self._files), log, bool(self._lowest))
                 self._files.append(log)
         return list(self._tails.values())
 

@@ -92,7 +92,7 @@ class TrialReader:
             seconds=row["seconds"],
             attempts=row["attempts"],
             failures=row["failures"],
-            parent=row["parent"],
+            parent=row["parent"] if row["resumed_from"] in (None, row["number"]) else row["resumed_from"],
             error=str(row["error"] or "")[:2000],
             config=row["config"],
             curve=curve,

@@ -42,20 +42,33 @@ function tell(kind, run) {
   for (const listener of [...listeners]) listener(kind, run);
 }
 
-/** Begin to listen; the browser asks again by itself, and says how far it had come. */
+let source = null, last = "";
+
+/**
+ * Begin to listen; the browser asks again by itself, and says how far it had come. Only a tab that is seen does: a browser
+ * has six connections for one server, and those of hidden tabs would take them all.
+ */
 function listen() {
-  const source = new EventSource("api/events");
+  source?.close();
+  source = null;
+  if (document.hidden) return;
+  source = new EventSource(`api/events${last ? `?last=${encodeURIComponent(last)}` : ""}`);
   source.addEventListener("hello", () => {
     connection.value = "live";
     tell("hello", "");
   });
   for (const kind of ["run", "gone", "grew", "reset"])
-    source.addEventListener(kind, (event) => tell(kind, JSON.parse(event.data).run));
+    source.addEventListener(kind, (event) => {
+      last = event.lastEventId;
+      tell(kind, JSON.parse(event.data).run);
+    });
   source.onerror = () => {
     connection.value = "away";
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+    if (source?.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
   };
 }
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden || source) listen(); });
 
 const AGAIN_MS = 1000; // between two looks at the same thing
 
