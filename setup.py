@@ -33,7 +33,7 @@ EXTRAS = {
     "notebook": ["ipykernel>=6", "jupyterlab>=4.4", "jupyter-server-proxy>=4.4", "tensorboard>=2.20"],
     "mlflow": ["mlflow-skinny>=3,<4"],
     "serving": ["httptools>=0.6", "orjson>=3.10", "uvicorn>=0.30"],
-    "service": ["croniter>=6", "pydantic>=2.10,<3"],
+    "service": ["croniter>=6", "pydantic>=2.10,<3", "starlette>=0.46", "uvicorn>=0.30"],
     "onnx": ["onnx>=1.19", "onnxruntime>=1.23", "onnxscript>=0.5", "skl2onnx>=1.19"],
     "search": [
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),
@@ -49,6 +49,7 @@ PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
 HERE = Path(__file__).parent
 LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
 LIBRARIES["hopsml.training.data"] = ["lib/*.jar"]
+PAGE = {"hopsml.service": [f"web/{place}" for place in ("*.*", "pages/*.js", "parts/*.js", "lib/*.*", "lib/licences/*.txt")]}
 
 
 def compile_native() -> None:
@@ -102,7 +103,7 @@ setup(
         PROFILES,
     ],
     package_dir={PROFILES: "conf", PLUGIN: "hopsml/airflow/hopsworks_plugin"},
-    package_data={"hopsml": ["py.typed"], **LIBRARIES, PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
+    package_data={"hopsml": ["py.typed"], **LIBRARIES, **PAGE, PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     install_requires=CORE,
     extras_require=EXTRAS,

@@ -16,7 +16,7 @@ PAGE, SCHEMA = REFERENCE / "job.md", REFERENCE / "job.schema.json"
 BEGIN, END = "<!-- fields: python -m tools.job_reference -->\n", "<!-- end of the fields -->\n"
 _TITLES = {
     "Task": "A task",
-    "Resources": "`resources` of a task",
+    "WorkerResources": "`resources` of a task",
     "TaskEnvironment": "`environment` of a task",
     "Search": "`search`",
 }

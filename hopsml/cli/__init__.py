@@ -30,6 +30,7 @@ def main() -> None:
         serving,
         status,
         submit,
+        ui,
     )
     from hopsml.cli import tensorboard as board
     from hopsml.cli import tune_communication as tuning
@@ -51,6 +52,7 @@ def main() -> None:
         status.status,
         board.tensorboard,
         tuning.tune_communication,
+        ui.ui,
     )
     version = typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
 

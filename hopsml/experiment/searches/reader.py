@@ -85,6 +85,16 @@ class SearchReader:
         placed = self._dispatch.ledger.placed.values()
         return [self._part(row(trial), "number", "step", "value", "config") for trial in placed]
 
+    def trials(self) -> list[dict[str, Any]]:
+        """All trials that are known, by number: the rows of the search's table, each with its ``trial_id``.
+
+        ``resumed_from`` is the number of the trial whose checkpoint it went on from last, also its own; None for none.
+        """
+        return [
+            {**row(t), "trial_id": self._names.given(t.number), "resumed_from": t.resume_from}
+            for t in self._dispatch.ledger.trials
+        ]
+
     def _part(self, facts: dict[str, Any], *names: str) -> dict[str, Any]:
         return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
 

@@ -10,9 +10,9 @@ from hopsml.service.spec import discovery
 from hopsml.service.spec.dumping import dump
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.loading import load, loads
-from hopsml.service.spec.resources import Resources
+from hopsml.service.spec.resources import WorkerResources
 from hopsml.service.spec.search import Search
 from hopsml.service.spec.sizes import summary
 from hopsml.service.spec.task import Task
 
-__all__ = ["JobSpec", "Resources", "Search", "Task", "discovery", "dump", "load", "loads", "summary"]
+__all__ = ["JobSpec", "Search", "Task", "WorkerResources", "discovery", "dump", "load", "loads", "summary"]

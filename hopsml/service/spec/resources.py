@@ -10,7 +10,7 @@ from hopsml.service.spec.names import Label
 from hopsml.service.spec.units import Memory
 
 
-class Resources(SpecPart):
+class WorkerResources(SpecPart):
     """What one worker gets: cores, memory in all (MiB), GPUs, and a label that its node must have."""
 
     cores: int = Field(default=1, ge=1, le=limits.CORES, description="Cores of one worker.", examples=[4])

@@ -12,7 +12,7 @@ from hopsml.service.spec import limits
 from hopsml.service.spec.environment import TaskEnvironment
 from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Names, Variable
-from hopsml.service.spec.resources import Resources
+from hopsml.service.spec.resources import WorkerResources
 from hopsml.service.spec.restart import Restart
 
 FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
@@ -48,8 +48,8 @@ class Task(SpecPart):
         examples=[2],
     )
     max: int | None = Field(default=None, ge=1, le=limits.WORKERS, description="The most, with min.", examples=[8])
-    resources: Resources = Field(
-        default_factory=Resources,
+    resources: WorkerResources = Field(
+        default_factory=WorkerResources,
         description="What one worker gets.",
         examples=[{"cores": 4, "memory": "16g"}],
     )

@@ -1,0 +1,115 @@
+"""Up to 200 runs beside each other: what differs in how they were made, one metric's curves, its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from hopsml.errors import ArgumentError
+from hopsml.service.browse.metrics import CHIEF, Metrics, Series
+from hopsml.service.browse.project import Project
+from hopsml.service.browse.run_row import RunRow, row_of
+from hopsml.tracking import catalog
+from hopsml.tracking.compare import differences
+
+MOST_RUNS = 200
+LONGEST_VALUE = 300  # characters
+_NOT_OF_INTEREST = (
+    "result",
+    "machine",
+    "variables",
+)  # sections that differ between any two runs, or that the curves show
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One entry that not all runs share; ``values`` in the order of the runs, None where a run has none."""
+
+    section: str
+    name: str
+    values: list[Any]
+
+
+class RunValues(msgspec.Struct, frozen=True):
+    """One metric of one run: the last value, the lowest, the highest, and that at the step that was asked for."""
+
+    last: float | None
+    lowest: float | None
+    highest: float | None
+    at_step: float | None
+
+
+class RunComparison(msgspec.Struct, frozen=True):
+    """``tags``: metrics that any of the runs reported; ``curves`` and ``values``: of ``tag``, in the order of the runs."""
+
+    runs: list[RunRow]
+    settings: list[Setting]
+    tags: list[str]
+    tag: str
+    curves: list[Series | None]
+    values: list[RunValues]
+
+
+def compared(
+    project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000
+) -> RunComparison:
+    """Compare runs; ``tag``: of which metric, else the first that most have; ``most``: points a curve.
+
+    Raises ArgumentError for none or too many runs, PathNotFound for one that is not there.
+    """
+    ids = list(dict.fromkeys(run_ids))
+    if not 1 <= len(ids) <= MOST_RUNS:
+        raise ArgumentError(f"{len(ids)} runs are to be compared: choose 1 to {MOST_RUNS} in the list of runs")
+    with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
+        stored = list(pool.map(lambda one: catalog.read(project.directory(one)), ids))
+        readers = list(pool.map(project.metrics, ids))
+    tags = _tags(readers)
+    chosen = tag if tag in tags else next(iter(tags), "")
+    return RunComparison(
+        runs=[row_of(run) for run in stored],
+        settings=_settings(stored),
+        tags=tags,
+        tag=chosen,
+        curves=[next((s for s in one.series([chosen], most) if s.source == CHIEF), None) for one in readers],
+        values=[_values(one, chosen, step) for one in readers],
+    )
+
+
+def _tags(readers: Sequence[Metrics]) -> list[str]:
+    """What most of the runs reported comes first."""
+    counts: dict[str, int] = {}
+    for reader in readers:
+        for tag, source, _ in reader.tags():
+            if source == CHIEF:
+                counts[tag] = counts.get(tag, 0) + 1
+    return sorted(counts, key=lambda tag: (-counts[tag], tag))
+
+
+def _values(reader: Metrics, tag: str, step: float | None) -> RunValues:
+    found = reader.summary(tag)
+    at_step = None if step is None else reader.at_step(tag, step)
+    return RunValues(None, None, None, at_step) if found is None else RunValues(*found, at_step)
+
+
+def _settings(stored: Sequence[catalog.StoredRun]) -> list[Setting]:
+    """What any run does not share with the first one, with the value of each; a run that shares it has the first one's."""
+    first, others = stored[0], stored[1:]
+    known: dict[tuple[str, str], list[Any]] = {}
+    for place, other in enumerate(others, 1):
+        for found in differences(first, other):
+            if found.section in _NOT_OF_INTEREST:
+                continue
+            values = known.setdefault((found.section, found.name), [_shown(found.left)] * len(stored))
+            values[place] = _shown(found.right)
+    order = list(dict.fromkeys(["arguments", "specification", "run", "code", "inputs", *(key[0] for key in known)]))
+    keys = sorted(known, key=lambda key: (order.index(key[0]), key[1]))
+    return [Setting(section, name, known[section, name]) for section, name in keys]
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"

@@ -1,0 +1,157 @@
+"""What a run has reported and what its workers used, as curves: read on from where the last look ended."""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hopsml.errors import PathNotFound
+from hopsml.service.browse.downsampling import kept_indices
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
+from hopsml.tracking.live import TextReader
+
+MOST_POINTS = 5_000  # of one curve in one answer
+CHIEF = "chief"
+_decoder = msgspec.json.Decoder(dict[str, Any])
+_SYSTEM_FILE = re.compile(r"g(\d+)-rank(\d+)" + re.escape(SYSTEM_METRICS))
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A curve. ``source``: "chief" of what was reported, "rank 1" of what a worker used; times are seconds since 1970.
+
+    ``count``: how many points there are, of which these are some. A value that is no finite number is None.
+    """
+
+    tag: str
+    source: str
+    count: int
+    steps: list[float]
+    times: list[float]
+    values: list[float | None]
+
+
+class _Curve:
+    """All points of a tag, 24 bytes each."""
+
+    def __init__(self) -> None:
+        self.steps, self.times, self.values = array("d"), array("d"), array("d")
+
+    def add(self, step: float, time: float, value: float) -> None:
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+
+    def series(self, tag: str, source: str, most: int) -> Series:
+        kept = kept_indices(self.known, most)
+        return Series(
+            tag,
+            source,
+            len(self.values),
+            [self.steps[index] for index in kept],
+            [self.times[index] for index in kept],
+            [_finite(self.values[index]) for index in kept],
+        )
+
+    @property
+    def known(self) -> NDArray[np.float64]:
+        """A copy of the values: an array that is looked at cannot grow."""
+        return np.array(self.values)
+
+
+class _Lines:
+    """JSON lines of a file that others append to."""
+
+    def __init__(self, url: str) -> None:
+        self._file, self._partial = TextReader(url), ""
+
+    def more(self) -> Iterator[dict[str, Any]]:
+        for piece in self._file.more():
+            complete, _, self._partial = (self._partial + piece).rpartition("\n")
+            try:
+                yield from _decoder.decode_lines(complete)
+            except msgspec.MsgspecError:  # a NaN, which Python writes and JSON does not know; or no report at all
+                yield from parse_lines(complete)
+
+
+class Metrics:
+    """The curves of one run; ``more`` takes in what has come. For several threads."""
+
+    def __init__(self, directory: RunDir) -> None:
+        self._directory, self._lock = directory, threading.Lock()
+        self._reports = _Lines(directory.metrics)
+        self._curves: dict[tuple[str, str], _Curve] = {}
+        self._systems: dict[str, tuple[str, _Lines]] = {}
+        self._count = 0
+
+    def more(self) -> None:
+        """Read what has come since the last call. Raises StorageError."""
+        with self._lock:
+            for report in self._reports.more():
+                self._count += 1
+                self._take(report, CHIEF, float(self._count - 1))
+            self._find_systems()
+            for source, lines in self._systems.values():
+                for sample in lines.more():
+                    self._take(sample, source, 0.0)
+
+    def tags(self) -> list[tuple[str, str, int]]:
+        """Tag, source and number of points of every curve, reports first, each group by name."""
+        with self._lock:
+            found = [(tag, source, len(curve.values)) for (tag, source), curve in self._curves.items()]
+        return sorted(found, key=lambda one: (one[1] != CHIEF, one[0], one[1]))
+
+    def series(self, tags: list[str], most: int) -> list[Series]:
+        """The curves of these tags, of all sources, each of at most about ``most`` points."""
+        with self._lock:
+            found = sorted(key for key in self._curves if key[0] in tags)
+            return [self._curves[key].series(*key, min(most, MOST_POINTS)) for key in found]
+
+    def summary(self, tag: str) -> tuple[float, float, float] | None:
+        """Last, lowest and highest finite value that was reported under a tag; None where there is none."""
+        with self._lock:
+            curve = self._curves.get((tag, CHIEF))
+            known = np.array([]) if curve is None else curve.known
+        finite = known[np.isfinite(known)]
+        return (float(finite[-1]), float(finite.min()), float(finite.max())) if len(finite) else None
+
+    def at_step(self, tag: str, step: float) -> float | None:
+        """The value that was reported last at or before a step; None before the first."""
+        with self._lock:
+            curve = self._curves.get((tag, CHIEF))
+            if curve is None:
+                return None
+            before = np.flatnonzero(np.array(curve.steps) <= step)
+            return _finite(curve.values[int(before[-1])]) if len(before) else None
+
+    def _take(self, report: dict[str, Any], source: str, number: float) -> None:
+        step, time = report.get("step"), report.get("time")
+        at = float(step) if isinstance(step, int | float) else number
+        when = float(time) if isinstance(time, int | float) else 0.0
+        for tag, value in report.items():
+            if tag not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
+                key = (tag, source)
+                if key not in self._curves:
+                    self._curves[key] = _Curve()
+                self._curves[key].add(at, when, float(value))
+
+    def _find_systems(self) -> None:
+        try:
+            entries = for_url(self._directory.logs).list_dir(self._directory.logs)
+        except PathNotFound:
+            return
+        for entry in entries:
+            found = _SYSTEM_FILE.fullmatch(entry.name)
+            if found and entry.url not in self._systems:
+                self._systems[entry.url] = f"rank {found[2]}", _Lines(entry.url)
+
+
+def _finite(value: float) -> float | None:
+    return value if value - value == 0 else None

@@ -1,0 +1,47 @@
+"""Names that come from a browser, checked, then turned into run directories and files below them."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.storage import urls
+from hopsml.storage.filesystem import exists
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+
+_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
+
+
+def checked_name(name: str, what: str) -> str:
+    """One component of a path. Raises ArgumentError for what could name anything else, such as ``..`` or ``a/b``."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ArgumentError(f"{what}={name[:80]!r}: it is one name, without slashes; take it from the list")
+    return name
+
+
+def run_directory(project_url: str, run_id: str, trial: str = "") -> RunDir:
+    """The directory of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
+    url = urls.join(project_url, EXPERIMENTS, checked_name(run_id, "run"))
+    if not exists(RunDir(url).run_json):
+        raise PathNotFound(f"there is no run {run_id!r} in this project; it may have been deleted", url)
+    if not trial:
+        return RunDir(url)
+    folder = urls.join(url, "trials", checked_name(trial, "trial"))
+    if not exists(folder):
+        raise PathNotFound(f"run {run_id!r} has no folder of a trial {trial!r}; it may not have begun", folder)
+    return RunDir(folder)
+
+
+def below(directory: RunDir, path: str) -> str:
+    """The URL of a file or folder below a run's directory; "" is the directory itself.
+
+    Raises ArgumentError where the path leaves the directory, by its parts or by a symbolic link.
+    """
+    parts = [checked_name(part, "path") for part in path.strip("/").split("/")] if path.strip("/") else []
+    url = urls.join(directory.url, *parts)
+    if urls.is_local(url):
+        root, target = (os.path.realpath(urls.split(one)[2]) for one in (directory.url, url))
+        if target != root and not target.startswith(root + os.sep):
+            raise ArgumentError(f"path={path[:200]!r}: a link leads out of the run's directory; open it where it lies")
+    return url

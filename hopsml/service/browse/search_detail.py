@@ -1,0 +1,118 @@
+"""A search for a page: its trials, the best value so far, the rungs of a stopper, who went on from whom."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hopsml.experiment.searches.reader import Report, SearchReader
+from hopsml.service.browse.downsampling import kept_indices
+from hopsml.storage.run_dir import RunDir
+
+MOST_POINTS = 200  # of a trial's curve
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One trial. ``parent``: the number of the trial whose state it went on from; ``curve``: steps and values."""
+
+    number: int
+    id: str
+    state: str
+    value: float | None
+    step: int | None
+    seconds: float
+    attempts: int
+    failures: int
+    parent: int | None
+    error: str
+    config: dict[str, Any]
+    curve: tuple[list[int], list[float]]
+
+
+class SearchDetail(msgspec.Struct, frozen=True):
+    """``rungs``: step at which trials stopped or paused, and how many came so far and further. ``best``: trial's number."""
+
+    metric: str
+    direction: str
+    searcher: str
+    stopper: str
+    space: dict[str, Any]
+    planned: int | None
+    counts: dict[str, int]
+    best: int | None
+    improvements: list[tuple[int, float]]
+    rungs: list[tuple[int, int]]
+    trials: list[Trial]
+
+
+class TrialReader:
+    """Reads one search's journal on from where the last look ended. For several threads."""
+
+    def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
+        self._recorded, self._lock = recorded, threading.Lock()
+        self._reader = SearchReader(directory, recorded)
+        self._reports: dict[int, list[Report]] = {}
+
+    def detail(self) -> SearchDetail:
+        """How the search stands now. Raises StorageError."""
+        with self._lock:
+            for report in self._reader.more():
+                self._reports.setdefault(report.number, []).append(report)
+            trials = [self._trial(row) for row in self._reader.trials()]
+            best, counts, planned = self._reader.best(), self._reader.counts(), self._reader.planned
+        named = {name: str(self._recorded.get(name) or "") for name in ("searcher", "stopper")}
+        space = self._recorded.get("space")
+        ended = [(trial.number, trial.value) for trial in trials if trial.value is not None]
+        return SearchDetail(
+            metric=self._reader.metric,
+            direction=self._reader.direction,
+            **named,
+            space=space if isinstance(space, dict) else {},
+            planned=planned,
+            counts=counts,
+            best=None if best is None else best["number"],
+            improvements=improvements(ended, self._reader.direction),
+            rungs=_rungs(trials) if named["stopper"] or named["searcher"] in ("asha", "hyperband", "bohb") else [],
+            trials=trials,
+        )
+
+    def _trial(self, row: dict[str, Any]) -> Trial:
+        reports = self._reports.get(row["number"], [])
+        kept = kept_indices(np.array([report.value for report in reports], dtype=float), MOST_POINTS)
+        curve = [reports[at].step for at in kept], [reports[at].value for at in kept]
+        return Trial(
+            number=row["number"],
+            id=row["trial_id"],
+            state=row["state"],
+            value=row["value"],
+            step=row["step"],
+            seconds=row["seconds"],
+            attempts=row["attempts"],
+            failures=row["failures"],
+            parent=row["parent"] if row["resumed_from"] in (None, row["number"]) else row["resumed_from"],
+            error=str(row["error"] or "")[:2000],
+            config=row["config"],
+            curve=curve,
+        )
+
+
+def improvements(values: list[tuple[int, float]], direction: str) -> list[tuple[int, float]]:
+    """Of trials' numbers and values, in order, those that were better than all before them."""
+    found: list[tuple[int, float]] = []
+    for number, value in values:
+        if not found or (value < found[-1][1] if direction == "min" else value > found[-1][1]):
+            found.append((number, value))
+    return found
+
+
+def _rungs(trials: list[Trial]) -> list[tuple[int, int]]:
+    """At which steps trials ended, and how many came at least so far; the steps at which most ended, at most twelve."""
+    steps = [trial.step for trial in trials if trial.step is not None]
+    ends: dict[int, int] = {}
+    for step in steps:
+        ends[step] = ends.get(step, 0) + 1
+    chosen = sorted(sorted(ends, key=lambda step: -ends[step])[:12])
+    return [(step, sum(other >= step for other in steps)) for step in chosen]

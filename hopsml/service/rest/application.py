@@ -1,0 +1,37 @@
+"""The application of ``hopsml ui``: all addresses, behind the token."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+
+from hopsml.service.browse.changes import Changes
+from hopsml.service.browse.project import Project
+from hopsml.service.rest import page_files, run_routes
+from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.errors import HANDLERS
+from hopsml.service.rest.event_stream import Broadcaster, events
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+
+def application(project: Project, token: str, broadcaster: Broadcaster | None = None) -> ASGIApp:
+    """What answers for a project. ``broadcaster``: who tells what changed, where it is not to be made here."""
+    told = broadcaster or Broadcaster(Changes(project))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(project.runs.refresh)
+        yield
+        await told.end()
+
+    routes = [Route("/api/events", events), *run_routes.routes(), *page_files.routes()]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
+    app.state.project, app.state.broadcaster = project, told
+    return Guarded(app, token)

@@ -1,0 +1,68 @@
+"""The files of the page, compressed once, known by their content: a browser asks whether they have changed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hopsml.errors import PathNotFound
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+WEB = Path(__file__).resolve().parents[1] / "web"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """One file, as it is sent."""
+
+    content: bytes
+    compressed: bytes
+    media_type: str
+    tag: str
+
+
+def read(folder: Path = WEB) -> dict[str, PageFile]:
+    """All files below a folder, by their paths in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in _TYPES:
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+            compressed = gzip.compress(content, mtime=0)
+            found[path.relative_to(folder).as_posix()] = PageFile(content, compressed, _TYPES[path.suffix], tag)
+    return found
+
+
+def routes() -> list[Route]:
+    """The page at the root, its files below it. Only what was there at the start is ever sent."""
+    files = read()
+
+    async def page_file(request: Request) -> Response:
+        name = request.path_params.get("name", "") or "index.html"
+        file = files.get(name)
+        if file is None:
+            raise PathNotFound("there is nothing at this address; open the page at its root")
+        headers = {"etag": file.tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(file.content, headers=headers, media_type=file.media_type)
+        return Response(file.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=file.media_type)
+
+    return [Route("/", page_file), Route("/{name:path}", page_file)]

@@ -1,0 +1,162 @@
+"""The addresses of runs: their list, and all that is known of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from hopsml.errors import ArgumentError
+from hopsml.service.browse import compare, files, run_list
+from hopsml.service.browse.logs import LogPage, LogQuery
+from hopsml.service.browse.project import Project
+from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.rest.parameters import optional_number, optional_whole, whole
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+STALE_S = 2.0  # after which the list is read again, where nobody listens to what changes
+POINTS = 800  # of a curve, unless the page asks for more or fewer
+
+
+async def runs(request: Request) -> Response:
+    """``api/runs?filter=&sort=started&order=descending&offset=0&limit=100``."""
+    query, index = request.query_params, _project(request).runs
+    await run_in_threadpool(index.refresh, STALE_S)
+    page = await run_in_threadpool(
+        index.page,
+        text=query.get("filter", ""),
+        sort=query.get("sort", "started"),
+        descending=query.get("order", "descending") != "ascending",
+        offset=whole(request, "offset", 0, 0),
+        limit=whole(request, "limit", 100, 1),
+    )
+    return JsonAnswer(page)
+
+
+async def run(request: Request) -> Response:
+    """``api/runs/{id}?trial=``."""
+    return JsonAnswer(await run_in_threadpool(_project(request).detail, *_named(request)))
+
+
+async def metrics(request: Request) -> Response:
+    """``api/runs/{id}/metrics?tag=loss&tag=accuracy&points=800&trial=``: without a tag the list of them alone."""
+    reader = await run_in_threadpool(_project(request).metrics, *_named(request))
+    tags, most = request.query_params.getlist("tag"), whole(request, "points", POINTS, 2)
+    series = await run_in_threadpool(reader.series, tags, most)
+    found = [{"tag": tag, "source": source, "count": count} for tag, source, count in reader.tags()]
+    return JsonAnswer({"tags": found, "series": series})
+
+
+async def logs(request: Request) -> Response:
+    """``api/runs/{id}/logs?rank=&level=&text=&offset=0&limit=200&find=&from=&backwards=&trial=``.
+
+    A negative ``offset`` counts from the end; ``find`` asks for the next line with a text instead of lines.
+    """
+    query = request.query_params
+    asked = LogQuery(optional_whole(request, "rank"), query.get("level", ""), query.get("text", ""))
+    offset, limit = whole(request, "offset", 0), whole(request, "limit", 200, 0)
+    begin, wanted = whole(request, "from", 0, 0), query.get("find", "")
+    run_id, trial = _named(request)
+
+    def answer() -> LogPage | dict[str, int | None]:
+        view = _project(request).logs(run_id, asked, trial)
+        if wanted:
+            return {"line": view.find(wanted, begin, query.get("backwards", "") == "1")}
+        return view.page(offset, limit)
+
+    return JsonAnswer(await run_in_threadpool(answer))
+
+
+async def search(request: Request) -> Response:
+    """``api/runs/{id}/search``."""
+    return JsonAnswer(await run_in_threadpool(_project(request).search, request.path_params["id"]))
+
+
+async def listed(request: Request) -> Response:
+    """``api/runs/{id}/files/{path}``: the entries of a folder, the bytes of a file as a download."""
+    run_id, trial = _named(request)
+    path = request.path_params.get("path", "")
+    url, entries = await run_in_threadpool(_project(request).files, run_id, path, trial)
+    length = await run_in_threadpool(files.length, url)
+    if length is None:
+        return JsonAnswer({"path": path, "entries": entries})
+    begin, end = _range(request, length)
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(url.rpartition('/')[2])}",
+        "content-length": str(end - begin),
+        "accept-ranges": "bytes",
+        "cache-control": "no-store",
+    }
+    if (begin, end) != (0, length):
+        headers["content-range"] = f"bytes {begin}-{end - 1}/{length}"
+    status = 206 if "content-range" in headers else 200
+    return StreamingResponse(files.pieces(url, begin, end), status, headers, "application/octet-stream")
+
+
+async def comparison(request: Request) -> Response:
+    """``api/compare?run=A&run=B&tag=accuracy&step=&points=``."""
+    query = request.query_params
+    found = await run_in_threadpool(
+        compare.compared,
+        _project(request),
+        query.getlist("run"),
+        query.get("tag", ""),
+        optional_number(request, "step"),
+        whole(request, "points", POINTS, 2),
+    )
+    return JsonAnswer(found)
+
+
+async def about(request: Request) -> Response:
+    """``api/about``: which project this is."""
+    project = _project(request)
+    return JsonAnswer({"project": project.name, "url": project.url, "columns": run_list.COLUMNS})
+
+
+def routes() -> list[Route]:
+    """All of them, relative to the root of the application."""
+    return [
+        Route("/api/about", about),
+        Route("/api/runs", runs),
+        Route("/api/compare", comparison),
+        Route("/api/runs/{id}", run),
+        Route("/api/runs/{id}/metrics", metrics),
+        Route("/api/runs/{id}/logs", logs),
+        Route("/api/runs/{id}/search", search),
+        Route("/api/runs/{id}/files", listed),
+        Route("/api/runs/{id}/files/{path:path}", listed),
+    ]
+
+
+def _project(request: Request) -> Project:
+    project: Project = request.app.state.project
+    return project
+
+
+def _named(request: Request) -> tuple[str, str]:
+    return request.path_params["id"], request.query_params.get("trial", "")
+
+
+def _range(request: Request, length: int) -> tuple[int, int]:
+    """Begin and end of the bytes that are asked for; all of them where nothing of use is said."""
+    unit, _, wanted = request.headers.get("range", "").partition("=")
+    first, dash, last = wanted.partition("-")
+    if unit != "bytes" or not dash or "," in wanted or not (first + last).isdecimal():
+        return 0, length
+    if not first:
+        return max(0, length - int(last)), length
+    begin = int(first)
+    if begin >= length:
+        raise ArgumentError(f"range={wanted[:40]!r}: the file has {length} bytes; ask for some of them")
+    return begin, min(length, int(last) + 1) if last else length
+
+
+def _quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")

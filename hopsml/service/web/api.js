@@ -1,0 +1,111 @@
+// Asks the server, and hears from it what has changed. All addresses are relative: the page may stand below any path.
+import { signal, useEffect, useRef, useState } from "./lib.js";
+
+class ApiError extends Error {
+  constructor(error, remedy, status) {
+    super(error);
+    this.remedy = remedy;
+    this.status = status;
+  }
+}
+
+/** The address of something below `api/`. Values that are null or "" are left out; a list gives one parameter each. */
+function address(path, query = {}) {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(query))
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== null && one !== undefined && one !== "") found.append(name, one);
+  const text = found.toString();
+  return `api/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+async function get(url, abort) {
+  let answer;
+  try {
+    answer = await fetch(url, { signal: abort, headers: { accept: "application/json" } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("the server does not answer", "start `hopsml ui` again and open the address that it prints", 0);
+  }
+  const content = await answer.json().catch((error) => {
+    if (error.name === "AbortError" || answer.ok) throw error;
+    return {}; // an error of a proxy on the way, which is no JSON
+  });
+  if (!answer.ok) throw new ApiError(content.error || `status ${answer.status}`, content.remedy || "", answer.status);
+  return content;
+}
+
+const connection = signal("connecting"); // connecting | live | away
+const listeners = new Set();
+
+function tell(kind, run) {
+  for (const listener of [...listeners]) listener(kind, run);
+}
+
+let source = null, last = "";
+
+/**
+ * Begin to listen; the browser asks again by itself, and says how far it had come. Only a tab that is seen does: a browser
+ * has six connections for one server, and those of hidden tabs would take them all.
+ */
+function listen() {
+  source?.close();
+  source = null;
+  if (document.hidden) return;
+  source = new EventSource(`api/events${last ? `?last=${encodeURIComponent(last)}` : ""}`);
+  source.addEventListener("hello", () => {
+    connection.value = "live";
+    tell("hello", "");
+  });
+  for (const kind of ["run", "gone", "grew", "reset"])
+    source.addEventListener(kind, (event) => {
+      last = event.lastEventId;
+      tell(kind, JSON.parse(event.data).run);
+    });
+  source.onerror = () => {
+    connection.value = "away";
+    if (source?.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+  };
+}
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden || source) listen(); });
+
+const AGAIN_MS = 1000; // between two looks at the same thing
+
+/**
+ * What an address answers: {data, error}. It is asked again when an event concerns it: `concerns(kind, run)`.
+ * What is known stays while something newer of the same address is on its way.
+ */
+function useData(url, concerns) {
+  const [state, set] = useState({ url: null, data: null, error: null });
+  const latest = useRef(concerns);
+  latest.current = concerns;
+  useEffect(() => {
+    if (!url) return undefined;
+    const abort = new AbortController();
+    let timer = null, busy = false, again = false;
+    const load = async () => {
+      timer = null;
+      if (busy) { again = true; return; }
+      busy = true;
+      try {
+        const data = await get(url, abort.signal);
+        set({ url, data, error: null });
+      } catch (error) {
+        if (error.name !== "AbortError") set((old) => ({ url, data: old.url === url ? old.data : null, error }));
+      }
+      busy = false;
+      if (again && !abort.signal.aborted) { again = false; timer = setTimeout(load, AGAIN_MS); }
+    };
+    const heard = (kind, run) => {
+      if (timer === null && latest.current && (kind === "hello" || kind === "reset" || latest.current(kind, run)))
+        timer = setTimeout(load, kind === "hello" ? 0 : AGAIN_MS);
+    };
+    listeners.add(heard);
+    load();
+    return () => { abort.abort(); clearTimeout(timer); listeners.delete(heard); };
+  }, [url]);
+  return { data: state.data, error: state.error, stale: state.url !== url };
+}
+
+export { address, connection, get, listen, listeners, useData };

@@ -1,0 +1,50 @@
+// Numbers, times and sizes as text.
+
+/** What JSON cannot hold comes as a text: "NaN", "Infinity". */
+const asNumber = (value) => (typeof value === "number" ? value : value === "NaN" || value === "Infinity" || value === "-Infinity" ? Number(value) : null);
+
+/** A value with five digits, as one compares by eye; "–" for none. */
+function number(value) {
+  const found = asNumber(value);
+  if (found === null) return value === null || value === undefined || value === "" ? "–" : String(value);
+  if (!Number.isFinite(found)) return Number.isNaN(found) ? "NaN" : found > 0 ? "∞" : "−∞";
+  if (Number.isInteger(found) && Math.abs(found) < 1e9) return count(found);
+  const size = Math.abs(found);
+  const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? found.toExponential(3) : String(Number(found.toPrecision(5)));
+  return text.replace("-", "−");
+}
+
+/** A whole number with thin spaces between thousands. */
+const count = (value) => String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f").replace("-", "−");
+
+/** Seconds as "3.2 s", "4 min 05 s", "2 h 07 min", "3 d 4 h". */
+function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const two = (value) => String(Math.floor(value)).padStart(2, "0");
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+/** Seconds since 1970 as "27 Nov, 14:05", of another year with it; "–" for none. */
+function time(seconds) {
+  if (!seconds) return "–";
+  const moment = new Date(seconds * 1000), two = (value) => String(value).padStart(2, "0");
+  const year = moment.getFullYear() === new Date().getFullYear() ? "" : ` ${moment.getFullYear()}`;
+  const month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"][moment.getMonth()];
+  return `${moment.getDate()} ${month}${year}, ${two(moment.getHours())}:${two(moment.getMinutes())}`;
+}
+
+/** The same to the second, for titles. */
+const exactTime = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString() : "");
+
+/** "12 kB", "3.4 GB". */
+function bytes(value) {
+  let rest = value, unit = 0;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  while (rest >= 1000 && unit < units.length - 1) { rest /= 1000; unit += 1; }
+  return `${unit && rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`;
+}
+
+export { asNumber, bytes, count, duration, exactTime, number, time };

@@ -1,0 +1,76 @@
+// Curves on one pair of axes, by uPlot. A canvas says nothing to a screen reader: its legend has the values as text.
+import { html, signal, useEffect, useMemo, useRef, useValue, useWidth } from "../lib.js";
+import { duration, number } from "../format.js";
+
+const LINES = 8; // colours
+const theme = signal(document.documentElement.dataset.theme);
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** An exponential mean of a curve, without the bend that beginning at zero would give it; `weight` from 0 to 0.99. */
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let mean = 0, total = 0;
+  return values.map((value) => {
+    if (value === null || !Number.isFinite(value)) return null;
+    mean = mean * weight + value * (1 - weight);
+    total = total * weight + (1 - weight);
+    return mean / total;
+  });
+}
+
+/** Curves with x values of their own as one table, as uPlot wants it. */
+function joined(curves) {
+  const tables = curves.map(({ x, y }) => {
+    const order = x.map((value, at) => at).sort((one, other) => x[one] - x[other] || one - other);
+    const xs = [], ys = [];
+    for (const at of order) {
+      if (xs.length && xs[xs.length - 1] === x[at]) ys[ys.length - 1] = y[at]; // a step that was reported twice: the newer
+      else { xs.push(x[at]); ys.push(y[at]); }
+    }
+    return [xs, ys];
+  });
+  return tables.length === 1 ? tables[0] : uPlot.join(tables);
+}
+
+/**
+ * curves: [{label, x, y, colour (1 to 8), faint, points, stepped}]. `log`: the y axis; `seconds`: x is a time span.
+ */
+function Chart({ curves, label, log = false, seconds = false, height = 190, onHover }) {
+  const box = useRef(null), plot = useRef(null);
+  const width = useWidth(box);
+  const drawnIn = useValue(theme);
+  const data = useMemo(() => joined(curves), [curves]);
+  const shape = `${curves.map((curve) => `${curve.label}/${curve.colour}/${curve.faint}/${curve.stepped}/${curve.points}`).join("|")}|${log}|${seconds}|${drawnIn}|${height}`;
+  const hasPositive = useMemo(() => curves.some(({ y }) => y.some((value) => value > 0)), [curves]);
+  useEffect(() => {
+    if (!width || typeof uPlot === "undefined") return undefined;
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--rule"), width: 1 }, ticks: { show: false }, font: `11px ${css("--sans")}` };
+    const series = curves.map((curve) => ({
+      label: curve.label,
+      stroke: css(`--line-${curve.colour}`),
+      width: curve.points ? 0 : 1.75,
+      alpha: curve.faint ? 0.28 : 1,
+      spanGaps: true,
+      points: { show: Boolean(curve.points) || curve.x.length === 1, size: 5, fill: css(`--line-${curve.colour}`), width: 0 },
+      ...(curve.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
+    }));
+    const options = {
+      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, 8, 0, 0],
+      scales: { x: { time: false }, y: log && hasPositive ? { distr: 3 } : {} },
+      axes: [
+        { ...axis, size: 28, values: (_, marks) => marks.map((mark) => (seconds ? duration(mark).replace(".0 s", " s") : number(mark))), space: seconds ? 80 : 60 },
+        { ...axis, size: 50, values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
+      ],
+      cursor: { drag: { x: true, y: false }, points: { size: 6 }, sync: undefined },
+      hooks: onHover ? { setCursor: [(made) => onHover(made.cursor.idx, made.data)] } : {},
+    };
+    plot.current = new uPlot(options, data, box.current);
+    return () => { plot.current.destroy(); plot.current = null; };
+  }, [shape, width > 0, hasPositive]);
+  useEffect(() => { if (plot.current && width) plot.current.setSize({ width, height }); }, [width, height]);
+  useEffect(() => { if (plot.current) plot.current.setData(data); }, [data]);
+  return html`<div class="chart" ref=${box} role="img" aria-label=${label}></div>`;
+}
+
+export { Chart, LINES, smoothed, theme };

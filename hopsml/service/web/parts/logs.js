@@ -1,0 +1,142 @@
+// What the workers printed, of all ranks in the order of time; filtered and found by the server, shown line by line.
+import { html, useCallback, useEffect, useRef, useSettled, useState } from "../lib.js";
+import { address, get, listeners } from "../api.js";
+import { bytes, count } from "../format.js";
+import { link } from "../route.js";
+import { Rows } from "./rows.js";
+import { Empty, Trouble } from "./small.js";
+
+const PIECE = 200; // lines of one request
+const KEPT = 60; // pieces
+const ROW = 20; // pixels
+
+/** The line's text with all occurrences of what is looked for marked. */
+function marked(text, wanted) {
+  if (!wanted) return text;
+  const low = text.toLowerCase(), parts = [];
+  let from = 0;
+  for (let at = low.indexOf(wanted); at >= 0 && parts.length < 200; at = low.indexOf(wanted, from)) {
+    parts.push(text.slice(from, at), html`<mark>${text.slice(at, at + wanted.length)}</mark>`);
+    from = at + wanted.length;
+  }
+  return [...parts, text.slice(from)];
+}
+
+/** The lines that a query asks for: how many there are so far, and those that were fetched. */
+function useLines(run, query) {
+  const key = JSON.stringify([run, query]);
+  const [state, set] = useState({ total: 0, read: 0, bytes: 0, ranks: [], known: false, error: null });
+  const [, redraw] = useState(0);
+  const pieces = useRef({ key: "", map: new Map(), asked: new Set() });
+  if (pieces.current.key !== key) pieces.current = { key, map: new Map(), asked: new Set() };
+  const fetchPiece = useCallback(async (number) => {
+    const store = pieces.current;
+    if (store.asked.has(number)) return;
+    store.asked.add(number);
+    try {
+      const page = await get(address(["runs", run, "logs"], { ...query, offset: number * PIECE, limit: PIECE }));
+      store.map.delete(number);
+      store.map.set(number, page.lines);
+      while (store.map.size > KEPT) { store.map.delete(store.map.keys().next().value); }
+      redraw((n) => n + 1);
+    } catch { /* asked again when it is seen again */ }
+    store.asked.delete(number);
+  }, [key]);
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer = null, ranks = "";
+    set((old) => ({ ...old, total: 0, known: false, error: null }));
+    const look = async () => {
+      timer = null;
+      try {
+        const page = await get(address(["runs", run, "logs"], { ...query, limit: 0 }), abort.signal);
+        if (abort.signal.aborted) return;
+        const lastPiece = Math.floor(Math.max(0, page.total - 1) / PIECE);
+        const have = pieces.current.map.get(lastPiece);
+        if (have && have.length < Math.min(PIECE, page.total - lastPiece * PIECE)) fetchPiece(lastPiece);
+        for (const [number, lines] of pieces.current.map)
+          if (number < lastPiece && lines.length < PIECE) fetchPiece(number);
+        set({ total: page.total, read: page.read, bytes: page.bytes, ranks: page.ranks, known: true, error: null });
+        if (page.read < page.bytes && !abort.signal.aborted && page.read !== ranks) { ranks = page.read; timer = setTimeout(look, 50); }
+      } catch (error) {
+        if (error.name !== "AbortError") set((old) => ({ ...old, error }));
+      }
+    };
+    const heard = (kind, id) => { if (timer === null && (id === run || kind === "hello" || kind === "reset")) timer = setTimeout(look, 300); };
+    listeners.add(heard);
+    look();
+    return () => { abort.abort(); clearTimeout(timer); listeners.delete(heard); };
+  }, [key]);
+  const line = (row) => pieces.current.map.get(Math.floor(row / PIECE))?.[row % PIECE];
+  const seen = (begin, end) => {
+    for (let piece = Math.floor(begin / PIECE); piece <= Math.floor((end - 1) / PIECE); piece += 1)
+      if (!pieces.current.map.has(piece)) fetchPiece(piece);
+  };
+  return { ...state, line, seen };
+}
+
+/** Find: the text, where it was found last, and the ways to the next and to the one before. */
+function useFind(run, query) {
+  const [text, setText] = useState("");
+  const [hit, setHit] = useState(null);
+  const [none, setNone] = useState(false);
+  const next = async (backwards) => {
+    if (!text) return;
+    const from = hit === null ? 0 : hit.row + (backwards ? -1 : 1);
+    const ask = (begin) => get(address(["runs", run, "logs"], { ...query, find: text, from: begin, backwards: backwards ? 1 : "" }));
+    let found = from < 0 ? { line: null } : await ask(from);
+    if (found.line === null && !backwards && from > 0) found = await ask(0); // from the top again
+    setNone(found.line === null);
+    if (found.line !== null) setHit({ row: found.line });
+  };
+  useEffect(() => { setHit(null); setNone(false); }, [text, JSON.stringify(query)]);
+  return { text, setText, hit, none, next };
+}
+
+function Download({ run, trial, ranks }) {
+  const url = (rank) => address(["runs", run, "files", "logs", `g0-rank${rank}.log`], { trial });
+  if (!ranks.length) return null;
+  return html`<details class="menu"><summary class="button">Download</summary><div class="body">${ranks.slice(0, 64).map((rank) => html`<a key=${rank} href=${url(rank)} download>Rank ${rank}</a>`)}
+    <a href=${link(["run", run, "files"], { trial, path: "logs" })}>All logs</a></div></details>`;
+}
+
+function Logs({ run, trial, goesOn, isSearch }) {
+  const [rank, setRank] = useState(""), [level, setLevel] = useState(""), [typed, setTyped] = useState("");
+  const [follow, setFollow] = useState(goesOn);
+  const query = { trial, rank, level, text: useSettled(typed) };
+  const lines = useLines(run, query), find = useFind(run, query);
+  const finder = useRef(null);
+  useEffect(() => {
+    const onKey = (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key === "f") { event.preventDefault(); finder.current.focus(); finder.current.select(); }
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  const search = (backwards) => { setFollow(false); find.next(backwards); };
+  const wanted = find.text.toLowerCase();
+  const draw = (row) => {
+    const line = lines.line(row);
+    return html`<div key=${row} class=${`row ${line?.level ?? ""} ${find.hit?.row === row ? "found" : ""}`}><span class="where">${line && line.rank !== null ? line.rank : ""}</span><span class="bar"></span><span class="text">${line ? marked(line.text, wanted) : ""}</span></div>`;
+  };
+  const narrowed = rank || level || query.text;
+  return html`<div class="stack">
+    <div class="tools">
+      <input class="wide" type="search" placeholder="Only lines with…" aria-label="Only lines with this text" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
+      <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
+      <label class="field">From level <select value=${level} onChange=${(e) => setLevel(e.target.value)}><option value="">all</option><option>info</option><option>warning</option><option>error</option></select></label>
+      <input ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.setText(e.target.value)}
+        onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey); } }} />
+      <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
+      <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button>
+      <${Download} run=${run} trial=${trial} ranks=${lines.ranks} />
+    </div>
+    ${lines.error && html`<${Trouble} error=${lines.error} />`}
+    ${lines.known && lines.total === 0 ? html`<${Empty} title=${narrowed ? "No line passes these filters" : "Nothing was printed"}>
+        <p>${narrowed ? "Take one of them away." : isSearch ? "What a trial printed stands with the trial: choose one under Search." : goesOn ? "Lines appear here as soon as a worker prints one." : "No worker of this run printed anything."}</p></${Empty}>`
+      : html`<${Rows} total=${lines.total} height=${ROW} draw=${draw} seen=${lines.seen} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
+    <p class="progress" aria-live="polite">${count(lines.total)} lines${find.none ? "; the text is in none of them" : ""}${lines.read < lines.bytes ? `; ${bytes(lines.read)} of ${bytes(lines.bytes)} looked through` : `, ${bytes(lines.bytes)}`}</p>
+  </div>`;
+}
+
+export { Logs, marked };

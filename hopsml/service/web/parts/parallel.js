@@ -1,0 +1,109 @@
+// Parallel coordinates: an axis for each parameter and one for the metric, a line for each trial. Drag along an axis to
+// keep the lines that cross it there; the fields below do the same from the keyboard.
+import { html, useRef, useWidth } from "../lib.js";
+import { number } from "../format.js";
+
+const HEIGHT = 300, TOP = 34, BOTTOM = 26, SIDE = 46;
+
+/** The axes of a search: {name, kind ("number" or "choice"), low, high, log, values}. */
+function axesOf(search) {
+  const names = Object.keys(search.space).filter((name) => search.trials.some((trial) => name in trial.config));
+  const axes = names.map((name) => {
+    const values = search.trials.map((trial) => trial.config[name]).filter((value) => value !== undefined);
+    const [type] = Array.isArray(search.space[name]) ? search.space[name] : [""];
+    const numeric = type !== "CATEGORICAL" && values.every((value) => typeof value === "number");
+    return numeric ? axis(name, values, /LOG/.test(String(type))) : { name, kind: "choice", values: [...new Set(values.map(String))].sort() };
+  });
+  const results = search.trials.map((trial) => trial.value).filter((value) => typeof value === "number");
+  return results.length ? [...axes, { ...axis(search.metric, results, false), isMetric: true }] : axes;
+}
+
+function axis(name, values, log) {
+  const low = Math.min(...values), high = Math.max(...values);
+  return { name, kind: "number", low, high: high > low ? high : low + 1, log: log && low > 0 };
+}
+
+const valueOn = (found, trial) => (found.isMetric ? trial.value : trial.config[found.name]);
+
+/** Where a value lies on its axis, from 0 (bottom) to 1; null for none. */
+function share(found, value) {
+  if (value === null || value === undefined) return null;
+  if (found.kind === "choice") return found.values.length < 2 ? 0.5 : found.values.indexOf(String(value)) / (found.values.length - 1);
+  const scale = found.log ? Math.log : (one) => one;
+  return (scale(value) - scale(found.low)) / (scale(found.high) - scale(found.low));
+}
+
+function valueAt(found, at) {
+  return found.log ? Math.exp(Math.log(found.low) + at * (Math.log(found.high) - Math.log(found.low))) : found.low + at * (found.high - found.low);
+}
+
+/** Whether a trial crosses every axis within its brush; `brushes`: by name [from, to], shares of the axis. */
+function passes(trial, axes, brushes) {
+  return axes.every((found) => {
+    const brush = brushes[found.name];
+    if (!brush) return true;
+    const at = share(found, valueOn(found, trial));
+    return at !== null && at >= brush[0] - 1e-9 && at <= brush[1] + 1e-9;
+  });
+}
+
+function Parallel({ search, axes, brushes, onBrush }) {
+  const box = useRef(null), drag = useRef(null);
+  const width = useWidth(box) || 600;
+  const inner = HEIGHT - TOP - BOTTOM;
+  const x = (at) => (axes.length < 2 ? width / 2 : SIDE + (at * (width - 2 * SIDE)) / (axes.length - 1));
+  const y = (at) => TOP + (1 - at) * inner;
+  const path = (trial) => axes.map((found, at) => {
+    const place = share(found, valueOn(found, trial));
+    return place === null ? null : `${x(at).toFixed(1)},${y(place).toFixed(1)}`;
+  }).filter(Boolean);
+  const sorted = search.trials.filter((trial) => typeof trial.value === "number").sort((one, other) => (search.direction === "min" ? other.value - one.value : one.value - other.value));
+  const good = new Set(sorted.slice(-Math.max(1, Math.round(sorted.length / 4))).map((trial) => trial.number));
+  const lines = [...sorted.filter((trial) => !good.has(trial.number)), ...sorted.filter((trial) => good.has(trial.number))]; // the best on top
+  const at = (event) => {
+    const place = box.current.querySelector("svg").getBoundingClientRect();
+    return Math.max(0, Math.min(1, 1 - (event.clientY - place.top - TOP) / inner));
+  };
+  const down = (found) => (event) => { event.target.setPointerCapture(event.pointerId); drag.current = { name: found.name, from: at(event) }; };
+  const move = (event) => {
+    if (!drag.current) return;
+    const { name, from } = drag.current, to = at(event);
+    onBrush(name, Math.abs(to - from) < 0.01 ? null : [Math.min(from, to), Math.max(from, to)]);
+  };
+  const up = (event) => { move(event); drag.current = null; };
+  return html`<div ref=${box}><svg class="parallel" viewBox=${`0 0 ${width} ${HEIGHT}`} height=${HEIGHT} role="img" aria-label=${`Configurations of ${sorted.length} trials over ${axes.length} axes; the table below has the same values`}>
+    ${lines.map((trial) => html`<path key=${trial.number} d=${`M${path(trial).join("L")}`} class=${passes(trial, axes, brushes) ? (trial.number === search.best ? "best" : good.has(trial.number) ? "good" : "") : "out"}><title>trial ${trial.number}: ${search.metric} ${number(trial.value)}</title></path>`)}
+    ${axes.map((found, place) => {
+      const brush = brushes[found.name], anchor = place === 0 ? "start" : place === axes.length - 1 ? "end" : "middle", tx = place === 0 ? 4 : place === axes.length - 1 ? width - 4 : x(place);
+      return html`<g key=${found.name}>
+        <text class="name" x=${tx} y="14" text-anchor=${anchor}>${found.name}</text>
+        <line class="axis" x1=${x(place)} x2=${x(place)} y1=${TOP} y2=${TOP + inner} />
+        ${found.kind === "number" ? [1, 0].map((end) => html`<text x=${tx} y=${end ? TOP - 6 : HEIGHT - 8} text-anchor=${anchor}>${number(end ? found.high : found.low)}</text>`)
+          : found.values.map((value) => html`<text x=${x(place) + (place === axes.length - 1 ? -6 : 6)} y=${y(share(found, value)) + 4} text-anchor=${place === axes.length - 1 ? "end" : "start"}>${value}</text>`)}
+        ${brush && html`<rect class="brush" x=${x(place) - 7} width="14" y=${y(brush[1])} height=${Math.max(2, y(brush[0]) - y(brush[1]))} />`}
+        <rect class="grip" x=${x(place) - 14} width="28" y=${TOP - 8} height=${inner + 16} onPointerDown=${down(found)} onPointerMove=${move} onPointerUp=${up} />
+      </g>`;
+    })}</svg></div>`;
+}
+
+/** The brushes as fields. */
+function Brushes({ axes, brushes, onBrush }) {
+  const field = (found, end) => {
+    const value = brushes[found.name] ? valueAt(found, brushes[found.name][end]) : "";
+    const change = (event) => {
+      const typed = event.target.value === "" ? null : share(found, Number(event.target.value));
+      const [low, high] = brushes[found.name] ?? [0, 1];
+      const next = end ? [low, typed ?? 1] : [typed ?? 0, high];
+      onBrush(found.name, next[0] <= 0 && next[1] >= 1 ? null : next);
+    };
+    return html`<input type="number" step="any" aria-label=${`${found.name}, ${end ? "highest" : "lowest"}`} placeholder=${number(end ? found.high : found.low)} value=${value === "" ? "" : Number(value.toPrecision(5))} onChange=${change} />`;
+  };
+  const choice = (found) => {
+    const brush = brushes[found.name], chosen = brush ? found.values.findIndex((value) => share(found, value) >= brush[0] - 1e-9) : -1;
+    const change = (event) => { const at = share(found, event.target.value); onBrush(found.name, event.target.value === "" ? null : [at, at]); };
+    return html`<select aria-label=${found.name} value=${chosen < 0 ? "" : found.values[chosen]} onChange=${change}><option value="">all</option>${found.values.map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`;
+  };
+  return html`<details><summary class="small">Choose a part of each axis</summary><div class="brushes">${axes.map((found) => html`<span key=${found.name} class="field small">${found.name} ${found.kind === "number" ? html`${field(found, 0)} – ${field(found, 1)}` : choice(found)}</span>`)}</div></details>`;
+}
+
+export { Brushes, Parallel, axesOf, passes };

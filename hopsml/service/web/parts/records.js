@@ -1,0 +1,30 @@
+// Everything that is recorded of a run, section by section, with the source of its function.
+import { html, useState } from "../lib.js";
+import { count, number } from "../format.js";
+import { Empty } from "./small.js";
+
+const OPEN = ["Arguments", "Result", "Search"];
+
+const text = (value) => (typeof value === "number" ? number(value) : typeof value === "boolean" ? String(value) : value);
+
+function Section({ title, pairs, wanted }) {
+  const found = pairs.filter(([name, value]) => !wanted || `${name} ${value}`.toLowerCase().includes(wanted));
+  if (!found.length) return null;
+  return html`<details class="record" open=${OPEN.includes(title) || Boolean(wanted)}>
+    <summary>${title}<span class="soft">${count(found.length)}</span></summary>
+    <table><caption class="hidden">${title}</caption><tbody>${found.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td class="mono">${text(value)}</td></tr>`)}</tbody></table></details>`;
+}
+
+function Records({ detail }) {
+  const [typed, setTyped] = useState("");
+  const wanted = typed.trim().toLowerCase();
+  const shown = detail.sections.filter(([, pairs]) => !wanted || pairs.some(([name, value]) => `${name} ${value}`.toLowerCase().includes(wanted)));
+  return html`<div class="stack">
+    <div class="tools"><input class="wide" type="search" placeholder="Find a setting, a package, a value" aria-label="Find in what is recorded" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></div>
+    ${detail.source && !wanted && html`<details class="record" open><summary>Source<span class="soft">as it was sent to the workers</span></summary><pre tabindex="0">${detail.source}</pre></details>`}
+    ${shown.map(([title, pairs]) => html`<${Section} key=${title} title=${title} pairs=${pairs} wanted=${wanted} />`)}
+    ${!shown.length && !detail.source && html`<${Empty} title="Nothing is recorded of this"><p>${wanted ? "No entry holds this text." : "A trial that ran beside others in one worker has its configuration in its search."}</p></${Empty}>`}
+  </div>`;
+}
+
+export { Records };

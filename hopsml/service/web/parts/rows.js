@@ -1,0 +1,65 @@
+// Millions of rows of one height, of which only those that are seen are elements.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
+
+const TALLEST = 8_000_000; // pixels that every browser scrolls through; more rows are scrolled in proportion
+const OVER = 10; // rows beyond what is seen
+
+/**
+ * `draw(number)` gives a row; `seen(first, last)` is told which are needed. `follow`: stay at the end; `onRelease` is
+ * called when a person scrolls away from it. `at`: a row to go to, as {row}, a new object for each time.
+ */
+function Rows({ total, height, draw, seen, follow, onRelease, at, label }) {
+  const box = useRef(null), moved = useRef(0);
+  const [first, setFirst] = useState(0);
+  const [view, setView] = useState(400);
+  const space = Math.min(TALLEST, total * height), fits = Math.max(1, Math.floor(view / height));
+  const scaled = total * height > TALLEST;
+  const range = Math.max(1, space - view), last = Math.max(0, total - fits);
+  const topOf = (row) => (scaled ? (row / Math.max(1, last)) * range : row * height);
+  const rowAt = (top) => (scaled ? Math.round((top / range) * last) : Math.floor(top / height));
+  const to = (row) => {
+    const wanted = Math.max(0, Math.min(last, row));
+    moved.current += 1;
+    box.current.scrollTop = topOf(wanted);
+    setFirst(wanted);
+    requestAnimationFrame(() => { moved.current -= 1; });
+  };
+  useLayoutEffect(() => {
+    const measure = () => box.current && setView(box.current.clientHeight);
+    const observer = new ResizeObserver(measure);
+    observer.observe(box.current);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => { if (follow) to(last); }, [follow, total, view]);
+  useLayoutEffect(() => { if (at) to(at.row - Math.floor(fits / 2)); }, [at]);
+  const begin = Math.max(0, first - OVER), end = Math.min(total, first + fits + OVER);
+  useEffect(() => { if (end > begin) seen(begin, end); }, [begin, end]);
+  const onScroll = () => {
+    if (moved.current) return;
+    const row = rowAt(box.current.scrollTop);
+    setFirst(row);
+    if (follow && row < last - 1) onRelease();
+  };
+  const onWheel = (event) => { // in proportion a notch would be thousands of rows
+    if (!scaled || event.ctrlKey) return;
+    event.preventDefault();
+    if (event.deltaY < 0) onRelease();
+    to(first + Math.round(event.deltaY / height));
+  };
+  const onKey = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: fits, PageUp: -fits }[event.key];
+    const target = step ? first + step : event.key === "Home" ? 0 : event.key === "End" ? last : null;
+    if (target === null) return;
+    event.preventDefault();
+    if (target < first) onRelease();
+    to(target);
+  };
+  const rows = [];
+  for (let row = begin; row < end; row += 1) rows.push(draw(row));
+  const offset = scaled ? (box.current?.scrollTop ?? 0) - (first - begin) * height : begin * height;
+  return html`<div class="log" ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${onScroll} onWheel=${onWheel} onKeyDown=${onKey}>
+    <div class="space" style=${{ height: `${space}px` }}><div class="rows" style=${{ top: `${Math.max(0, offset)}px` }}>${rows}</div></div></div>`;
+}
+
+export { Rows };

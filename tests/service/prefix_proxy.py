@@ -1,0 +1,51 @@
+"""A proxy that serves another server below a path of its own, as a notebook's does."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@contextmanager
+def prefixed(address: str, prefix: str) -> Iterator[str]:
+    """The address as it is below the prefix, while the block runs."""
+    target = urlsplit(address)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(prefix + "/"):
+                self.send_error(404)
+                return
+            upstream = http.client.HTTPConnection(str(target.hostname), target.port, timeout=30)
+            passed = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+            upstream.request("GET", self.path.removeprefix(prefix), headers=passed)
+            answer = upstream.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            self.end_headers()
+            try:
+                while data := answer.read1(65536):
+                    self.wfile.write(data)
+            except OSError:  # the browser has gone
+                pass
+            upstream.close()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}{prefix}/?{target.query}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,172 @@
+"""What a page is told of single runs, of several beside each other, of searches and files; and of what changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import pytest
+
+from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.service.browse import changes, files
+from hopsml.service.browse.changes import Changes
+from hopsml.service.browse.compare import compared
+from hopsml.service.browse.project import Project, ReaderCache
+from hopsml.service.browse.search_detail import improvements
+from tests.service.project import ProjectOnDisk
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_run_is_told_in_full(project: ProjectOnDisk) -> None:
+    cause = "rank 1 on node2: ValueError: no"
+    run = project.run(
+        "app_1", state="FAILED", cause=cause, arguments={"lr": 0.1, "data": {"url": "x"}}, source="def f(): ..."
+    )
+    run.report(7, loss=1.0)
+    detail = Project(project.url).detail("app_1")
+    assert (detail.row.state, detail.row.cause, detail.step, detail.newest) == ("FAILED", cause, 7, {"loss": 1.0})
+    assert dict(detail.sections)["Arguments"] == [("lr", 0.1), ("data.url", "x")]
+    assert detail.source == "def f(): ..." and detail.workers == []
+
+
+def test_workers_of_a_run_that_goes_on_are_known_by_their_logs(project: ProjectOnDisk) -> None:
+    project.run("app_1", state=None).print(1, "hello")
+    assert Project(project.url).detail("app_1").workers == [{"rank": 1, "state": "RUNNING"}]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../app_1", "a\\b", "a\x00b", "x" * 256])
+def test_a_name_that_could_lead_elsewhere_is_refused(project: ProjectOnDisk, name: str) -> None:
+    with pytest.raises(ArgumentError):
+        Project(project.url).directory(name)
+
+
+def test_a_run_or_trial_that_is_not_there(project: ProjectOnDisk) -> None:
+    project.run("app_1")
+    with pytest.raises(PathNotFound):
+        Project(project.url).detail("app_2")
+    with pytest.raises(PathNotFound):
+        Project(project.url).detail("app_1", "abc")
+    with pytest.raises(ArgumentError, match="no search"):
+        Project(project.url).search("app_1")
+
+
+@pytest.mark.parametrize("path", ["..", "../app_2", "logs/../../app_2/run.json", "/etc/passwd/..", "logs//x", "a\x00"])
+def test_a_path_never_leaves_its_run(project: ProjectOnDisk, path: str) -> None:
+    project.run("app_1")
+    project.run("app_2")
+    with pytest.raises(ArgumentError):
+        Project(project.url).files("app_1", path)
+
+
+def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: ProjectOnDisk) -> None:
+    run = project.run("app_1")
+    os.symlink("/etc", run.folder / "etc")
+    os.symlink(run.folder / "run.json", run.folder / "same")
+    browsed = Project(project.url)
+    with pytest.raises(ArgumentError, match="a link leads out"):
+        browsed.files("app_1", "etc/passwd")
+    url, _ = browsed.files("app_1", "same")
+    assert files.length(url) == (run.folder / "run.json").stat().st_size
+
+
+def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK", 10)
+    run = project.run("app_1")
+    (run.folder / "artifacts").mkdir()
+    (run.folder / "artifacts" / "a.bin").write_bytes(bytes(range(100)))
+    browsed = Project(project.url)
+    names = [(entry.name, entry.is_folder) for entry in browsed.files("app_1", "")[1]]
+    assert names == [("artifacts", True), ("logs", True), ("run.json", False), ("status.json", False)]
+    url, entries = browsed.files("app_1", "artifacts/a.bin")
+    assert entries == [] and b"".join(files.pieces(url, 5, 35)) == bytes(range(5, 35))
+
+
+def test_runs_beside_each_other(project: ProjectOnDisk) -> None:
+    for number, rate in enumerate([0.1, 0.2, 0.2]):
+        run = project.run(f"app_{number}", arguments={"lr": rate, "batch": 32}, seed=number)
+        run.report_all("accuracy", [rate, 2 * rate])
+    project.run("app_3", arguments={"batch": 32}, seed=0)
+    found = compared(Project(project.url), [f"app_{number}" for number in range(4)], step=0)
+    assert {(one.section, one.name): one.values for one in found.settings} == {
+        ("arguments", "lr"): [0.1, 0.2, 0.2, None],
+        ("run", "seed"): [0, 1, 2, 0],
+    }
+    assert (found.tags, found.tag) == (["accuracy"], "accuracy")
+    assert [one and one.values for one in found.curves] == [[0.1, 0.2], [0.2, 0.4], [0.2, 0.4], None]
+    assert [(one.last, one.at_step) for one in found.values] == [(0.2, 0.1), (0.4, 0.2), (0.4, 0.2), (None, None)]
+
+
+def test_none_and_too_many_runs_are_refused(project: ProjectOnDisk) -> None:
+    for ids in ([], [f"app_{number}" for number in range(201)]):
+        with pytest.raises(ArgumentError, match="1 to 200"):
+            compared(Project(project.url), ids)
+
+
+def test_two_hundred_runs_are_compared_within_a_second(project: ProjectOnDisk) -> None:
+    ids = [f"app_{number}" for number in range(200)]
+    for run_id in ids:
+        run = project.run(run_id, arguments={"lr": len(run_id)})
+        run.report_all("loss", [1 / (1 + step) for step in range(1000)])
+    browsed = Project(project.url)
+    compared(browsed, ids)  # read for the first time
+    began = time.perf_counter()
+    assert len(compared(browsed, ids, "loss", most=200).curves) == 200
+    assert time.perf_counter() - began < 1
+
+
+def test_improvements() -> None:
+    values = [(0, 0.5), (1, 0.4), (2, 0.6), (3, 0.6)]
+    assert improvements(values, "max") == [(0, 0.5), (2, 0.6)]
+    assert improvements(values, "min") == [(0, 0.5), (1, 0.4)]
+    assert improvements([], "max") == []
+
+
+def test_what_changes_is_told_once_and_can_be_asked_for_again(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    told = Changes(browsed, "e")
+    told.look()
+    begin = told.newest
+    told.look()
+    assert told.since(begin) == []
+    run.report(1, loss=1.0)
+    told.look()
+    run.write("status.json", {"state": "FINISHED"})
+    project.run("app_2")
+    told.look()
+    found = [(event.kind, event.run) for event in told.since(begin)]
+    assert found[:2] == [("run", "app_1"), ("grew", "app_1")]
+    assert sorted(found[2:]) == [("grew", "app_1"), ("run", "app_1"), ("run", "app_2")]
+    shutil.rmtree(project.folder / "Experiments" / "app_2")
+    before = told.newest
+    told.look()
+    assert [(event.kind, event.run) for event in told.since(before)] == [("gone", "app_2")]
+
+
+@pytest.mark.parametrize("last", ["", "?", "other-1", "e-x", "e-99", "e--1"])
+def test_who_asks_from_an_unknown_place_begins_anew(project: ProjectOnDisk, last: str) -> None:
+    told = Changes(Project(project.url), "e")
+    assert [event.kind for event in told.since(last)] == ["reset"]
+
+
+def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "KEPT", 3)
+    told = Changes(Project(project.url), "e")
+    for number in range(5):
+        project.run(f"app_{number}")
+    told.look()
+    assert [event.kind for event in told.since("e-0")] == ["reset"]
+    assert len(told.since("e-2")) == 3
+
+
+def test_the_least_used_reader_goes() -> None:
+    kept = ReaderCache(2)
+    first = kept.get("a", object)
+    kept.get("b", object)
+    assert kept.get("a", object) is first
+    kept.get("c", object)
+    assert kept.get("a", object) is first
+    assert kept.get("b", object) is not first

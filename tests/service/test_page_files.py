@@ -1,0 +1,70 @@
+"""The page's files: small, without anything that comes from elsewhere, and what is not ours as its makers published it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+
+import pytest
+
+from hopsml.service.rest.page_files import WEB, read
+
+pytestmark = pytest.mark.fast
+
+LIB = WEB / "lib"
+MOST_BYTES = 150_000  # of the whole page, compressed
+OURS = [path for path in sorted(WEB.rglob("*")) if path.is_file() and LIB not in path.parents]
+VENDORED = json.loads((LIB / "vendored.json").read_text())
+
+
+def test_the_whole_page_is_small() -> None:
+    sizes = {name: len(file.compressed) for name, file in read().items() if not name.endswith((".json", ".txt"))}
+    assert sum(sizes.values()) <= MOST_BYTES, sizes
+
+
+@pytest.mark.parametrize("entry", VENDORED, ids=lambda entry: entry["file"])
+def test_what_is_not_ours_is_what_was_vendored_and_bears_its_licence(entry: dict[str, str]) -> None:
+    assert hashlib.sha256((LIB / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
+    licence = (LIB / entry["licence_file"]).read_text()
+    assert {"MIT": "Permission is hereby granted", "Apache-2.0": "Apache License"}[entry["licence"]] in licence
+    assert entry["version"] and len(entry["upstream_sha256"]) == 64
+
+
+def test_every_file_of_lib_is_listed() -> None:
+    listed = {entry["file"] for entry in VENDORED} | {entry["licence_file"] for entry in VENDORED} | {"vendored.json"}
+    assert {path.relative_to(LIB).as_posix() for path in LIB.rglob("*") if path.is_file()} == listed
+
+
+def test_nothing_stands_within_the_page_that_its_policy_forbids() -> None:
+    page = (WEB / "index.html").read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=|javascript:", page)
+    assert all(not name.startswith(("/", "http")) for name in re.findall(r'(?:src|href)="([^"]+)"', page))
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.relative_to(WEB).as_posix())
+def test_text_of_runs_never_becomes_html_and_addresses_are_relative(path: object) -> None:
+    content = open(str(path)).read()  # noqa: SIM115
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "dangerouslySetInnerHTML",
+        "eval(",
+        "document.write",
+    ):
+        assert forbidden not in content
+    assert not re.search(r"""["'`](https?:)?//(?!www\.w3\.org)""", content)
+    assert not re.search(r"""(?:fetch|EventSource)\(["'`]/""", content)
+
+
+def test_imports_name_files_that_are_there() -> None:
+    for path in OURS:
+        if path.suffix == ".js":
+            for name in re.findall(r'from "([^"]+)"', path.read_text()):
+                assert name.startswith(".") and (path.parent / name).resolve().is_file(), (path, name)
+
+
+def test_compressed_files_hold_the_same() -> None:
+    assert all(gzip.decompress(file.compressed) == file.content for file in read().values())

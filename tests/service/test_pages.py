@@ -1,0 +1,280 @@
+"""The page in a real browser: what is seen, what keys do, what hostile names do not do."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import leaks
+from tests.service.project import ProjectOnDisk
+from tests.service.searching import searched
+
+pytestmark = pytest.mark.local
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = (
+    "<script>window.hit=1</script>",
+    "<img src=x onerror=window.hit=1>",
+    '"><svg onload=window.hit=1>',
+    "javascript:window.hit=1",
+    "{{constructor.constructor('window.hit=1')()}}",
+    "${window.hit=1}",
+    "</title><script>window.hit=1</script>",
+    "\u202eright to left \x1b[31m",
+)
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+WAITS = 500  # looks, one each 20 ms
+SERIOUS = ("serious", "critical")
+
+
+def fill(project: ProjectOnDisk) -> None:
+    """Runs that have all that a page can show."""
+    for number, rate in enumerate([0.1, 0.2, 0.4]):
+        run = project.run(f"app_{number}", arguments={"lr": rate}, started=1000.0 + number, outputs={"accuracy": rate})
+        run.report_all("loss", [2 / (1 + rate * step) for step in range(50)])
+        run.print(0, *(f"2026-11-27 04:{n // 60:02}:{n % 60:02} INFO step {n}" for n in range(3000)))
+        run.print(1, "2026-11-27 04:00:30 WARNING slow", "2026-11-27 04:00:31 ERROR broken")
+        run.write(
+            "status.json",
+            {"state": "FINISHED", "seconds": 9.0, "workers": [{"rank": 0, "state": "FINISHED", "step": 49}]},
+        )
+    project.run("app_failed", state="FAILED", cause="rank 1: ValueError: no", name="letters", started=900.0)
+    searched(project, "app_search", name="digits-search", started=1100.0)
+    for number, text in enumerate(HOSTILE):
+        names = {"name": text, "user": text, "description": text, "source": text, "arguments": {text: text}}
+        run = project.run(f"hostile_{number}", state="FAILED", cause=text, started=100.0, outputs={text: 0.5}, **names)
+        run.report(0, **{text: 1.0})
+        run.report(1, **{text: 2.0})
+        run.print(0, text)
+        (run.folder / text.replace("/", "∕")).mkdir()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, without a window."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install -y --no-install-recommends chromium")
+    from playwright.sync_api import sync_playwright
+
+    with leaks.not_of_this_test(), sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
+    """A project with runs of all kinds."""
+    project = ProjectOnDisk(tmp_path_factory.mktemp("pages") / "digits")
+    fill(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def address(filled: ProjectOnDisk) -> Iterator[str]:
+    """Of a server for that project, with its token."""
+    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", filled.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait for something to be so. Playwright's own wait evaluates a text within the page, which its policy forbids."""
+    for _ in range(WAITS):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError(f"it did not come to {expression}: {page.locator('main').inner_text()[:2000]}")
+
+
+class Tab:
+    """One tab; what its console says is kept, and must be nothing."""
+
+    def __init__(self, context: Any, address: str) -> None:
+        context.set_default_timeout(15_000)
+        self.page, self.said = context.new_page(), list[str]()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self._root = address.split("?")[0]
+        self.page.goto(address)
+
+    def open(self, place: str) -> Any:
+        """Go to a place of the page, and wait until it is shown."""
+        self.page.goto(f"{self._root}#/{place}")
+        self.page.wait_for_selector("main h1")
+        return self.page
+
+
+@pytest.fixture
+def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    """A tab of its own; the test may ask for a size and a theme."""
+    size, theme = getattr(request, "param", (WIDE, "light"))
+    with leaks.not_of_this_test():
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        opened = Tab(context, address)
+    yield opened
+    context.close()
+    assert opened.said == []
+
+
+def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None:
+    page = tab.open("")
+    rows = page.locator("table.runs tbody tr")
+    page.get_by_label("Filter runs").fill("digits lr>0.1")
+    until(page, "document.querySelectorAll('table.runs tbody tr').length === 2")
+    assert "filter=digits+lr%3E0.1" in page.url
+    page.get_by_role("button", name="Metric").press("Enter")
+    until(page, "document.querySelector('table.runs tbody .metric').textContent.includes('0.4')")
+    page.get_by_role("checkbox", name=re.compile("Compare digits .app_1.")).press("Space")
+    page.get_by_role("checkbox", name=re.compile("Compare digits .app_2.")).press("Space")
+    page.locator("main").get_by_role("link", name="Compare 2").press("Enter")
+    page.wait_for_selector("h1:has-text('Compare 2 runs')")
+    page.get_by_label("Value at step").fill("10")
+    page.get_by_label("Value at step").press("Enter")
+    page.wait_for_selector("th:has-text('At step 10')")
+    assert rows.count() == 0 and page.locator("canvas").count() == 1
+
+
+def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
+    page = tab.open("?filter=nothing-like-it")
+    page.wait_for_selector("text=No run passes this filter")
+    page.get_by_role("button", name=re.compile("Show all")).click()
+    page.wait_for_selector("table.runs tbody tr")
+
+
+def test_curves_are_drawn_smoothed_and_put_on_other_axes(tab: Tab) -> None:
+    page = tab.open("run/app_1")
+    page.wait_for_selector(".card canvas")
+    for change in ("Log scale", None):
+        if change:
+            page.get_by_label(change).check()
+    page.get_by_label("Smoothing").press("ArrowRight")
+    page.get_by_label("Over").select_option("time")
+    page.wait_for_selector(".card canvas")
+    assert page.get_by_role("img", name=re.compile("loss: 50 values")).count() == 1
+
+
+def test_logs_are_filtered_found_and_followed(tab: Tab) -> None:
+    page = tab.open("run/app_1/logs")
+    page.wait_for_selector(".log .text:has-text('step 0')")
+    assert page.locator(".log .row").count() < 100, "only what is seen are elements"
+    page.get_by_label("Find in these lines").fill("STEP 2500")
+    page.get_by_label("Find in these lines").press("Enter")
+    page.wait_for_selector(".row.found mark:has-text('step 2500')")
+    page.get_by_role("button", name="Follow").click()
+    page.wait_for_selector(".log .text:has-text('step 2999')")
+    page.get_by_role("region", name="Log").press("Home")
+    page.wait_for_selector(".log .text:has-text('step 0')")
+    assert page.get_by_role("button", name="Follow").get_attribute("aria-pressed") == "false"
+    page.get_by_label("From level").select_option("warning")
+    until(page, "document.querySelectorAll('.log .row').length === 2")
+    page.get_by_label("Only lines with this text").fill("broken")
+    until(page, "document.querySelectorAll('.log .row').length === 1")
+
+
+def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> None:
+    run = filled.run("app_live", state=None, name="live", started=2000.0)
+    run.report(0, loss=3.0)
+    page = tab.open("run/app_live")
+    page.wait_for_selector(".state.RUNNING:has-text('running')")
+    run.report(1, loss=1.25)
+    page.wait_for_selector(".card .value:has-text('1.25')")
+    run.write("status.json", {"state": "CANCELLED", "seconds": 1.0, "cause": "enough"})
+    page.wait_for_selector(".trouble:has-text('enough')")
+
+
+def test_a_search_is_brushed(tab: Tab) -> None:
+    page = tab.open("run/app_search")
+    page.wait_for_selector("svg.parallel path.best")
+    assert page.locator("main tbody tr").count() == 6
+    grip = page.locator("svg.parallel .grip").first.bounding_box()
+    page.mouse.move(grip["x"] + 14, grip["y"] + 12)
+    page.mouse.down()
+    page.mouse.move(grip["x"] + 14, grip["y"] + grip["height"] / 2, steps=4)
+    page.mouse.up()
+    until(page, "document.querySelectorAll('main tbody tr').length < 6")
+    page.get_by_role("button", name="Show all trials").click()
+    page.get_by_text("Choose a part of each axis").click()
+    page.get_by_label("act").select_option("gelu")
+    until(page, "document.querySelectorAll('main tbody tr').length === 3")
+    page.get_by_role("link", name="2", exact=True).or_(page.locator("main tbody a").first).first.click()
+    page.wait_for_selector(".log .text:has-text('speaks')")
+
+
+def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
+    page = tab.open("run/app_1/files")
+    page.get_by_role("button", name="run.json").click()
+    page.wait_for_selector(".preview pre:has-text('collective_all_reduce')")
+    page.get_by_role("link", name="logs/").click()
+    page.wait_for_selector("text=g0-rank0.log")
+
+
+def test_the_theme_is_kept(tab: Tab) -> None:
+    page = tab.open("")
+    page.get_by_role("button", name="Use the dark theme").click()
+    page.reload()
+    page.wait_for_selector("html[data-theme=dark]")
+
+
+def test_hostile_texts_stay_texts(tab: Tab) -> None:
+    ids = [f"hostile_{number}" for number in range(len(HOSTILE))]
+    tabs = [f"run/{name}{one}" for name in ids for one in ("", "/configuration", "/logs", "/files")]
+    for place in ("?filter=hostile", *tabs, "compare?" + "&".join(f"run={name}" for name in ids)):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        assert page.evaluate("window.hit") is None, place
+        assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
+
+
+def violations(page: Any) -> list[dict[str, Any]]:
+    """What axe finds that is serious, in short."""
+    source = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    page.evaluate(source)  # not as a script of the page, which forbids it
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        {"id": one["id"], "nodes": [node["html"][:200] for node in one["nodes"][:3]]}
+        for one in found
+        if one["impact"] in SERIOUS
+    ]
+
+
+@pytest.mark.parametrize("tab", [(WIDE, "light"), (NARROW, "dark")], indirect=True, ids=["wide", "narrow"])
+def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -> None:
+    tabs = ("", "/workers", "/logs", "/configuration", "/files")
+    for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "compare", "compare?run=app_1&run=app_2"):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        page.wait_for_load_state("load")
+        assert violations(page) == [], place
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+def test_the_page_works_below_another_path(browser: Any, address: str, tmp_path: Path) -> None:
+    from tests.service.prefix_proxy import prefixed
+
+    with prefixed(address, "/proxy/8888") as below, leaks.not_of_this_test():
+        context = browser.new_context()
+        tab = Tab(context, below)
+        tab.open("run/app_1").wait_for_selector(".card canvas")
+        tab.page.wait_for_selector(".live:has-text('live')")
+        context.close()
+    assert tab.said == []
+
+
+def test_first_paint_is_quick(tab: Tab) -> None:
+    page = tab.open("")
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(json.dumps({"first_paint_ms": round(painted)}))
+    assert painted < 3000  # a tenth of it where nothing else runs

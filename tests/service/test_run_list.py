@@ -1,0 +1,165 @@
+"""The list of runs: filtered, sorted, paged; read again only where something can have changed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service.browse import run_list
+from hopsml.service.browse.run_filter import parsed
+from hopsml.service.browse.run_list import RunIndex
+from hopsml.service.browse.run_row import RunRow
+from tests.service.project import ProjectOnDisk
+
+pytestmark = pytest.mark.fast
+
+ROW = RunRow(
+    id="app_1",
+    name="digits",
+    state="FINISHED",
+    verb="collective_all_reduce",
+    is_search=False,
+    metric_name="accuracy",
+    metric=0.9,
+    started=1000.0,
+    seconds=3.5,
+    workers=2,
+    user="ana",
+    cause="",
+    arguments={"lr": 0.1, "act": "relu"},
+    metrics={"accuracy": 0.9},
+)
+
+
+def shown(index: RunIndex, **asked: Any) -> list[str]:
+    return [row.id for row in index.page(**asked).rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("", True),
+        ("DIGITS", True),
+        ("digits ana", True),
+        ("letters", False),
+        ("state:finished", True),
+        ("state:failed", False),
+        ("-state:failed", True),
+        ("-digits", False),
+        ("lr>0.05 lr<=0.1", True),
+        ("lr>0.1", False),
+        ("accuracy>=0.9", True),
+        ("act=relu", True),
+        ("act!=relu", False),
+        ("unknown>1", False),
+        ("act>1", False),
+        ('"digits"', True),
+        ('name:"digits x"', False),
+        ("user:an", True),
+        ("a:b", False),
+        ("<", False),
+    ],
+)
+def test_a_filter_means_what_it_says(text: str, passes: bool) -> None:
+    assert parsed(text)(ROW) is passes
+
+
+def test_a_filter_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="at most 500"):
+        parsed("x" * 501)
+
+
+def test_runs_are_sorted_and_those_without_a_value_come_last(project: ProjectOnDisk) -> None:
+    for number, accuracy in enumerate([0.5, float("nan"), 0.9]):
+        project.run(f"app_{number}", outputs={"accuracy": accuracy}, started=float(number), arguments={"lr": number})
+    project.run("app_3", started=3.0)
+    index = RunIndex(project.url)
+    index.refresh()
+    assert shown(index) == ["app_3", "app_2", "app_1", "app_0"]
+    assert shown(index, sort="metrics.accuracy") == ["app_2", "app_0", "app_1", "app_3"]
+    assert shown(index, sort="metrics.accuracy", descending=False) == ["app_0", "app_2", "app_1", "app_3"]
+    assert shown(index, sort="arguments.lr", descending=False) == ["app_0", "app_1", "app_2", "app_3"]
+    assert shown(index, offset=1, limit=2) == ["app_2", "app_1"]
+    page = index.page(text="lr>0")
+    assert (page.found, page.total, page.arguments, page.metrics) == (2, 4, ["lr"], ["accuracy"])
+    assert page.states == {"FINISHED": 4}
+
+
+@pytest.mark.parametrize("asked", [{"sort": "password"}, {"limit": 0}, {"limit": 501}, {"offset": -1}])
+def test_what_cannot_be_asked_is_refused(project: ProjectOnDisk, asked: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError):
+        RunIndex(project.url).page(**asked)
+
+
+def test_a_run_that_has_ended_is_not_read_again(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.run("ended")
+    ongoing = project.run("ongoing", state=None)
+    index = RunIndex(project.url)
+    index.refresh()
+    read: list[str] = []
+    real = run_list.catalog.read
+
+    def noted(directory: Any, **how: Any) -> Any:
+        read.append(directory.run_id)
+        return real(directory, **how)
+
+    monkeypatch.setattr(run_list.catalog, "read", noted)
+    index.refresh()
+    assert read == ["ongoing"] and index.ongoing() == ["ongoing"]
+    ongoing.write("status.json", {"state": "FAILED", "seconds": 1.0, "cause": "out of memory"})
+    index.refresh()
+    index.refresh()
+    assert read == ["ongoing", "ongoing"] and index.rows()["ongoing"].cause == "out of memory"
+
+
+def test_a_run_that_goes_on_has_the_metric_that_it_reported_last(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    run.report(1, loss=2.0)
+    index = RunIndex(project.url)
+    index.refresh()
+    run.report(2, loss=1.5)
+    index.refresh()
+    row = index.rows()["app_1"]
+    assert (row.metric_name, row.metric) == ("loss", 1.5)
+
+
+def test_what_is_no_run_is_left_out_and_a_deleted_one_goes(project: ProjectOnDisk) -> None:
+    run = project.run("app_1")
+    (project.folder / "Experiments" / "stranger").mkdir()
+    damaged = project.folder / "Experiments" / "damaged"
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{")
+    index = RunIndex(project.url)
+    index.refresh()
+    assert shown(index) == ["app_1"]
+    shutil.rmtree(run.folder)
+    index.refresh()
+    assert index.page().total == 0
+
+
+def test_hostile_records_are_rows_too(project: ProjectOnDisk) -> None:
+    project.run("a", name=["no", "text"], workers="many", started="yesterday", arguments="none", outputs={"x": "y"})
+    project.run("b", arguments={"deep": {"list": [1] * 1000}}, outputs={"accuracy": True})
+    index = RunIndex(project.url)
+    index.refresh()
+    rows = index.rows()
+    assert rows["a"].workers is None and rows["a"].started is None and rows["a"].arguments == {}
+    assert len(rows["b"].arguments["deep"]) <= 200 and rows["b"].metric is None
+
+
+def test_ten_thousand_runs_are_sorted_and_filtered_at_once(project: ProjectOnDisk) -> None:
+    index = RunIndex(project.url)
+    for number in range(10_000):
+        row = msgspec.structs.replace(ROW, id=f"app_{number}", arguments={"lr": number % 97 / 97, "act": "relu"})
+        index._rows[row.id] = row
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert index.page(text="digits lr>0.5 state:finished", sort="arguments.lr", limit=100).found > 4_000
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.2
