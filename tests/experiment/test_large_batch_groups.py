@@ -61,3 +61,37 @@ def test_two_workers_train_as_one_does_on_the_whole_batch(implementation: str) -
         assert together[name]["alike"], name
         for one, two in zip(alone[name]["weights"], together[name]["weights"], strict=True):
             np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+def moving_statistics() -> dict[str, Any]:
+    """Each worker trains alone, on rows of its own: the statistics that it has counted, and those after the training."""
+    import keras
+
+    import hopsml
+
+    rank = hopsml.distributed.rank()
+    keras.utils.set_random_seed(3)
+    layer = keras.layers.BatchNormalization(momentum=0.5)
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    own: list[Any] = []
+
+    def note(logs: Any = None) -> None:
+        own.append([layer.moving_mean.numpy().tolist(), layer.moving_variance.numpy().tolist()])
+
+    noting = keras.callbacks.LambdaCallback(on_train_end=note)
+    x = np.random.default_rng(rank).normal(rank, 1.0 + rank, (64, 4)).astype("float32")
+    given = [noting, hopsml.large_batch.reduced_statistics()]
+    model.fit(x, x[:, :1], batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=given)
+    note()
+    return {"own": hopsml.distributed.exchange(own[0]), "after": hopsml.distributed.exchange(own[1])}
+
+
+def test_fit_ends_with_the_statistics_of_all_workers() -> None:
+    found = experiment.collective_all_reduce(moving_statistics, num_workers=2, **QUIET).value
+    means, variances = (np.array([own[which] for own in found["own"]]) for which in (0, 1))
+    assert np.abs(means[0] - means[1]).min() > 0.3, "each has its own before"
+    mean = means.mean(axis=0)
+    expected = [mean, (variances + means**2).mean(axis=0) - mean**2]
+    for after in found["after"]:
+        np.testing.assert_allclose(after, expected, rtol=1e-5)
