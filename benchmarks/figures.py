@@ -67,6 +67,8 @@ GOALS = {
     "service.longest_ratio": 1.2,
     "service.trace_s": 60.0,
     "service.pass_ms_10k": 200.0,
+    "service.sampler_core_share": 0.001,
+    "service.sampler_step_ratio": 1.002,
     "search.local_ray_ratio": 0.62,
     "search.ray_ratio": 1.0,
     "search.asha_ratio": 0.6,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import queue_controls
+from benchmarks import queue_controls, sampler_cost
 from benchmarks.figures import Figure, Report
 from benchmarks.options import Options
 from benchmarks.spread import spread_of
@@ -121,4 +121,23 @@ def _one(name: str, value: float, peer: str) -> Figure:
     return Figure(name, value, "", 1, value, value, peer, value)
 
 
-STUDIES: Sequence[Callable[[Options], list[Figure]]] = (waits, trace, passes)
+def sampler(options: Options) -> list[Figure]:
+    """``service.sampler_core_share``, ``service.sampler_step_ratio``: what it costs to look at a worker every 5 s."""
+    shares = spread_of(sampler_cost.core_share())
+    ratios = spread_of(sampler_cost.step_ratios(options.rounds_of(9, 3), 4.0))
+    return [
+        Figure("service.sampler_core_share", shares.median, "", shares.n, shares.low, shares.high),
+        Figure(
+            "service.sampler_step_ratio",
+            ratios.median,
+            "",
+            ratios.n,
+            ratios.low,
+            ratios.high,
+            "nobody looks",
+            ratios.median,
+        ),
+    ]
+
+
+STUDIES: Sequence[Callable[[Options], list[Figure]]] = (waits, trace, passes, sampler)

@@ -19,7 +19,7 @@ from hopsml.errors import ArgumentError
 
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
 SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
-DEFAULT_SYSTEM_METRICS_S = 10.0
+DEFAULT_SYSTEM_METRICS_S = 5.0
 ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
@@ -39,7 +39,7 @@ def storage_timeout_s() -> float:
 def system_metrics_s() -> float:
     """How often a worker's use of its machine is looked at, in seconds; 0: never.
 
-    From ``HOPSML_SYSTEM_METRICS_S``, else 10.
+    From ``HOPSML_SYSTEM_METRICS_S``, else 5.
     """
     return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
 

@@ -1,4 +1,4 @@
-"""What one worker uses of its machine: processor, memory and its slot's GPUs; and for how long it has done nothing.
+"""What one worker uses of its machine: processor, memory, disk, network, its GPUs; and for how long it has done nothing.
 
 Names are those that MLflow uses for its own system metrics. Only the slot's GPUs are looked at, not all of the host.
 """
@@ -10,6 +10,7 @@ import os
 import time
 from typing import Any
 
+from hopsml.cluster.agent import cgroup
 from hopsml.cluster.shared import processes
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -22,13 +23,21 @@ _BYTES_A_SECOND = 64 << 10
 
 
 class UsageSampler:
-    """Samples a worker with all its descendants; not for several threads at once."""
+    """Samples a worker with all its descendants; not for several threads at once.
+
+    What is moved counts from the first sample on. The network is that of the worker's network namespace: of the host,
+    where the worker is in no container of its own.
+    """
 
     def __init__(self, pid: int, gpu_indices: tuple[int, ...] = ()) -> None:
         self._pid, self._gpu_indices = pid, gpu_indices
         self._ticks: dict[int, int] = {}
         self._at_s = time.monotonic()
+        self._disk = _Growing()
+        self._network = _Growing()
+        self._memory = cgroup.memory_of(pid)
         self._nvml: Any = None
+        self._handles: dict[int, Any] = {}
 
     def sample(self) -> dict[str, float]:
         """Percent of one core since the last sample (from the second one on), megabytes; empty once the worker is gone."""
@@ -42,23 +51,41 @@ class UsageSampler:
             ticks = sum(ticks - self._ticks.get(pid, 0) for pid, (ticks, _) in used.items())
             values["cpu_utilization_percentage"] = 100.0 * ticks / _TICKS_A_SECOND / max(now - self._at_s, 1e-3)
         self._ticks, self._at_s = {pid: ticks for pid, (ticks, _) in used.items()}, now
+        values.update(self._container())
+        read, written = self._disk.update({pid: _on_disk(pid) for pid in used})
+        received, sent = self._network.update(_network(self._pid))
+        values |= {"disk_read_megabytes": read, "disk_write_megabytes": written}
+        values |= {"network_receive_megabytes": received, "network_transmit_megabytes": sent}
         for place, index in enumerate(self._gpu_indices):
             values.update(self._gpu(place, index))
         return values
 
+    def _container(self) -> dict[str, float]:
+        """Of the memory that its container may use, all that runs in it."""
+        usage = self._memory.usage_bytes() if self._memory is not None else None
+        if self._memory is None or usage is None:
+            return {}
+        return {"container_memory_usage_percentage": 100.0 * usage / self._memory.limit_bytes}
+
     def _gpu(self, place: int, index: int) -> dict[str, float]:
-        """Nothing where NVML is missing or refuses: a figure less, no trouble."""
+        """Nothing where NVML is missing or refuses: a figure less, no trouble.
+
+        Handles are kept, and the processes of a GPU are never listed: that takes milliseconds under a lock of the driver.
+        """
         with contextlib.suppress(Exception):
             import pynvml
 
             if self._nvml is None:
                 pynvml.nvmlInit()
                 self._nvml = pynvml
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if index not in self._handles:
+                self._handles[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
+            handle = self._handles[index]
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             return {
                 f"gpu_{place}_utilization_percentage": float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
                 f"gpu_{place}_memory_usage_megabytes": memory.used / _MEGABYTE,
+                f"gpu_{place}_memory_usage_percentage": 100.0 * memory.used / memory.total,
                 f"gpu_{place}_power_usage_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             }
         return {}
@@ -68,7 +95,29 @@ class UsageSampler:
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
-            self._nvml = None
+            self._nvml, self._handles = None, {}
+
+
+class _Growing:
+    """Two counters of each of several sources, which come and go: how much they have grown in all, in megabytes.
+
+    What a source had counted passes on to another when it goes, as what a process has moved does to the one that waits for
+    it: it is not counted twice.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[Any, tuple[int, int]] | None = None  # source -> where it began to count
+        self._grown = [0, 0]
+
+    def update(self, now: dict[Any, tuple[int, int]]) -> tuple[float, float]:
+        """``now``: source -> its counters, bytes. One that is new began at 0, but for those of the first look."""
+        if self._begun is None:
+            self._begun = dict(now)
+        begun = self._begun
+        for place in (0, 1):
+            grown = sum(counters[place] - begun.get(source, (0, 0))[place] for source, counters in now.items())
+            self._grown[place] = max(self._grown[place], grown)
+        return self._grown[0] / _MEGABYTE, self._grown[1] / _MEGABYTE
 
 
 class Idleness:
@@ -114,6 +163,29 @@ def _moved(pid: int) -> int:
             return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
     except OSError:
         return 0
+
+
+def _on_disk(pid: int) -> tuple[int, int]:
+    """Bytes that the process has had the disks read and write by now; zeros where the system does not say."""
+    found = {b"read_bytes": 0, b"write_bytes": 0}
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as file:
+        for line in file:
+            name, _, value = line.partition(b":")
+            if name in found:
+                found[name] = int(value)
+    return found[b"read_bytes"], found[b"write_bytes"]
+
+
+def _network(pid: int) -> dict[Any, tuple[int, int]]:
+    """Interface -> bytes received and sent by now; the loopback is none."""
+    found: dict[Any, tuple[int, int]] = {}
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/net/dev", "rb") as file:
+        for line in file:
+            name, colon, counters = line.partition(b":")
+            if colon and name.strip() != b"lo":
+                fields = counters.split()
+                found[name.strip()] = (int(fields[0]), int(fields[8]))
+    return found
 
 
 def _core_seconds(pid: int) -> float | None:

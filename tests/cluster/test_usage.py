@@ -1,0 +1,126 @@
+"""What a worker uses of its machine, as real processes and the files of control groups show it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster.agent import cgroup
+from hopsml.cluster.agent.usage import UsageSampler
+
+WRITTEN_MB = 16
+SCRIPT = """
+import os, subprocess, sys
+for line in sys.stdin:
+    if line.strip() == "write":  # a child does so, too, and is gone before anybody looks again
+        subprocess.run([sys.executable, "-c",
+            "import os, sys; f = open(sys.argv[1], 'wb'); f.write(os.urandom(16_000_000)); f.flush(); os.fsync(f.fileno())",
+            sys.argv[1] + ".child"], check=True)
+        with open(sys.argv[1], "wb") as file:
+            file.write(os.urandom(16_000_000))
+            file.flush()
+            os.fsync(file.fileno())
+    if line.strip() == "keep":
+        kept = bytearray(os.urandom(64_000_000))
+    if line.strip() == "work":
+        sum(range(20_000_000))
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "file")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        yield child
+        child.kill()
+
+
+def tell(worker: subprocess.Popen[str], what: str) -> None:
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(what + "\n")
+    worker.stdin.flush()
+    assert worker.stdout.readline() == "done\n"
+
+
+@pytest.mark.local
+def test_processor_memory_and_disk(worker: subprocess.Popen[str]) -> None:
+    tell(worker, "begin")
+    sampler = UsageSampler(worker.pid)
+    first = sampler.sample()
+    assert "cpu_utilization_percentage" not in first
+    assert first["disk_write_megabytes"] == first["network_receive_megabytes"] == 0.0
+    tell(worker, "write")
+    tell(worker, "keep")
+    tell(worker, "work")
+    second = sampler.sample()
+    assert second["cpu_utilization_percentage"] > 0
+    assert second["memory_usage_megabytes"] >= first["memory_usage_megabytes"] + 60
+    assert second["disk_write_megabytes"] == pytest.approx(2 * WRITTEN_MB, rel=0.05), "its child's, too, and once"
+    third = sampler.sample()
+    assert third["disk_write_megabytes"] == second["disk_write_megabytes"]
+    assert third["network_transmit_megabytes"] >= second["network_transmit_megabytes"] >= 0.0
+    worker.kill()
+    worker.wait()
+    assert sampler.sample() == {}
+
+
+@pytest.mark.fast
+class TestControlGroups:
+    def proc(self, folder: Path, text: str) -> Path:
+        (folder / "proc" / "7").mkdir(parents=True)
+        (folder / "proc" / "7" / "cgroup").write_text(text)
+        return folder / "proc"
+
+    def group(self, folder: Path, **files: str) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name.replace("__", ".")).write_text(text)
+        return folder
+
+    def test_of_version_2_the_nearest_limit_counts(self, tmp_path: Path) -> None:
+        root = self.group(tmp_path / "fs")
+        self.group(root / "a", memory__current="300\n", memory__max="1000\n")
+        self.group(root / "a" / "b", memory__current="200\n", memory__max="max\n")
+        found = cgroup.memory_of(7, root, self.proc(tmp_path, "0::/a/b\n"))
+        assert found is not None
+        assert (found.limit_bytes, found.usage_bytes()) == (1000, 300)
+
+    def test_of_version_1_a_limit_of_nearly_all_is_none(self, tmp_path: Path) -> None:
+        root = tmp_path / "fs"
+        names = {"memory__usage_in_bytes": "5\n", "memory__limit_in_bytes": "9223372036854771712\n"}
+        self.group(root / "memory" / "a", **names)
+        proc = self.proc(tmp_path, "9:cpu:/\n4:memory:/a\n")
+        assert cgroup.memory_of(7, root, proc) is None
+        self.group(root / "memory" / "a", memory__limit_in_bytes="10\n")
+        found = cgroup.memory_of(7, root, proc)
+        assert found is not None
+        assert found.limit_bytes == 10
+
+    def test_seen_from_within_a_container_it_is_the_root(self, tmp_path: Path) -> None:
+        root = self.group(tmp_path / "fs", memory__current="1\n", memory__max="4\n")
+        found = cgroup.memory_of(7, root, self.proc(tmp_path, "0::/docker/1234\n"))
+        assert found is not None
+        assert found.limit_bytes == 4
+
+    def test_none_where_nothing_can_be_read(self, tmp_path: Path) -> None:
+        assert cgroup.memory_of(7, tmp_path, tmp_path) is None
+        assert cgroup.memory_of(7, tmp_path, self.proc(tmp_path, "strange\n0::/x\n")) is None
+
+    def test_a_group_that_is_gone_has_no_figure(self, tmp_path: Path) -> None:
+        assert cgroup.MemoryFiles(tmp_path / "gone", 10).usage_bytes() is None
+
+
+@pytest.mark.fast
+def test_this_process_too() -> None:
+    assert set(UsageSampler(os.getpid()).sample()) >= {
+        "memory_usage_megabytes", "disk_read_megabytes", "disk_write_megabytes",
+        "network_receive_megabytes", "network_transmit_megabytes",
+    }  # fmt: skip
