@@ -136,3 +136,14 @@ def test_sparklines() -> None:
         sparkline([1.0]) == "" and sparkline([1.0, 1.0]) == "▁▁" and len(sparkline(list(map(float, range(500))))) == 24
     )
     assert sparkline([3.0, 1.0, 2.0]) == "█▁▄"
+
+
+def test_what_a_trial_reports_before_its_beginning_is_known_is_kept() -> None:
+    """Of a group the reports come by another way than the news that it has begun."""
+    state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
+    state.trial_reported(5, 0, 0.25)
+    state.trial_began(RunningTrial(5, "abc", {}, "host-1", time.time()))
+    state.trial_reported(5, 1, 0.5)
+    assert state.running[5].curve == [(0, 0.25), (1, 0.5)]
+    state.trial_left(5)
+    assert state.curves == {5: [(0, 0.25), (1, 0.5)]}

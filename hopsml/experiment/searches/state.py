@@ -77,15 +77,15 @@ class SearchState:
         self._tell("began", {"number": running.number, "config": running.config})
 
     def trial_reported(self, number: int, step: int, value: float) -> None:
-        """A running trial has reported a value of the metric."""
+        """A trial has reported a value of the metric; of a group's, that may be known before its beginning is."""
         with self._observers.lock:
             trial = self.running.get(number)
-            if trial is None:
-                return
-            trial.step, trial.value = step, value
-            trial.curve.append((step, value))
-            if len(trial.curve) > CURVE_POINTS:
-                del trial.curve[1:-1:2]
+            curve = self.curves.setdefault(number, []) if trial is None else trial.curve
+            if trial is not None:
+                trial.step, trial.value = step, value
+            curve.append((step, value))
+            if len(curve) > CURVE_POINTS:
+                del curve[1:-1:2]
         self._tell("reported", {"number": number, "step": step, "value": value})
 
     def trial_left(self, number: int) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from hopsml.errors import PathNotFound
 from hopsml.service.browse.run_row import RunRow, row_of
+from hopsml.states import Lifecycle
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, live
@@ -77,7 +78,7 @@ def _trial(directory: RunDir) -> catalog.StoredRun:
         found = directory.read_json(urls.join(directory.url, "trial.json"))
     except PathNotFound:  # it has not begun
         found = {}
-    value, ended = found.get("final_metric"), str(found.get("status") or "RUNNING")
+    value, ended = found.get("final_metric"), str(found.get("status") or Lifecycle.RUNNING)
     run = {"name": f"trial {found.get('number', '')}".strip(), "verb": "trial", "arguments": found.get("params") or {}}
     run |= {"started": found.get("start"), "workers": 1}
     status = {"state": ended, "seconds": (found.get("duration") or 0) / 1000, "error": found.get("error") or ""}
@@ -91,7 +92,7 @@ def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
     from hopsml.service.browse.log_files import found_logs
 
     ranks = sorted({log.rank for log in found_logs(directory) if log.rank is not None})
-    return [{"rank": rank, "state": "RUNNING"} for rank in ranks]
+    return [{"rank": rank, "state": Lifecycle.RUNNING} for rank in ranks]
 
 
 def _sections(stored: catalog.StoredRun) -> list[tuple[str, Pairs]]:

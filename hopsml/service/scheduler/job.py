@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from hopsml.service.scheduler.policy import CORES_LIKE_A_GPU, GangRequest, Policy
 from hopsml.service.scheduler.resources import Placement, Resources
+from hopsml.states import Lifecycle
 
 # Who goes first, in a queue: (0 for who has waited too long, minus the priority, level).
 Rank = tuple[int, int, int]
@@ -16,9 +17,9 @@ OVERDUE: Rank = (0, 0, 0)
 class JobPhase(StrEnum):
     """PLACED: its room is promised and not yet given back by others. ENDING: it has to give its own back."""
 
-    WAITING = "WAITING"
+    WAITING = Lifecycle.WAITING.value
     PLACED = "PLACED"
-    RUNNING = "RUNNING"
+    RUNNING = Lifecycle.RUNNING.value
     ENDING = "ENDING"
 
 
