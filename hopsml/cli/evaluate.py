@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,22 +67,13 @@ def evaluate(
 def loaded(named: str) -> Callable[..., Any]:
     """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
     from hopsml.errors import ArgumentError
+    from hopsml.submission import named_function
 
     file, colon, name = named.rpartition(":")
     path = Path(file).resolve()
     if not colon or path.suffix != ".py" or not path.is_file():
         raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, with a file that is there")
-    spec = importlib.util.spec_from_file_location(f"{MODULE}{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ArgumentError(f"--function {named}: {path} has no function of that name")
-    found: Callable[..., Any] = function
-    return found
+    return named_function.load(path, name, MODULE)
 
 
 def arguments(text_: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli,
     [
         (["--function", "nowhere.py:judge"], "it must be FILE.py:NAME, with a file that is there"),
         (["--function", "{file}"], "it must be FILE.py:NAME"),
-        (["--function", "{file}:nobody"], "has no function of that name"),
+        (["--function", "{file}:nobody"], "has no function nobody"),
         (["--function", "{file}:judge", "--args", "[1]"], "it must be a JSON object"),
         (["--function", "{file}:judge", "--args", "{"], "it must be a JSON object"),
         (["--function", "{file}:judge", "--direction", "up"], "direction='up': it must be one of 'max', 'min'"),

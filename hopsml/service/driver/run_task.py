@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import runpy
 import subprocess
@@ -16,6 +15,7 @@ from hopsml.service.spec import discovery, load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
 from hopsml.service.spec.task import Task
+from hopsml.submission import named_function
 
 MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
 
@@ -79,17 +79,7 @@ def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
     named, _, name = str(task.function).rpartition(":")
     path = _code(job, job_file, named).resolve()
-    spec = importlib.util.spec_from_file_location(f"{MODULE}{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ArgumentError(f"{path} has no function {name}; name one that it has as the task's function")
-    found: Callable[..., Any] = function
-    return found
+    return named_function.load(path, name, MODULE)
 
 
 def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
