@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import socket
 import stat
@@ -275,8 +276,16 @@ def new_temporary(before: Snapshot) -> list[str]:
     return [
         f"in the temporary folder: {os.path.join(folder, name)}"
         for name in sorted(fresh)
-        if not name.startswith(LIBRARY_FILES)
+        if not name.startswith(LIBRARY_FILES) and not _is_probe(os.path.join(folder, name))
     ]
+
+
+def _is_probe(path: str) -> bool:
+    """Whether this is what Python's tempfile tries a folder out with; a process killed at that moment cannot remove it."""
+    try:
+        return re.fullmatch(r"[a-z0-9_]{8}", os.path.basename(path)) is not None and os.stat(path).st_size <= 4
+    except FileNotFoundError:
+        return True
 
 
 # ---------------------------------------------------------------------- all together

@@ -160,6 +160,15 @@ def test_a_temporary_folder_is_found(before: leaks.Snapshot) -> None:
     os.rmdir(folder)
 
 
+def test_what_a_killed_process_tried_a_folder_out_with_is_nobodys(before: leaks.Snapshot) -> None:
+    probe = Path(tempfile.gettempdir()) / "lr1pjie4"
+    probe.write_bytes(b"blat")
+    assert leaks.leaks_since(before, 0) == []
+    probe.write_bytes(b"a file of somebody's")
+    assert leaks.leaks_since(before, 0) == [f"in the temporary folder: {probe}"]
+    probe.unlink()
+
+
 def test_what_a_wider_fixture_starts_late_is_not_of_the_test(
     before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]
 ) -> None:

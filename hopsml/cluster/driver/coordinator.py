@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -37,6 +37,7 @@ from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost
 
 log = logger_aside("hopsml.coordinator")
+Answer = TypeVar("Answer")
 
 TICK_S = 0.25
 RENEW_S = 1.0
@@ -44,6 +45,10 @@ LINGER_S = 2.0  # after the last agent has gone
 STANDSTILL_S = 3.0  # agents say something every second
 CATCH_UP_S = 0.1  # for reading messages and ends of connections that have come meanwhile
 ENDING_S = 2.0  # the same where leases may have run out: agents look once a second, and take a while to end
+
+
+class InterpreterEnds(Exception):
+    """Threads take no calls any more: the main thread is over, and ``close`` has not been called yet."""
 
 
 class Coordinator:
@@ -219,7 +224,9 @@ class Coordinator:
         while True:
             self._agent_lost.clear()
             try:
-                gone = await asyncio.to_thread(self.backend.gone) if self.runs else ""
+                gone = await self._on_thread(self.backend.gone) if self.runs else ""
+            except InterpreterEnds:
+                return
             except Exception:
                 log.exception("whether the application is there could not be asked")
                 gone = ""
@@ -238,7 +245,9 @@ class Coordinator:
             try:
                 self._others_wait = False
                 if tasks or self.runs:
-                    self._others_wait, going = await asyncio.to_thread(self._look, idle, tasks)
+                    self._others_wait, going = await self._on_thread(self._look, idle, tasks)
+            except InterpreterEnds:
+                return
             except Exception:
                 log.exception("which executors are leaving could not be asked")
             for session in list(self.door.agents.values()):
@@ -300,7 +309,7 @@ class Coordinator:
             self._sidecar_left(self.runs.get(session.work[0]), session, place)
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
-            self._loop.run_in_executor(None, self.backend.evict, session.hello.task, session.hello.pid)
+            self._begin_on_thread(self.backend.evict, session.hello.task, session.hello.pid)
         self._pool(self.pool.serve())
 
     def patience_s(self, session: AgentSession) -> float:
@@ -549,7 +558,7 @@ class Coordinator:
                         self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
                 case pool.CancelAsk():
                     self._cancelled.add(action.ask)
-                    self._loop.run_in_executor(None, self.backend.cancel, action.ask)
+                    self._begin_on_thread(self.backend.cancel, action.ask)
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
@@ -563,7 +572,20 @@ class Coordinator:
             for bootstrap, count in bootstraps:
                 self._submit_to_backend(bootstrap, count)
 
-        self._loop.run_in_executor(None, in_order)
+        self._begin_on_thread(in_order)
+
+    async def _on_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Make a call that may block on a thread. Raises InterpreterEnds."""
+        try:
+            answer = self._loop.run_in_executor(None, function, *arguments)
+        except RuntimeError as error:  # concurrent.futures is closed before what is registered with atexit
+            raise InterpreterEnds from error
+        return await answer
+
+    def _begin_on_thread(self, function: Callable[..., object], *arguments: object) -> None:
+        """The same without an answer; at the interpreter's end it is left to ``close``."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.run_in_executor(None, function, *arguments)
 
     def _bootstrap(self, action: pool.Submit) -> Bootstrap:
         return Bootstrap(
