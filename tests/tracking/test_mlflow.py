@@ -153,7 +153,8 @@ def test_a_run_is_one_mlflow_run_below_the_users_own_and_refusals_are_told(
     assert history(server, found.info.run_id) == LOSS
     for rank in (0, 1):
         used = [value for _, value in history(server, found.info.run_id, f"system/rank_{rank}/memory_usage_megabytes")]
-        assert max(used) == pytest.approx(result.metrics["resident_mb"], rel=0.5), "of this worker, not of the host"
+        # The kernel may have taken unused pages from it between the two looks; a host has a hundred times as much.
+        assert 1 / 4 < max(used) / result.metrics["resident_mb"] < 4, "of this worker, not of the host"
         assert history(server, found.info.run_id, f"system/rank_{rank}/cpu_utilization_percentage")
     artifact = server.folder / "artifacts" / found.info.experiment_id / found.info.run_id / "artifacts" / "hopsml.json"
     assert json.loads(artifact.read_text())["export"] == f"{run.run_dir}/export"
