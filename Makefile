@@ -23,7 +23,7 @@ STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos mutants hadoop-up hadoop-down wheel demo demo-yarn clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -137,6 +137,10 @@ demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine
 demo-yarn: $(STAMP) $(NATIVE)  ## the same by spark-submit on a real YARN with HDFS, which is started and stopped
 	@$(NEEDS) java mvn
 	@$(BIN)/python -m tools.demo_yarn
+
+demo-service: $(STAMP) $(NATIVE)  ## the job service on a real YARN: jobs, a kill -9 in the middle, and what came of it
+	@$(NEEDS) java mvn
+	@$(BIN)/python -m tools.demo_service
 
 clean:  ## end the local Hadoop, delete the environment and everything that was built or fetched
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.hadoop stop --now --remove; fi

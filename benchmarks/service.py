@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import queue_controls, sampler_cost
+from benchmarks import queue_controls, sampler_cost, service_server
 from benchmarks.figures import Figure, Report
 from benchmarks.options import Options
 from benchmarks.spread import spread_of
@@ -140,4 +140,4 @@ def sampler(options: Options) -> list[Figure]:
     ]
 
 
-STUDIES: Sequence[Callable[[Options], list[Figure]]] = (waits, trace, passes, sampler)
+STUDIES: Sequence[Callable[[Options], list[Figure]]] = (waits, trace, passes, sampler, *service_server.STUDIES)

@@ -28,6 +28,9 @@
     │   ├── CollectiveEnded                   the group was ended in this process
     │   ├── CollectiveChanged                 the group has other members than the call was made for
     │   └── CollectiveUnavailable             the native library is not there
+    ├── ServiceError (RuntimeError)           the job service cannot do what was asked
+    │   ├── StoreError                        its database is away, full, locked, or of a newer version
+    │   └── JobNotFound (LookupError)         it has no such job
     ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
     │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
     │   └── ClusterUnavailable                no ResourceManager answers at the addresses
@@ -209,6 +212,18 @@ class CollectiveChanged(CollectiveError):
 
 class CollectiveUnavailable(CollectiveError):
     """The native library is not there, or OpenSSL's, which encryption needs; the message says how to get it."""
+
+
+class ServiceError(HopsmlError, RuntimeError):
+    """The job service cannot do what was asked of it."""
+
+
+class StoreError(ServiceError):
+    """The service's database is away, full, locked, or of a newer version; the message has its words."""
+
+
+class JobNotFound(ServiceError, LookupError):
+    """The service has no such job."""
 
 
 class ClusterError(HopsmlError, RuntimeError):

@@ -1,7 +1,8 @@
-"""States of runs and of workers: one list, one spelling, in every record and on every screen.
+"""States of runs, workers and jobs: one list, one spelling, in every record and on every screen.
 
     run       WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED        LOST: its driver is gone
     worker               STARTING ─▶ RUNNING ─────────────▶ FINISHED | FAILED | STOPPED | LOST
+    job       as a run, and from CLOSING back to WAITING (preempted, tried again), or to PAUSED until it is resumed
 
 The members are texts: ``Lifecycle.FINISHED == "FINISHED"``, in JSON too.
 """
@@ -14,12 +15,13 @@ from hopsml.errors import RunCancelled
 
 
 class Lifecycle(StrEnum):
-    """The state of a run, a search or a worker."""
+    """The state of a run, a search, a worker or a job."""
 
     WAITING = "WAITING"  # for executors
     STARTING = "STARTING"  # workers import and begin
     RUNNING = "RUNNING"
     CLOSING = "CLOSING"  # nobody trains any more; the last files are being written
+    PAUSED = "PAUSED"  # a job that somebody has paused: it holds nothing, and does not wait either
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"  # by the user, by an interrupt

@@ -20,6 +20,7 @@ def main() -> None:
         evaluate,
         follow,
         job,
+        jobs,
         logs,
         metrics,
         model,
@@ -27,6 +28,7 @@ def main() -> None:
         rerun,
         runs,
         serve,
+        server,
         serving,
         status,
         submit,
@@ -49,6 +51,7 @@ def main() -> None:
         profiles.profiles,
         rerun.rerun,
         serve.serve,
+        server.server,
         status.status,
         board.tensorboard,
         tuning.tune_communication,
@@ -64,6 +67,7 @@ def main() -> None:
         app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
+    jobs.register(job.app)
     app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
     app.add_typer(serving.app, name="serving")

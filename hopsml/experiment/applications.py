@@ -75,6 +75,7 @@ _profiles_variables: dict[str, str] = {}  # that a profile has set in this proce
 _spark_folder = ""  # of their executors on this machine
 _noting = False
 _failed = False  # whether the program ends by an exception that nobody caught
+NAMED, ATTEMPT = "HOPSML_APPLICATION_ID", "HOPSML_APPLICATION_ATTEMPT"  # set by whoever starts a driver again and again
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
@@ -86,7 +87,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
     """
     with _lock:
         context = _active_context()
-        known = _applications.get(context.applicationId if context is not None else _local_id)
+        known = _applications.get(_id_of(context))
         if known is not None and known.coordinator.is_alive:
             known.coordinator.pool.keep_warm_s = keep_warm_s
             return known
@@ -134,8 +135,13 @@ def prepare(profile_name: str | None = None) -> None:
 
 def current_id() -> str:
     """The application id under which this process records runs; starts nothing."""
-    context = _active_context()
-    return str(context.applicationId) if context is not None else _local_id
+    return _id_of(_active_context())
+
+
+def _id_of(context: Any) -> str:
+    """Under which runs are recorded: what a job service calls it, however often it starts it, else Spark's id or ours."""
+    known = str(context.applicationId) if context is not None else _local_id
+    return os.environ.get(NAMED) or known
 
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
@@ -184,14 +190,14 @@ def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[st
 def _open(
     context: Any, profile: profiles.Profile | None, keep_warm_s: float, zygote: ZygoteProcess | None
 ) -> Application:
-    key = context.applicationId if context is not None else _local_id
+    key = _id_of(context)
     backend: Backend
-    attempt = 1
+    attempt = int(os.environ.get(ATTEMPT, "1"))
     if context is not None:
         from hopsml.cluster.driver.backends.spark import SparkBackend, application_attempt
 
         backend = SparkBackend(context)
-        attempt = application_attempt(context)
+        attempt = max(attempt, application_attempt(context))
         shared_disk = context.master.startswith("local")
     else:
         from hopsml.cluster.driver.backends.local import LocalBackend
@@ -213,7 +219,7 @@ def _open(
     variables = dict(profile.environment) if profile else {}
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
-    earlier_runs = EarlierRuns(key, attempt)
+    earlier_runs = EarlierRuns(key, attempt, forgives=NAMED in os.environ)
     return Application(key, backend, coordinator, earlier_runs, variables)
 
 

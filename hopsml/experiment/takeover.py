@@ -1,7 +1,7 @@
 """Continuing a run whose driver is gone: finding it, ending it in favour of another, and its newest checkpoint.
 
-YARN starts the whole script anew. Each of its calls is answered by the run that the same call made in an earlier attempt:
-it goes on from there, or, where the user's own code had failed, fails again at once.
+YARN, or a job service, starts the whole script anew. Each of its calls is answered by the run that the same call made in an
+earlier attempt: it goes on from there, or, where the user's own code had failed, fails again at once.
 """
 
 from __future__ import annotations
@@ -118,9 +118,12 @@ def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | Non
 class EarlierRuns:
     """Runs that earlier attempts' drivers have begun for this application; each can be taken over once."""
 
-    def __init__(self, application_id: str, attempt: int) -> None:
-        """``attempt``: which one of YARN's at the application this driver is; nothing is read for the first."""
-        self.attempt = attempt
+    def __init__(self, application_id: str, attempt: int, forgives: bool = False) -> None:
+        """``attempt``: which one at the application this driver is; nothing is read for the first.
+
+        ``forgives``: what the user's own code has ended goes on, too; somebody has asked for that (a job's ``retries``).
+        """
+        self.attempt, self._forgives = attempt, forgives
         self._application_id = application_id
         self._found: dict[str, list[EarlierRun]] = {}  # by store; read once, as earlier drivers begin no further run
         self._answered: set[str] = set()
@@ -140,7 +143,7 @@ class EarlierRuns:
             if isinstance(decision, Begin):
                 return ""
             self._answered.add(decision.run.url)
-        if isinstance(decision, RefuseAgain):
+        if isinstance(decision, RefuseAgain) and not self._forgives:
             raise RunError(
                 f"it has failed by its own code in an earlier attempt at {self._application_id}, and is not started "
                 f"again: {decision.run.raised}",

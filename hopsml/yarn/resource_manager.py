@@ -1,4 +1,4 @@
-"""The ResourceManager's REST API: state of applications, finding them by tag, ending them."""
+"""The ResourceManager's REST API: state of applications, finding them by tag, ending them; nodes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,22 @@ class YarnApplication:
     tags: tuple[str, ...] = ()
     started_s: float = 0.0
     finished_s: float = 0.0
+    containers: int = 0  # that run now, the driver's among them
 
     @property
     def over(self) -> bool:
         """Whether it has finished, failed or been killed: nothing more will happen to it."""
         return self.state in OVER
+
+    @property
+    def runs(self) -> bool:
+        """Whether its application master does; with Spark in cluster mode that is the driver."""
+        return self.state == "RUNNING"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody has ended it from outside."""
+        return self.over and "KILLED" in (self.state, self.final_status)
 
     @property
     def succeeded(self) -> bool:
@@ -63,7 +74,51 @@ class YarnApplication:
             tags=tuple(tag for tag in str(app.get("applicationTags") or "").split(",") if tag),
             started_s=float(app.get("startedTime") or 0) / 1000,
             finished_s=float(app.get("finishedTime") or 0) / 1000,
+            containers=max(0, int(app.get("runningContainers") or 0)),
         )
+
+
+@dataclass(frozen=True)
+class YarnNode:
+    """What the ResourceManager knows of a NodeManager. ``used``: by the containers of all. ``label``: its partition."""
+
+    name: str
+    state: str
+    cores: int
+    memory_mib: int
+    gpus: int = 0
+    used_cores: int = 0
+    used_memory_mib: int = 0
+    used_gpus: int = 0
+    label: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes new containers."""
+        return self.state == "RUNNING"
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> YarnNode:
+        """From a ``node`` object of the ResourceManager's REST API."""
+        used_mib, used_cores = int(node.get("usedMemoryMB") or 0), int(node.get("usedVirtualCores") or 0)
+        labels = node.get("nodeLabels") or []
+        return cls(
+            name=str(node["id"]),
+            state=str(node["state"]),
+            cores=used_cores + int(node.get("availableVirtualCores") or 0),
+            memory_mib=used_mib + int(node.get("availMemoryMB") or 0),
+            gpus=_gpus(node.get("totalResource")),
+            used_cores=used_cores,
+            used_memory_mib=used_mib,
+            used_gpus=_gpus(node.get("usedResource")),
+            label=str(labels[0]) if labels else "",
+        )
+
+
+def _gpus(resource: Any) -> int:
+    """Of a ``resource`` object: how many of what YARN calls yarn.io/gpu."""
+    listed = ((resource or {}).get("resourceInformations") or {}).get("resourceInformation") or []
+    return sum(int(each.get("value") or 0) for each in listed if each.get("name") == "yarn.io/gpu")
 
 
 @dataclass(frozen=True)
@@ -101,6 +156,11 @@ class ResourceManager:
         listed = (self._get(f"apps?{query}").get("apps") or {}).get("app", [])
         found = [YarnApplication.from_json(app) for app in listed]
         return sorted((app for app in found if wanted in app.tags), key=lambda app: app.started_s, reverse=True)
+
+    def nodes(self) -> list[YarnNode]:
+        """All nodes that it knows, those that are lost or leaving among them."""
+        listed = (self._get("nodes").get("nodes") or {}).get("node", [])
+        return [YarnNode.from_json(node) for node in listed]
 
     def kill(self, application_id: str) -> None:
         """Ask for its end; ``application`` says when it has come. One that is over already is left alone."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
+from hopsml.service.driver import end_requests
 from hopsml.service.spec import discovery, load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -26,6 +27,7 @@ def run(job_file: str, name: str) -> int:
     The job file, and the task's own, are looked for where they are named and in the working directory, to which YARN brings
     them. Raises as the verb does, and ArgumentError for a task that is not there.
     """
+    end_requests.watch(os.environ)
     path = _found(Path(job_file), Path(Path(job_file).name))
     job = load(path)
     if (task := job.tasks.get(name)) is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hopsml.errors import ArgumentError
 
 LEAST_HEAP_MIB = 512  # Spark refuses executors with a heap below 450 MiB
@@ -20,3 +22,12 @@ def split_mib(task: str, whole_mib: int) -> tuple[int, int]:
             f"{LEAST_HEAP_MIB}m: ask for {2 * LEAST_HEAP_MIB}m or more"
         )
     return heap, whole_mib - heap
+
+
+def mib(text: str) -> int:
+    """What Spark reads as memory, in MiB: ``512m``, ``1g``, ``2048`` (MiB, where there is no unit). Raises ArgumentError."""
+    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", text.strip().lower())
+    if found is None:
+        raise ArgumentError(f"{text!r} is no size of memory: write 512m or 2g")
+    count, unit = int(found[1]), found[2] or "m"
+    return count >> 10 if unit == "k" else count << {"m": 0, "g": 10, "t": 20}[unit]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hopsml.errors import ArgumentError
@@ -12,30 +12,48 @@ from hopsml.service.driver import SCRIPT
 from hopsml.service.render import memory, workspace
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
-from hopsml.submission import SubmissionPlan, plan
+from hopsml.submission import SubmissionPlan, is_detachable, plan
 
 _PLACES = {"yarn": "spark.yarn.dist.files", "": "spark.files"}
 
 
-def plans(job: JobSpec, job_file: Path, profile: Profile, tag: str | None = None) -> dict[str, SubmissionPlan]:
+def plans(
+    job: JobSpec,
+    job_file: Path,
+    profile: Profile,
+    tag: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, SubmissionPlan]:
     """Of each task what ``hopsml.submission.start`` and ``run`` carry out; nothing is packed or started.
 
     Args:
         job: of ``job_file``, which travels to the driver.
         profile: where it runs.
-        tag: by which YARN finds all applications of the job.
+        tag: by which YARN finds all applications of the job; several are separated by commas.
+        variables: of drivers that run in a container of YARN.
 
     Raises ArgumentError for code that is not there or has a syntax error, and for what the profile cannot give.
     """
     code = workspace.folder(job, job_file)
-    return {name: _plan(job, name, task, job_file, code, profile, tag) for name, task in job.tasks.items()}
+    return {
+        name: _plan(job, name, task, job_file, code, profile, tag, variables or {}) for name, task in job.tasks.items()
+    }
 
 
 def _plan(
-    job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None
+    job: JobSpec,
+    name: str,
+    task: Task,
+    job_file: Path,
+    code: Path,
+    profile: Profile,
+    tag: str | None,
+    variables: Mapping[str, str],
 ) -> SubmissionPlan:
     workspace.check(name, task, code)
-    conf = dict(settings(job, name, task, job_file, code, profile)) if profile.uses_spark else {}
+    conf = dict(settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
+    if is_detachable(profile):
+        conf |= {f"spark.yarn.appMasterEnv.{key}": value for key, value in variables.items()}
     environment = task.environment
     if environment is not None and environment.image is not None and not _has_images(profile):
         raise ArgumentError(
@@ -65,7 +83,7 @@ def _sized(profile: Profile, task: Task) -> Profile:
 
 
 def settings(
-    job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile
+    job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None = None
 ) -> Iterator[tuple[str, str]]:
     """Spark's settings for a task: an executor for each worker, of its size; the queue; the files that travel.
 
@@ -84,6 +102,8 @@ def settings(
         yield "spark.task.resource.gpu.amount", str(one.gpus)
     if yarn:
         yield from _of_yarn(job, task)
+        if tag is not None:
+            yield "spark.yarn.maxAppAttempts", "1"  # whoever finds it by its tag tries it again
     elif one.node_label is not None:
         raise ArgumentError(
             f"task {name!r}: node_label {one.node_label}: profile '{profile.name}' (master {profile.master}) has no labels; "

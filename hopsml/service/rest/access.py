@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _REFUSED = (
-    b'{"error":"this address needs the token of this `hopsml ui`",'
-    b'"remedy":"open the address that `hopsml ui` has printed, with ?token= in it"}'
+    b'{"error":"this address needs a token that is valid",'
+    b'"remedy":"open the address that `hopsml ui` or `hopsml server` has printed, with ?token= in it"}'
 )
 
 
@@ -40,13 +42,22 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Guarded:
-    """An application behind a token, with the headers that each of its answers bears."""
+# Whose token it is: anything that is true; what it is stands in ``request.state.caller``. None for nobody's.
+Identify = Callable[[str], object | None]
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token
-        # Cookies do not know of ports: two servers of one host must not overwrite each other's.
-        self._cookie = "hopsml_ui_" + hashlib.sha256(token.encode()).hexdigest()[:12]
+
+def one_token(token: str) -> Identify:
+    """Where there is one token, whoever has it may look."""
+    return lambda given: True if hmac.compare_digest(given.encode(), token.encode()) else None
+
+
+class Guarded:
+    """An application behind tokens, with the headers that each of its answers bears."""
+
+    def __init__(self, app: ASGIApp, identify: Identify, name: str) -> None:
+        """``name``: of this server; cookies do not know of ports, and two servers must not overwrite each other's."""
+        self._app, self._identify = app, identify
+        self._cookie = "hopsml_ui_" + hashlib.sha256(name.encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -63,32 +74,33 @@ class Guarded:
 
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         asked = next((value for name, value in query if name == QUERY), None)
-        if asked is not None and self._is_right(asked) and scope["method"] == "GET":
-            await self._welcome(scope, [pair for pair in query if pair[0] != QUERY], sending)
-        elif self._knows(Headers(scope=scope)):
+        if asked is not None and scope["method"] == "GET" and await self._caller(asked) is not None:
+            await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
+        elif (caller := await self._caller(self._given(Headers(scope=scope)))) is not None:
+            scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, receive, sending)
         else:
             await _answer(sending, 401, [(b"content-type", b"application/json")], _REFUSED)
 
-    async def _welcome(self, scope: Scope, rest: list[tuple[str, str]], send: Send) -> None:
+    async def _caller(self, token: str) -> object | None:
+        return await run_in_threadpool(self._identify, token) if token else None
+
+    async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""
         target = "./" + scope["path"].rpartition("/")[2] + ("?" + urlencode(rest) if rest else "")
-        cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"location", target.encode()), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
 
-    def _knows(self, headers: Headers) -> bool:
+    def _given(self, headers: Headers) -> str:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_right(bearer):
-            return True
+        if scheme.lower() == "bearer":
+            return bearer
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
-            return False
-        return cookie is not None and self._is_right(cookie.value)
-
-    def _is_right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+            return ""
+        return cookie.value if cookie is not None else ""
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

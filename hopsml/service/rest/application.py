@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.routing import Route
 
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.project import Project
 from hopsml.service.rest import page_files, run_routes
-from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.access import Guarded, one_token
 from hopsml.service.rest.errors import HANDLERS
-from hopsml.service.rest.event_stream import Broadcaster, events
+from hopsml.service.rest.event_stream import Broadcaster, events_route
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -31,7 +30,7 @@ def application(project: Project, token: str, broadcaster: Broadcaster | None = 
         yield
         await told.end()
 
-    routes = [Route("/api/events", events), *run_routes.routes(), *page_files.routes()]
+    routes = [events_route(), *run_routes.routes(), *page_files.routes()]
     app = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
     app.state.project, app.state.broadcaster = project, told
-    return Guarded(app, token)
+    return Guarded(app, one_token(token), token)

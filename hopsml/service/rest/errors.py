@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from hopsml.errors import ArgumentError, HopsmlError, PathNotFound, PermissionRefused, StorageError
+from hopsml.errors import (
+    ArgumentError,
+    HopsmlError,
+    JobNotFound,
+    PathNotFound,
+    PermissionRefused,
+    ServiceError,
+    StorageError,
+    StoreError,
+)
 from hopsml.service.rest.json_answer import JsonAnswer
 
 if TYPE_CHECKING:
@@ -13,6 +23,13 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 log = logging.getLogger("hopsml.service")
+Handler = Callable[["Request", Exception], Awaitable["Response"]]
+
+
+_STATUS = (
+    (ArgumentError, 400), (PathNotFound, 404), (JobNotFound, 404), (PermissionRefused, 403), (StorageError, 503),
+    (StoreError, 503), (ServiceError, 409),
+)  # fmt: skip
 
 
 def split(message: str) -> tuple[str, str]:
@@ -26,7 +43,7 @@ def split(message: str) -> tuple[str, str]:
 
 def status_of(error: Exception) -> int:
     """The status of HTTP for an error of ours."""
-    for kind, status in ((ArgumentError, 400), (PathNotFound, 404), (PermissionRefused, 403), (StorageError, 503)):
+    for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
     return 500
@@ -54,4 +71,4 @@ async def on_unknown(request: Request, error: Exception) -> Response:
     return JsonAnswer(said, status_code=500)
 
 
-HANDLERS = {HopsmlError: on_known, 404: on_http, 405: on_http, 500: on_unknown}
+HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, 404: on_http, 405: on_http, 500: on_unknown}

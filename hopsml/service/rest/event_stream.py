@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from hopsml.errors import StorageError
 from hopsml.service.browse.changes import Changes, ProjectChange
@@ -95,6 +96,11 @@ async def events(request: Request) -> Response:
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     known = last if last.isascii() and last.isprintable() and len(last) < 64 else "?"
     return StreamingResponse(broadcaster.stream(known), headers=headers, media_type="text/event-stream")
+
+
+def events_route() -> Route:
+    """Its address."""
+    return Route("/api/events", events)
 
 
 def _encoded(event: ProjectChange) -> bytes:

@@ -8,20 +8,26 @@ import importlib.util
 import signal
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hopsml import extras
 from hopsml.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from hopsml.service.rest.event_stream import Broadcaster
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
 _NEEDS = ("starlette", "uvicorn")
 
 
-def check_installed() -> None:
-    """ArgumentError where something is missing that the page's server needs."""
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> None:
+    """ArgumentError where something is missing that a server needs; ``more``: than the page's."""
+    missing = [name for name in (*_NEEDS, *more) if importlib.util.find_spec(name) is None]
     if missing:
-        raise ArgumentError(f"hopsml ui needs {', '.join(missing)}: {extras.install('service')}")
+        raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install('service')}")
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -47,20 +53,17 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket, token: str) -> str:
-    """What to open in a browser."""
+def address(listener: socket.socket, token: str = "") -> str:
+    """Where the server is; with a token what to open in a browser."""
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/" + (f"?token={token}" if token else "")
 
 
 def serve(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
-    """Answer until SIGINT or SIGTERM; ``ready`` is called when answers are given. Raises StorageError at the start."""
-    asyncio.run(_serve(project_url, listener, token, ready))
+    """Answer for a project until SIGINT or SIGTERM; ``ready`` is called when answers are given.
 
-
-async def _serve(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
-    import uvicorn
-
+    Raises StorageError where the project cannot be read.
+    """
     from hopsml.service.browse.changes import Changes
     from hopsml.service.browse.project import Project
     from hopsml.service.rest.application import application
@@ -69,8 +72,15 @@ async def _serve(project_url: str, listener: socket.socket, token: str, ready: C
     project = Project(project_url)
     project.runs.refresh()
     told = Broadcaster(Changes(project))
+    asyncio.run(answer(application(project, token, told), listener, told, ready))
+
+
+async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster, ready: Callable[[], None]) -> None:
+    """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer."""
+    import uvicorn
+
     config = uvicorn.Config(
-        application(project, token, told),
+        app,
         ws="none",
         lifespan="on",
         log_config=None,

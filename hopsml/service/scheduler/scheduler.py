@@ -92,6 +92,26 @@ class Scheduler:
         self._enqueue(job, now)
         return self.tick(now)
 
+    def adopt(self, job: QueuedJob, now: float) -> None:
+        """A job of an earlier life of the service: one with a placement (``used``) runs there, others wait.
+
+        Its ``sequence`` is the place in which it was submitted. Nothing is decided before the next event.
+        """
+        self._sequence = max(self._sequence, job.sequence)
+        self.jobs[job.request.job_id] = job
+        if not job.used:
+            self._enqueue(job, now)
+            return
+        job.phase, job.placement = JobPhase.RUNNING, job.used
+        for node in {node for nodes in job.used for node in nodes} - set(self.nodes.rows):
+            self.nodes.put(node, Resources())  # it is not there any more: what is on it may still be
+            self.nodes.close(node)
+        self._promise(job)
+        self.nodes.use(job.request.gang, job.used)
+        self.running[job.request.queue].put(job)
+        self.started[job.request.job_id] = job
+        self._watch(job)
+
     def cancel(self, job_id: str, now: float) -> list[Action]:
         """A job is not wanted any more. One that runs has to be ended by the caller, who says so by ``ended``."""
         job = self.jobs[job_id]

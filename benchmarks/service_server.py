@@ -1,0 +1,280 @@
+"""The job service's server: how many jobs it takes a second, how soon it knows after kill -9, how quickly it answers.
+
+The server is a process of its own, asked over HTTP, with SQLite on this disk. Live jobs are real processes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.options import Options
+from benchmarks.spread import spread_of
+from hopsml.service.workspaces import pack
+
+SUBMITTERS, SUBMISSIONS = 16, 1000
+LIVE_JOBS = 200
+RUNS, COMPARED, POINTS = 10_000, 200, 1000
+JOB = "name: {name}\nqueue: default\ntasks: {{main: {{script: job.py}}}}\n"
+WAIT_S = 600.0
+_KEEPS = {"Content-Type": "application/json"}
+
+
+class BenchmarkServer:
+    """``hopsml server``, one process after the other over the same state."""
+
+    def __init__(self, state: Path, cores: int) -> None:
+        self.state, self._cores = state, cores
+        self.process: subprocess.Popen[str] | None = None
+        self.address, self.token = "", ""
+
+    def start(self) -> float:
+        """Seconds from the start of the process to its address."""
+        began = time.perf_counter()
+        code = (
+            "import sys; from hopsml.service import server; from hopsml.service.scheduler.resources import Resources;"
+            "from pathlib import Path;"
+            f"server.this_machine = lambda gpus: Resources(gpus, {self._cores}, 1 << 30);"
+            f"server.serve(server.ServerSettings(Path({str(self.state)!r}), profile='local',"
+            f" project_url='file://{self.state}/project'), lambda address: print(address, flush=True))"
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address, _, self.token = self.process.stdout.readline().strip().partition("?token=")
+        return time.perf_counter() - began
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Signal it, and wait."""
+        if self.process is not None and self.process.stdout is not None:
+            self.process.send_signal(number)
+            self.process.wait()
+            self.process.stdout.close()
+            self.process = None
+
+    def connection(self) -> http.client.HTTPConnection:
+        """One that is kept open."""
+        return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=WAIT_S)
+
+    def ask(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> Any:
+        """The answer's JSON. Raises RuntimeError for a refusal."""
+        connection.request(method, path, body, {**_KEEPS, "Authorization": f"Bearer {self.token}"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status >= 400:
+            raise RuntimeError(f"{path}: {answer.status} {content[:300]!r}")
+        return json.loads(content)
+
+
+@contextmanager
+def _server(cores: int) -> Iterator[BenchmarkServer]:
+    with tempfile.TemporaryDirectory(prefix="hopsml-bench-service-") as folder:
+        server = BenchmarkServer(Path(folder), cores)
+        try:
+            yield server
+        finally:
+            server.end(signal.SIGKILL)
+            _end_drivers(Path(folder))
+
+
+def _end_drivers(state: Path) -> None:
+    for file in state.glob("applications/*/running"):
+        try:
+            os.killpg(json.loads(file.read_bytes())["driver"], signal.SIGKILL)
+        except (ProcessLookupError, ValueError):
+            continue
+    while any(_is_alive(file) for file in state.glob("applications/*/running")):
+        time.sleep(0.02)
+
+
+def _is_alive(file: Path) -> bool:
+    return not (file.parent / "ended").exists() and Path("/proc", str(json.loads(file.read_bytes())["pid"])).exists()
+
+
+def _uploaded(server: BenchmarkServer) -> str:
+    code = server.state / "code"
+    code.mkdir(exist_ok=True)
+    (code / "job.py").write_text("import time\ntime.sleep(3600)\n")
+    return str(server.ask(server.connection(), "POST", "/api/v1/workspaces", pack(code))["workspace"])
+
+
+def submits(options: Options) -> list[Figure]:
+    """``service.submits_per_s``: jobs taken through REST by many at once; all are there, each submitter's in its order."""
+    rates = []
+    for _ in range(options.rounds_of(5, 1)):
+        with _server(cores=0) as server:
+            server.start()
+            rates.append(_submit_all(server, options.choose(SUBMISSIONS, 200)))
+    spread = spread_of(rates)
+    return [Figure("service.submits_per_s", spread.median, "1/s", spread.n, spread.low, spread.high)]
+
+
+def _submit_all(server: BenchmarkServer, count: int) -> float:
+    workspace = _uploaded(server)
+    problems: list[BaseException] = []
+
+    def submit(number: int) -> None:
+        connection = server.connection()
+        try:
+            for position in range(count // SUBMITTERS):
+                asked = {"spec": JOB.format(name=f"j-{number}-{position}"), "workspace": workspace}
+                server.ask(connection, "POST", "/api/v1/jobs", json.dumps(asked).encode())
+        except BaseException as error:  # noqa: BLE001 told below
+            problems.append(error)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(SUBMITTERS)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began
+    if problems:
+        raise problems[0]
+    jobs = server.ask(server.connection(), "GET", "/api/v1/jobs?limit=1000")["jobs"]
+    for number in range(SUBMITTERS):
+        mine = [int(job["name"].rpartition("-")[2]) for job in reversed(jobs) if job["name"].startswith(f"j-{number}-")]
+        if mine != list(range(count // SUBMITTERS)):
+            raise RuntimeError(f"submitter {number}: {len(mine)} jobs, or not in its order")
+    return count // SUBMITTERS * SUBMITTERS / seconds
+
+
+def recovery(options: Options) -> list[Figure]:
+    """``service.recover_s``: from the start of a new server to true states of all jobs, half of which ended meanwhile."""
+    count = options.choose(LIVE_JOBS, 20)
+    times = []
+    for _ in range(options.rounds_of(3, 1)):
+        with _server(cores=count) as server:
+            times.append(_recovered(server, count, options))
+    spread = spread_of(times)
+    return [Figure("service.recover_s", spread.median, "s", spread.n, spread.low, spread.high)]
+
+
+def _recovered(server: BenchmarkServer, count: int, options: Options) -> float:
+    server.start()
+    workspace = _uploaded(server)
+    connection = server.connection()
+    for number in range(count):
+        asked = {"spec": JOB.format(name=f"live-{number}"), "workspace": workspace}
+        server.ask(connection, "POST", "/api/v1/jobs", json.dumps(asked).encode())
+    _wait(server, {"RUNNING": count})
+    options.say(f"{count} jobs run")
+    server.end(signal.SIGKILL)
+    ended = sorted(server.state.glob("applications/*/running"))[: count // 2]
+    for file in ended:
+        os.killpg(json.loads(file.read_bytes())["driver"], signal.SIGKILL)
+    while any(not (file.parent / "ended").exists() for file in ended):
+        time.sleep(0.05)
+    began = time.perf_counter()
+    server.start()
+    _wait(server, {"RUNNING": count - len(ended), "FAILED": len(ended)}, pause_s=0.02)
+    return time.perf_counter() - began
+
+
+def _wait(server: BenchmarkServer, wanted: dict[str, int], pause_s: float = 0.5) -> None:
+    connection, deadline = server.connection(), time.monotonic() + WAIT_S
+    while True:
+        jobs = server.ask(connection, "GET", "/api/v1/jobs?limit=1000")["jobs"]
+        states = {state: sum(job["state"] == state for job in jobs) for state in wanted}
+        if states == wanted:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{states} instead of {wanted}")
+        time.sleep(pause_s)
+
+
+def lists(options: Options) -> list[Figure]:
+    """``service.list_ms``: 10 000 runs filtered and sorted; ``service.compare_ms``: 200 runs with 1000 points each."""
+    runs = options.choose(RUNS, 500)
+    with _server(cores=0) as server:
+        _project(server.state / "project", runs)
+        server.start()
+        connection = server.connection()
+        queries = ["filter=lr%3E0.05&sort=metric", "filter=digits&sort=seconds&order=ascending", "filter=state:failed"]
+        server.ask(connection, "GET", f"/api/runs?{queries[0]}")  # reads the records
+        listed = [1e3 * _timed(server, connection, f"/api/runs?{query}") for _ in range(5) for query in queries]
+        named = "&".join(f"run=app_{number}" for number in range(min(COMPARED, runs)))
+        compared = [1e3 * _timed(server, connection, f"/api/compare?{named}&tag=loss") for _ in range(5)]
+    options.say(f"list {listed[0]:.0f} ms, comparison the first time {compared[0]:.0f} ms")
+    each = {"service.list_ms": spread_of(listed), "service.compare_ms": spread_of(compared)}
+    figures = [Figure(name, spread.median, "ms", spread.n, spread.low, spread.high) for name, spread in each.items()]
+    return [*figures, Figure("service.first_compare_ms", compared[0], "ms", 1, compared[0], compared[0])]
+
+
+def _timed(server: BenchmarkServer, connection: http.client.HTTPConnection, path: str) -> float:
+    began = time.perf_counter()
+    server.ask(connection, "GET", path)
+    return time.perf_counter() - began
+
+
+def _project(folder: Path, runs: int) -> None:
+    """Records as runs leave them; curves for those that are compared."""
+    for number in range(runs):
+        run = folder / "Experiments" / f"app_{number}"
+        run.mkdir(parents=True)
+        record: dict[str, object] = {"name": "digits" if number % 2 else "letters", "verb": "collective_all_reduce", "workers": 2}
+        record |= {"user": "ana", "started": 1000.0 + number, "arguments": {"lr": number % 100 / 100}}
+        state = "FAILED" if number % 7 == 0 else "FINISHED"
+        (run / "run.json").write_text(json.dumps(record))
+        (run / "status.json").write_text(json.dumps({"state": state, "seconds": 3.5 + number % 11}))
+        (run / ".outputs.json").write_text(json.dumps({"accuracy": number % 1000 / 1000}))
+        if number < COMPARED:
+            points = ({"time": 1000.0 + step, "step": step, "loss": 1 / (1 + step)} for step in range(POINTS))
+            (run / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+
+
+def page(options: Options) -> list[Figure]:
+    """``service.page_kb``: all that a browser loads of the page, compressed; ``service.first_paint_ms`` in Chromium."""
+    from hopsml.service.rest import page_files
+
+    kilobytes = (
+        sum(len(file.compressed) for file in page_files.read().values() if file.media_type[:4] != "text/plain") / 1e3
+    )
+    figures = [Figure("service.page_kb", kilobytes, "kB", 1, kilobytes, kilobytes)]
+    with _server(cores=0) as server:
+        _project(server.state / "project", options.choose(1000, 50))
+        server.start()
+        paints = _paints(f"{server.address}?token={server.token}", options)
+    if paints:
+        spread = spread_of(paints)
+        figures.append(Figure("service.first_paint_ms", spread.median, "ms", spread.n, spread.low, spread.high))
+    return figures
+
+
+def _paints(address: str, options: Options) -> list[float]:
+    """Milliseconds from the navigation to the first contentful paint, the files not yet known to the browser."""
+    import shutil
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        options.say("no chromium: apt-get install chromium")
+        return []
+    from playwright.sync_api import sync_playwright
+
+    found: list[float] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        for _ in range(options.rounds_of(7, 2) + 1):
+            context = browser.new_context()
+            seen = context.new_page()
+            seen.goto(address, wait_until="networkidle" if not found else "load")
+            seen.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+            found.append(float(seen.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")))
+            context.close()
+        browser.close()
+    return found[1:]  # the first one starts the browser's own processes
+
+
+STUDIES: Sequence[Callable[[Options], list[Figure]]] = (submits, recovery, lists, page)

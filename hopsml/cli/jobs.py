@@ -1,0 +1,211 @@
+"""``hopsml job submit|run|ls|show|why|logs|cancel|pause|resume|move|clone``: jobs of a service."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hopsml.client import Client, Job
+
+JobArgument = Annotated[str, typer.Argument(help="a job: NAME-NUMBER, or the number alone")]
+AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands that speak with a service."""
+    for command in (submit, run, ls, show, why, logs, cancel, pause, resume, move, clone):
+        app.command()(command)
+
+
+def submit(
+    job: Annotated[str, typer.Argument(help="a job file")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="show its log, and end with it: exit status 0 if it finished")
+    ] = False,
+    key: Annotated[str, typer.Option(help="of two submissions with the same key there is one job")] = "",
+) -> None:
+    """Queue a job; the code that it names is uploaded. Prints its id."""
+    _submitted(_client().submit(job, idempotency_key=key), wait)
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="a script, or FILE.py:FUNCTION")],
+    workers: Annotated[int, typer.Option(help="how many")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs of one worker")] = 0,
+    cores: Annotated[int, typer.Option(help="cores of one worker")] = 1,
+    memory: Annotated[str, typer.Option(help="of one worker: 512m, 16g")] = "1g",
+    queue: Annotated[str, typer.Option(help="where it waits")] = "default",
+    priority: Annotated[int, typer.Option(help="1 to 100, higher is more urgent")] = 50,
+    name: Annotated[str, typer.Option(help="what people call it; the script's name else")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="show its log, and end with it")] = False,
+) -> None:
+    """Queue a script without a job file; the folder it lies in is uploaded."""
+    import tempfile
+    from pathlib import Path
+
+    import yaml
+
+    file, _, function = script.partition(":")
+    path = Path(file).absolute()
+    what = {"function": f"{path.name}:{function}"} if function else {"script": path.name}
+    task = {**what, "count": workers, "resources": {"cores": cores, "gpus": gpus, "memory": memory}}
+    called = name or "".join(letter if letter.isalnum() else "-" for letter in path.stem.lower()).strip("-") or "job"
+    asked = {
+        "name": called,
+        "queue": queue,
+        "priority": priority,
+        "workspace": str(path.parent),
+        "tasks": {"main": task},
+    }
+    with tempfile.TemporaryDirectory(prefix="hopsml-job-") as folder:
+        job_file = Path(folder, "job.yaml")
+        job_file.write_text(yaml.safe_dump(asked))
+        submitted = _client().submit(job_file)
+    _submitted(submitted, wait)
+
+
+def _submitted(job: Job, wait: bool) -> None:
+    print(job.id, flush=True)
+    if not wait:
+        return
+    from hopsml.states import Lifecycle
+
+    client = _client()
+    for text in client.follow(job.id):
+        print(text, end="", flush=True)
+    ended = client.job(job.id)
+    typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
+    raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
+
+
+def ls(
+    all_: Annotated[bool, typer.Option("--all", help="those that are over, too")] = False,
+    owner: Annotated[str, typer.Option(help="of whom")] = "",
+    queue: Annotated[str, typer.Option(help="of which queue")] = "",
+    text: Annotated[str, typer.Option(help="a part of the name")] = "",
+    limit: Annotated[int, typer.Option(help="at most so many")] = 100,
+    json: AsJson = False,
+) -> None:
+    """List jobs, the newest first."""
+    from hopsml.states import Lifecycle
+
+    states = () if all_ else tuple(state for state in Lifecycle if not state.is_final)
+    found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit)
+    if json:
+        _print_json(found)
+        return
+    if not found:
+        print("no jobs" if all_ else "no jobs that are not over; --all lists the others, too")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "state", "owner", "queue", "priority", "age", "cause"):
+        table.add_column(title, justify="right" if title in ("priority", "age") else "left", no_wrap=title != "cause")
+    for job in found:
+        age = _duration(time.time() - job.submitted_s)
+        cells = (job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause)
+        table.add_row(*map(Text, cells))
+    Console().print(table)
+
+
+def show(job: JobArgument, json: AsJson = False) -> None:
+    """Show all that is known of a job: how it stands, why it waits, what was started for it, what has happened."""
+    client = _client()
+    found = client.job(job)
+    if json:
+        _print_json(found)
+        return
+    print(f"{found.id}: {found.state}: {found.cause}")
+    if found.why:
+        print(f"why: {found.why}")
+    print(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
+    for one in found.applications:
+        print(f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else ""))
+    print("\n" + found.spec.rstrip() + "\n")
+    for change in client.changes(job):
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_s))
+        print(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
+
+
+def why(job: JobArgument) -> None:
+    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help."""
+    client = _client()
+    found = client.job(job)
+    print(found.why or f"{found.state}: {found.cause}")
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
+    task: Annotated[str, typer.Option(help="whose driver; of the first task else")] = "",
+) -> None:
+    """Print what the driver of a job has printed."""
+    client = _client()
+    if follow:
+        for text in client.follow(job, task):
+            print(text, end="", flush=True)
+        return
+    offset = 0
+    while True:
+        text, offset = client.log(job, task, offset)
+        if not text:
+            return
+        print(text, end="")
+
+
+def cancel(job: JobArgument) -> None:
+    """End a job for good."""
+    _told(_client().cancel(job), "is being cancelled")
+
+
+def pause(job: JobArgument) -> None:
+    """Let a job give its slots back until it is resumed."""
+    _told(_client().pause(job), "is being paused")
+
+
+def resume(job: JobArgument) -> None:
+    """Let a paused job wait for its slots again."""
+    _told(_client().resume(job), "waits again")
+
+
+def move(
+    job: JobArgument,
+    queue: Annotated[str | None, typer.Option(help="another queue")] = None,
+    priority: Annotated[int | None, typer.Option(help="another priority")] = None,
+) -> None:
+    """Give a job another queue, or another priority."""
+    _told(_client().move(job, queue=queue, priority=priority), "is being moved")
+
+
+def clone(job: JobArgument) -> None:
+    """Queue the same job once more, with the same code. Prints its id."""
+    print(_client().clone(job).id)
+
+
+def _told(job: Job, what: str) -> None:
+    print(f"{job.id}: it is over: {job.state}" if job.state.is_final else f"{job.id} {what}")
+
+
+def _client() -> Client:
+    from hopsml.client import Client
+
+    return Client.of_environment()
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

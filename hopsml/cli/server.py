@@ -1,0 +1,34 @@
+"""``hopsml server``: the job service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def server(
+    database: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://...; a file in --state else")] = "",
+    profile: Annotated[str, typer.Option(help="where jobs run: a file of conf/; $HOPSML_PROFILE, else local")] = "",
+    port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
+    host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
+    queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="folder of this server; $HOPSML_SERVER_STATE, else ~/.hopsml/server")
+    ] = None,
+    project_url: Annotated[str, typer.Option(help="whose runs the page shows; $HOPSML_PROJECT_URL else")] = "",
+) -> None:
+    """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
+    from hopsml import client
+    from hopsml.service.rest import server as servers
+
+    servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
+    import logging
+
+    from hopsml.service.server import ServerSettings, serve
+
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("hopsml.service").setLevel(logging.INFO)
+    wanted = ServerSettings(state or client.state_folder(), database, profile, project_url, host, port, queues)
+    serve(wanted, lambda address: print(address, flush=True))

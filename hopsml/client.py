@@ -1,0 +1,276 @@
+"""The job service from Python; ``hopsml job`` is made of it.
+
+client = hopsml.client.Client.of_environment()      # $HOPSML_SERVER and $HOPSML_TOKEN, or the server of this machine
+job = client.submit("job.yaml")                     # uploads the code beside it
+client.wait(job.id).state                           # "FINISHED"
+client.why(job.id), client.cancel(job.id)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from hopsml.errors import ArgumentError, JobNotFound, ServiceError
+from hopsml.states import Lifecycle
+
+TIMEOUT_S = 60.0
+_TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
+_PAUSE_S = 0.5
+T = TypeVar("T")
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job. Times: seconds since 1970, 0 for not yet."""
+
+    id: str
+    serial: int
+    name: str
+    owner: str
+    queue: str
+    priority: int
+    state: Lifecycle
+    cause: str
+    tries: int
+    retries: int
+    preemptions: int
+    submitted_s: float
+    started_s: float
+    ended_s: float
+
+
+class JobApplication(msgspec.Struct, frozen=True):
+    """What was started for a task."""
+
+    task: str
+    number: int
+    state: Lifecycle
+    application_id: str
+    tag: str
+    cause: str
+
+
+class JobDetail(Job, frozen=True):
+    """A job with all that is known of it; ``spec``: YAML; ``why``: it does not run."""
+
+    spec: str
+    profile: str
+    why: str
+    applications: list[JobApplication]
+
+
+class JobChange(msgspec.Struct, frozen=True):
+    """A change of state; ``task`` is empty for the job itself."""
+
+    id: int
+    task: str
+    state: Lifecycle
+    cause: str
+    try_number: int
+    at_s: float
+
+
+class _Page(msgspec.Struct):
+    jobs: list[Job]
+    cursor: int | None
+
+
+class _LogPart(msgspec.Struct):
+    text: str
+    end: int
+
+
+class Client:
+    """One server. Raises ServiceError for what it refuses, with its words, and where it does not answer."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self._address, self._token = address.rstrip("/"), token
+
+    @classmethod
+    def of_environment(cls) -> Client:
+        """By $HOPSML_SERVER and $HOPSML_TOKEN, else of the server that this user has started on this machine.
+
+        Raises ArgumentError where there is neither.
+        """
+        address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
+        if address and token:
+            return cls(address, token)
+        file = state_folder() / "client.json"
+        try:
+            known = json.loads(file.read_text())
+            return cls(address or known["address"], token or known["token"])
+        except (OSError, ValueError, KeyError):
+            raise ArgumentError(
+                f"no job service is known: {file} is not there; start one with `hopsml server`, or set HOPSML_SERVER and "
+                "HOPSML_TOKEN"
+            ) from None
+
+    def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> Job:
+        """Queue the job of a file; the code that it names as workspace is uploaded.
+
+        ``idempotency_key``: of two calls with the same one there is one job; without it each call queues one, also where
+        an answer is lost on its way and the call is repeated. Raises JobFileError for a file with mistakes.
+        """
+        from hopsml.service import spec, workspaces
+        from hopsml.service.render import workspace
+
+        job, path = spec.load(job_file), Path(job_file)
+        code = workspaces.pack(workspace.folder(job, path.absolute()))
+        digest = self._call("POST", "workspaces", content=code)["workspace"]
+        asked = {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), Job)
+
+    def jobs(
+        self, *, states: tuple[Lifecycle, ...] = (), owner: str = "", queue: str = "", text: str = "", limit: int = 100
+    ) -> list[Job]:
+        """Jobs, the newest first, at most ``limit``; ``text``: a part of the name."""
+        found: list[Job] = []
+        before: int | None = None
+        while len(found) < limit:
+            query = {"state": [state.value for state in states], "owner": owner, "queue": queue, "text": text}
+            more = {"limit": min(1000, limit - len(found)), **({"before": before} if before is not None else {})}
+            page = msgspec.convert(self._call("GET", "jobs", query={**query, **more}), _Page)
+            found += page.jobs
+            if (before := page.cursor) is None:
+                break
+        return found
+
+    def job(self, job: str | int) -> JobDetail:
+        """One job, by its id or its number. Raises JobNotFound."""
+        return msgspec.convert(self._call("GET", f"jobs/{_quoted(job)}"), JobDetail)
+
+    def why(self, job: str | int) -> str:
+        """Why it does not run; empty where it does, or is over."""
+        return str(self._call("GET", f"jobs/{_quoted(job)}/why")["why"])
+
+    def changes(self, job: str | int, after: int = 0) -> list[JobChange]:
+        """What has happened to it, the oldest first; ``after``: only with a higher id."""
+        return msgspec.convert(
+            self._call("GET", f"jobs/{_quoted(job)}/changes", query={"after": after}), list[JobChange]
+        )
+
+    def log(self, job: str | int, task: str = "", offset: int = 0) -> tuple[str, int]:
+        """Some of what the driver of a task has printed from byte ``offset`` on, and where the next part begins."""
+        found = self._call("GET", f"jobs/{_quoted(job)}/log", query={"task": task, "offset": offset})
+        part = msgspec.convert(found, _LogPart)
+        return part.text, part.end
+
+    def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
+        """What the driver prints, as it comes, to the end of the job."""
+        offset = 0
+        while True:
+            over = self.job(job).state.is_final  # before the last look
+            text, offset = self.log(job, task, offset)
+            if text:
+                yield text
+            elif over:
+                return
+            else:
+                time.sleep(poll_s)
+
+    def wait(self, job: str | int, timeout_s: float | None = None, poll_s: float = 1.0) -> JobDetail:
+        """Wait for its end. Raises TimeoutError after ``timeout_s`` seconds; the job goes on."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (found := self.job(job)).state.is_final:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {found.id} is {found.state} after {timeout_s:g} s: {found.why or found.cause}")
+            time.sleep(poll_s)
+        return found
+
+    def cancel(self, job: str | int) -> Job:
+        """End it for good."""
+        return self._changed(job, "cancel")
+
+    def pause(self, job: str | int) -> Job:
+        """Let it give its slots back until it is resumed."""
+        return self._changed(job, "pause")
+
+    def resume(self, job: str | int) -> Job:
+        """Let it wait for slots again."""
+        return self._changed(job, "resume")
+
+    def move(self, job: str | int, *, queue: str | None = None, priority: int | None = None) -> Job:
+        """Another queue, or another priority."""
+        return self._changed(job, "move", {"queue": queue, "priority": priority})
+
+    def clone(self, job: str | int) -> Job:
+        """Queue the same job, with the same code, once more."""
+        return self._changed(job, "clone")
+
+    def cluster(self) -> dict[str, Any]:
+        """``capacity``, ``free`` (gpus, cores, memory_mib), ``leads``, ``leader``, ``problem``."""
+        found: dict[str, Any] = self._call("GET", "cluster")
+        return found
+
+    def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> Job:
+        repeat = what != "clone"
+        return msgspec.convert(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), Job)
+
+    # ------------------------------------------------------------------------------------ HTTP
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        asked: Mapping[str, Any] | None = None,
+        *,
+        content: bytes = b"",
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool = True,
+    ) -> Any:
+        url = f"{self._address}/api/v1/{path}"
+        if query:
+            url += "?" + urllib.parse.urlencode(
+                {name: value for name, value in query.items() if value != ""}, doseq=True
+            )
+        kind = "application/json" if asked is not None else "application/zip"
+        data = json.dumps(asked).encode() if asked is not None else content or None
+        sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
+        request = urllib.request.Request(url, data, sent, method=method)
+        problem = ""
+        for attempt in range(_TRIES if repeat else 1):
+            if attempt:
+                time.sleep(_PAUSE_S * 2 ** (attempt - 1))
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as refused:
+                with refused:
+                    raise _refusal(refused.code, refused.read()) from None
+            except (OSError, ValueError) as error:
+                problem = str(getattr(error, "reason", None) or error)
+        raise ServiceError(
+            f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
+        )
+
+
+def state_folder() -> Path:
+    """Where this user's server keeps what it has: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
+    return Path(os.environ.get("HOPSML_SERVER_STATE") or Path.home() / ".hopsml" / "server")
+
+
+def _quoted(job: str | int) -> str:
+    return urllib.parse.quote(str(job), safe="")
+
+
+def _refusal(status: int, body: bytes) -> Exception:
+    try:
+        said = json.loads(body)
+        text = f"{said['error']}; {said['remedy']}" if said.get("remedy") else str(said["error"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        text = f"HTTP {status}: {body[:300].decode(errors='replace')}"
+    if status == 404:
+        return JobNotFound(text)
+    return ArgumentError(text) if status in (400, 422) else ServiceError(text)

@@ -1,0 +1,73 @@
+"""What the service asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hopsml.service.lifecycle.sight import Sight
+from hopsml.service.scheduler.resources import Resources
+from hopsml.submission import SubmissionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node that takes work. ``used``: by everybody."""
+
+    name: str
+    capacity: Resources
+    used: Resources
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at an engine. ``nodes`` is None where it does not answer; ``problem`` then says why."""
+
+    sight: Sight
+    nodes: tuple[NodeSeen, ...] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An application to be submitted. ``plan`` is made on the thread that submits: it looks at files, and may refuse.
+
+    ``variables``: of its driver, which has the plan's besides.
+    """
+
+    tag: str
+    plan: Callable[[], SubmissionPlan]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow."""
+
+    def look(self) -> Look:
+        """How all applications of this service stand, and the nodes."""
+
+    def submit(self, order: Order) -> None:
+        """Begin to submit; the tag is among those that are being submitted when this returns."""
+
+    def withdraw(self, tag: str) -> None:
+        """Break a submission off; what came of it all the same is seen later."""
+
+    def ask(self, application_id: str) -> None:
+        """Ask an application to end in order, with a checkpoint; nothing happens where there is no way to ask."""
+
+    def kill(self, application_id: str) -> None:
+        """End an application now."""
+
+    def worker(self, each: Resources) -> Resources:
+        """What a worker of this size really takes."""
+
+    def driver(self) -> Resources:
+        """What the driver of a task takes."""
+
+    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; none where there is nothing (yet)."""
+
+    def close(self) -> None:
+        """Break off submissions and end threads. Applications go on."""

@@ -1,0 +1,161 @@
+"""This machine as an engine: an application is a driver in a process group of its own, watched by a process beside it.
+
+Both outlive the service. What is known of an application lies in a folder by its tag, so that a service that comes back,
+or another one, finds it; a tag is run once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hopsml.service.engine.base import Look, NodeSeen, Order
+from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
+from hopsml.service.engine.submissions import Submissions
+from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.scheduler.resources import Resources
+from hopsml.states import Lifecycle
+from hopsml.submission import environment
+from hopsml.submission.interrupts import Waiter
+
+NODE = "this-machine"
+DRIVER_MIB = 512
+
+
+class LocalEngine:
+    """``folder``: for applications; ``capacity``: what jobs may use of this machine."""
+
+    def __init__(self, folder: Path, capacity: Resources) -> None:
+        self._folder, self._capacity = folder, capacity
+        self._submissions = Submissions()
+        self._watchers: list[subprocess.Popen[bytes]] = []
+        self._over: dict[str, tuple[SeenApplication, ...]] = {}  # their folders need not be read again
+        self._asked: set[str] = set()  # a second Ctrl-C would break off what the first one began
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def look(self) -> Look:
+        """Read all folders."""
+        self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
+        submitting, refused = self._submissions.state()
+        found = dict(self._over)
+        with os.scandir(self._folder) as entries:
+            for name in (entry.name for entry in entries if entry.name not in self._over):
+                if (seen := _seen(self._folder / name)) is not None:
+                    found[name] = (seen,)
+                    if seen.state.is_final:
+                        self._over[name] = found[name]
+        return Look(Sight(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
+
+    def submit(self, order: Order) -> None:
+        """Start the driver."""
+        self._submissions.begin(order.tag, lambda waiter: self._start(order, waiter))
+
+    def _start(self, order: Order, waiter: Waiter) -> None:
+        planned = order.plan()
+        folder = self._folder / order.tag
+        folder.mkdir(mode=0o700)
+        if waiter.wait(0.0) is not None:
+            return
+        module = "hopsml.service.engine.local_application"
+        self._watchers.append(
+            subprocess.Popen(
+                [sys.executable, "-m", module, str(folder), "--", *planned.command],
+                env={**environment(planned.profile), **order.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def withdraw(self, tag: str) -> None:
+        """It is started in no time; what was started is seen."""
+        self._submissions.withdraw(tag)
+
+    def ask(self, application_id: str) -> None:
+        """Ctrl-C for the driver: its runs are cancelled, and write what they have."""
+        if application_id not in self._asked:
+            self._asked.add(application_id)
+            self._signal(application_id, signal.SIGINT)
+
+    def kill(self, application_id: str) -> None:
+        """SIGKILL for the driver and what it has started; agents and workers end with it."""
+        self._signal(application_id, signal.SIGKILL)
+
+    def worker(self, each: Resources) -> Resources:
+        """As much as was asked for."""
+        return each
+
+    def driver(self) -> Resources:
+        """A driver waits most of the time: it takes memory, and no core."""
+        return Resources(memory_mib=DRIVER_MIB)
+
+    def _signal(self, application_id: str, number: int) -> None:
+        facts = _read(self._folder / application_id / RUNNING)
+        if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(facts["driver"], number)
+
+    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+        """Of what the driver has printed."""
+        with contextlib.suppress(FileNotFoundError), open(self._folder / application_id / OUTPUT, "rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+        return b""
+
+    def close(self) -> None:
+        """End threads; drivers and their watchers stay."""
+        self._submissions.close()
+
+
+def _seen(folder: Path) -> SeenApplication | None:
+    """What a folder says; None where its driver has not been started yet."""
+    if ended := _read(folder / ENDED):
+        return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
+    running = _read(folder / RUNNING)
+    if running is None:
+        return None
+    if start_ticks(running["driver"]) == running["driver_ticks"] or start_ticks(running["pid"]) == running["ticks"]:
+        return SeenApplication(folder.name, Lifecycle.RUNNING)
+    if ended := _read(folder / ENDED):  # meanwhile
+        return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
+    return SeenApplication(folder.name, Lifecycle.STOPPED, "the machine was started anew, or somebody killed all of it")
+
+
+def _state(status: int) -> Lifecycle:
+    if status == 0:
+        return Lifecycle.FINISHED
+    return Lifecycle.STOPPED if status == -signal.SIGKILL else Lifecycle.FAILED
+
+
+def _told(folder: Path, ended: dict[str, Any]) -> str:
+    """Why it ended: its last line says most."""
+    if not ended["status"]:
+        return ""
+    if ended["problem"]:
+        return str(ended["problem"])
+    with open(folder / OUTPUT, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return f"exit status {ended['status']}" + (f": {lines[-1][:500]}" if lines else "")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file of JSON; None where it is not there, or not whole yet."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def this_machine(gpus: int) -> Resources:
+    """All cores and all memory, and so many GPUs."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Resources(gpus, len(os.sched_getaffinity(0)), memory >> 20)

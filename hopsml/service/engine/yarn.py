@@ -1,0 +1,129 @@
+"""YARN: one question for all applications of the service, by its tag; one for the nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from hopsml import settings, submission
+from hopsml.errors import ClusterError, StorageError
+from hopsml.service.driver import end_requests
+from hopsml.service.engine.base import Look, NodeSeen, Order
+from hopsml.service.engine.submissions import Submissions
+from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.spec import sizes
+from hopsml.states import Lifecycle
+from hopsml.yarn import ResourceManager, YarnApplication, logs
+
+log = logging.getLogger("hopsml.service")
+
+KILLS_AT_ONCE = 8
+STEP_MIB = 1024  # YARN's default
+
+
+class YarnEngine:
+    """Applications of YARN in cluster mode. ``tag``: the service's, which all of them bear besides their own."""
+
+    def __init__(self, tag: str, driver_mib: int = sizes.DRIVER_MIB, manager: ResourceManager | None = None) -> None:
+        """``driver_mib``: spark.driver.memory of the profile."""
+        self._tag, self._driver_mib = tag, driver_mib
+        self._manager = manager or ResourceManager.of_environment()
+        self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
+        self._tags: dict[str, str] = {}  # application id -> tag of its launch
+        self._asked: set[str] = set()
+        self._submissions = Submissions()
+        self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
+
+    def look(self) -> Look:
+        """Ask the ResourceManager."""
+        submitting, refused = (
+            self._submissions.state()
+        )  # first: what ends meanwhile is listed, or seen at the next look
+        try:
+            found, nodes = self._manager.find(self._tag), self._manager.nodes()
+        except ClusterError as error:
+            return Look(Sight(None, submitting, refused), None, str(error))
+        by_tag: defaultdict[str, list[SeenApplication]] = defaultdict(list)
+        for application in reversed(found):
+            for tag in application.tags:
+                if tag.startswith(f"{self._tag}-"):
+                    by_tag[tag].append(_seen(application))
+                    self._tags[application.id] = tag
+        seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
+        return Look(
+            seen,
+            tuple(
+                NodeSeen(
+                    node.name,
+                    Resources(node.gpus, node.cores, node.memory_mib),
+                    Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
+                    node.label,
+                )
+                for node in nodes
+                if node.is_open
+            ),
+        )
+
+    def submit(self, order: Order) -> None:
+        """By spark-submit, which ends as soon as YARN has the application."""
+        self._submissions.begin(order.tag, lambda waiter: submission.start(order.plan(), interrupts=waiter))
+
+    def withdraw(self, tag: str) -> None:
+        """End its spark-submit."""
+        self._submissions.withdraw(tag)
+
+    def ask(self, application_id: str) -> None:
+        """By a file that its driver looks for: YARN itself can only kill."""
+        if (tag := self._tags.get(application_id)) and tag not in self._asked:
+            self._asked.add(tag)
+            self._threads.submit(self._ask, tag)
+
+    def _ask(self, tag: str) -> None:
+        try:
+            end_requests.put(settings.project_url(), tag)
+        except StorageError as error:  # it will be killed when its grace is over
+            log.warning("%s could not be asked to end: %s", tag, error)
+
+    def kill(self, application_id: str) -> None:
+        """Ask YARN for its end; again at the next look if it is still there."""
+        self._threads.submit(self._kill, application_id)
+
+    def _kill(self, application_id: str) -> None:
+        with contextlib.suppress(ClusterError):  # seen by the next look, which will ask again
+            self._manager.kill(application_id)
+
+    def worker(self, each: Resources) -> Resources:
+        """YARN gives memory in steps."""
+        return replace(each, memory_mib=-(-each.memory_mib // self._step_mib) * self._step_mib)
+
+    def driver(self) -> Resources:
+        """The application master's container."""
+        size = sizes.driver(self._driver_mib)
+        return self.worker(Resources(0, size.cores, size.memory_mib))
+
+    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+        """Of the driver's stdout, from its node while it runs, from HDFS later."""
+        try:
+            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=limit)
+        except (ClusterError, StorageError):
+            return b""
+        return part.data if part is not None else b""
+
+    def close(self) -> None:
+        """Break off submissions."""
+        self._submissions.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _seen(application: YarnApplication) -> SeenApplication:
+    if not application.over:
+        state = Lifecycle.RUNNING if application.runs else Lifecycle.STARTING
+    elif application.was_killed:
+        state = Lifecycle.STOPPED
+    else:
+        state = Lifecycle.FINISHED if application.succeeded else Lifecycle.FAILED
+    return SeenApplication(application.id, state, application.diagnostics, application.containers)

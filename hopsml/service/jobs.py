@@ -1,0 +1,100 @@
+"""The service as its addresses use it: store, code, and the thread that runs the jobs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from hopsml import suggestions
+from hopsml.errors import ArgumentError, StoreError
+from hopsml.service.engine import Engine
+from hopsml.service.manager import Manager
+from hopsml.service.manager.manager import TURN_S
+from hopsml.service.spec import JobSpec
+from hopsml.service.store import JobRow, Store
+from hopsml.service.workspaces import Workspaces
+
+log = logging.getLogger("hopsml.service")
+
+
+@dataclass
+class Jobs:
+    """One server's; ``start`` and ``close`` begin and end its thread."""
+
+    store: Store
+    engine: Engine
+    workspaces: Workspaces
+    manager: Manager
+    profile: str
+    queues: tuple[str, ...]
+    _woken: threading.Event = field(default_factory=threading.Event)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to run jobs."""
+        self._thread = threading.Thread(target=self._run, name="hopsml-jobs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        told = ""
+        while not self._ended.is_set():
+            self._woken.clear()
+            now = self._turn()
+            if now != told:
+                log.warning("%s", now)
+                told = now
+            self._woken.wait(TURN_S)
+
+    def _turn(self) -> str:
+        """How things stand after it, for whoever reads the log."""
+        try:
+            self.manager.turn()
+        except StoreError as error:
+            return str(error)
+        except Exception:  # one job's trouble must not end the service
+            log.exception("a turn failed; the next one begins with what is stored")
+        return self.manager.standing()
+
+    def wake(self) -> None:
+        """Let the next turn begin at once."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End the thread, and what it has begun to submit; applications go on, and are found by the next server."""
+        self._ended.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.engine.close()
+        self.manager.resign()
+        self.store.close()
+
+    def check(self, job: JobSpec, workspace: str) -> None:
+        """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
+        self.check_queue(job.queue)
+        self.workspaces.folder(workspace)
+        if refused := self.manager.refusal(job):
+            raise ArgumentError(f"job {job.name} can never run here: {refused}")
+
+    def check_queue(self, name: str) -> None:
+        """Raise ArgumentError for a queue that there is not."""
+        if name not in self.queues:
+            there = "there are: " + ", ".join(self.queues)
+            raise ArgumentError(f"there is no queue {name!r}; {suggestions.instead(name, self.queues, there)}")
+
+    def why(self, row: JobRow) -> str:
+        """Why a job does not run; "" where it does, or is over."""
+        return "" if row.state.is_final else self.manager.why(row)
+
+    def log(self, row: JobRow, task: str, offset: int, limit: int) -> bytes:
+        """What the driver of a task has printed, of its newest launch."""
+        launches = self.store.launches([row.serial])[row.serial]
+        tasks = dict.fromkeys(launch.task for launch in launches)
+        if task and task not in tasks:
+            raise ArgumentError(
+                f"job {row.id} has no task {task[:80]!r} that was started; there are: {', '.join(tasks) or 'none'}"
+            )
+        found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
+        return self.engine.log(found[-1].application_id, offset, limit) if found else b""

@@ -1,0 +1,26 @@
+"""What becomes of a job, pure: what is recorded of it and what is seen of its applications give what is recorded next.
+
+    WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED
+       ▲                                 │
+       └── preempted, tried again ───────┴─▶ PAUSED ─▶ WAITING
+
+Nothing here submits or kills: ``step`` says what is to be done once its record is safe in the store.
+"""
+
+from hopsml.service.lifecycle.record import Ending, JobRecord, Launch, TaskRule
+from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.step import Step, end, place, resume, step
+
+__all__ = [
+    "Ending",
+    "JobRecord",
+    "Launch",
+    "SeenApplication",
+    "Sight",
+    "Step",
+    "TaskRule",
+    "end",
+    "place",
+    "resume",
+    "step",
+]

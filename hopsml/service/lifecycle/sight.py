@@ -1,0 +1,44 @@
+"""What an engine (YARN, this machine) shows of the applications that were handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hopsml.states import Lifecycle
+
+
+@dataclass(frozen=True, slots=True)
+class SeenApplication:
+    """``state``: STARTING, RUNNING, FINISHED, FAILED, or STOPPED where somebody has killed it."""
+
+    id: str
+    state: Lifecycle
+    diagnostics: str = ""
+    containers: int | None = None  # that run now, the driver's among them; None: the engine does not count them
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look. ``applications``: by the tag of their launch, the oldest first; None where the engine does not answer.
+
+    ``submitting``: tags of submissions that are under way in this process. ``refused``: tag -> why one has failed.
+    """
+
+    applications: Mapping[str, tuple[SeenApplication, ...]] | None
+    submitting: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
+    """Ids of applications that bear our tag, run, and belong to no launch that may.
+
+    ``living``: tag -> id of its application ("" while none is known) of each launch that may run. Of two applications
+    with one tag the older one stays.
+    """
+    for tag, applications in (sight.applications or {}).items():
+        known = living.get(tag)
+        for position, application in enumerate(applications):
+            mine = known is not None and (application.id == known if known else position == 0)
+            if not mine and not application.state.is_final:
+                yield application.id

@@ -1,0 +1,336 @@
+"""Turns: hear what is wished, look at the engine, take each job one step further, let the scheduler decide.
+
+A job's record is stored before anything is done for it. What cannot be stored is not done, but at the next turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from hopsml import profiles
+from hopsml.errors import StoreError
+from hopsml.profiles import Profile
+from hopsml.service import lifecycle
+from hopsml.service.engine import Engine, Look, Order
+from hopsml.service.holder import is_gone
+from hopsml.service.lifecycle import Ending, JobRecord, Launch, Sight, Step
+from hopsml.service.lifecycle.sight import strays
+from hopsml.service.manager import requests
+from hopsml.service.manager.managed_job import ManagedJob
+from hopsml.service.scheduler import admission, reasons
+from hopsml.service.scheduler.job import QueuedJob
+from hopsml.service.scheduler.policy import Policy, Queue
+from hopsml.service.scheduler.reasons import Reason
+from hopsml.service.scheduler.resources import Placement, Resources
+from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
+from hopsml.service.spec import JobSpec
+from hopsml.service.store import JobRow, StaleRecord, Store, WishKind, WishRow
+from hopsml.service.store.rows import Account, Leader
+from hopsml.service.workspaces import Workspaces
+from hopsml.states import Lifecycle
+
+log = logging.getLogger("hopsml.service")
+
+TURN_S = 1.0  # between two looks at the engine
+LEASE_S = 30.0  # of the lead; a look may take as long as a ResourceManager that does not answer lets it
+
+
+class Manager:
+    """The jobs of one database on one engine. ``turn`` is called by one thread; what is asked of it, by any."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        workspaces: Workspaces,
+        *,
+        profile: str,
+        prefix: str,
+        holder: str,
+        address: str = "",
+        policy: Policy | None = None,
+        queues: tuple[Queue, ...] = (Queue(),),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``prefix``: of all tags of this service; ``holder``: this process among others; ``address``: where it is asked."""
+        self._store, self._engine, self._workspaces = store, engine, workspaces
+        self._profile: Profile = profiles.load(profile)
+        self._prefix, self._holder, self._address = prefix, holder, address
+        self._policy, self._queues, self._clock = policy, queues, clock
+        self._lock = threading.RLock()
+        self._jobs: dict[int, ManagedJob] = {}
+        self._scheduler = Scheduler(policy, queues)
+        self._newest = 0  # the serial up to which jobs are known
+        self._is_loaded = False
+        self.leader: Leader | None = None
+        self.problem = ""  # why the engine could not be asked, the last time
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is this process that runs the jobs."""
+        return self.leader is not None and self.leader.holder == self._holder
+
+    # ------------------------------------------------------------------------------------------ a turn
+
+    def turn(self) -> None:
+        """Take everything one step further. Raises StoreError; the next turn begins with what is stored."""
+        try:
+            self._turn()
+        except StaleRecord as stale:
+            log.warning("%s was changed by somebody else: all jobs are read again", stale)
+            self._forget()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _turn(self) -> None:
+        self.leader = self._store.lead(self._holder, self._address, self._clock(), LEASE_S, is_gone)
+        if not self.leads:
+            self._forget()
+            return
+        look = self._engine.look()
+        with self._lock:
+            now = self._clock()
+            self.problem = look.problem
+            if look.nodes is not None:
+                self._note_nodes(look)
+            if not self._is_loaded and look.nodes is not None:
+                self._load(now)
+            if self._is_loaded:
+                self._go_on(look, now)
+
+    def _forget(self) -> None:
+        with self._lock:
+            nodes = self._scheduler.nodes.emptied()
+            self._jobs, self._scheduler, self._newest, self._is_loaded = (
+                {},
+                Scheduler(self._policy, self._queues),
+                0,
+                False,
+            )
+            self._scheduler.nodes = nodes
+
+    def _load(self, now: float) -> None:
+        """What was left by an earlier life of the service, or by another one."""
+        rows = self._store.living()
+        launches = self._store.launches(row.serial for row in rows)
+        for row in rows:
+            self._jobs[row.serial] = job = ManagedJob.of(row, launches[row.serial])
+            self._newest = max(self._newest, row.serial)
+            if job.record.state != Lifecycle.PAUSED:
+                self._scheduler.adopt(self._queued(job, now), now)
+        self._is_loaded = True
+        log.info("%d jobs that are not over", len(rows))
+
+    def _queued(self, job: ManagedJob, now: float) -> QueuedJob:
+        row, record = job.row, job.record
+        self._check_queue(row.queue)
+        used = requests.placement_of(row.placement) if record.holds_slots else ()
+        return QueuedJob(
+            requests.request(row.id, row.owner, row.queue, row.priority, job.spec, self._engine),
+            row.serial,
+            since_s=record.placed_s if used else record.ending_since_s if record.tries else row.submitted_s,
+            attained_s=row.attained_s,
+            waited_s=row.waited_s,
+            failed_fills=row.failed_fills,
+            preemptions=record.preemptions,
+            used=used,
+            started_s=record.placed_s,
+        )
+
+    def _check_queue(self, name: str) -> None:
+        """A queue that nobody has configured is one like any other: jobs in it must not be lost."""
+        if name not in self._scheduler.queues:
+            self._scheduler.queue(Queue(name))
+
+    def _go_on(self, look: Look, now: float) -> None:
+        self._take_new(now)
+        for wish in self._store.open_wishes():
+            self._grant(wish, now)
+        for job in list(self._jobs.values()):
+            self._step(job, look.sight, now)
+        for stray in strays(look.sight, self._living()):
+            log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
+            self._engine.kill(stray)
+        self._carry_out(self._scheduler.tick(now), now)
+
+    def _living(self) -> dict[str, str]:
+        return {launch.tag: launch.application_id for job in self._jobs.values() for launch in job.record.living}
+
+    def _take_new(self, now: float) -> None:
+        for row in self._store.living(self._newest):
+            self._newest = row.serial
+            self._jobs[row.serial] = job = ManagedJob.of(row, ())
+            self._scheduler.adopt(self._queued(job, now), now)
+
+    def _note_nodes(self, look: Look) -> None:
+        """Nodes as they are; what is used on them and not by our jobs is others'."""
+        nodes, seen = self._scheduler.nodes, {node.name: node for node in look.nodes or ()}
+        for gone in nodes.rows.keys() - seen.keys():
+            nodes.gone(gone)
+        ours = self._used_by_node()
+        for node in seen.values():
+            nodes.put(node.name, node.capacity, node.label)
+            others = node.used.minus(ours.get(node.name, Resources()))
+            nodes.others(node.name, Resources(max(0, others.gpus), max(0, others.cores), max(0, others.memory_mib)))
+
+    def _used_by_node(self) -> dict[str, Resources]:
+        found: dict[str, Resources] = {}
+        for job in self._scheduler.jobs.values():
+            for part, placed in zip(job.request.gang.parts, job.used, strict=False):
+                for node, count in placed.items():
+                    found[node] = found.get(node, Resources()).plus(part.each.times(count))
+        return found
+
+    # ------------------------------------------------------------------------------------------ one job
+
+    def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
+        self._follow(job, lifecycle.step(job.record, sight, self._prefix, now), now)
+
+    def _follow(self, job: ManagedJob, step: Step, now: float, placement: Placement = ()) -> None:
+        """Store what has become of a job, and only then do what follows from it."""
+        before = job.record
+        account = self._account(job, placement)
+        if _is_news(before, step.record):
+            stored = self._store.save(before, step.record, self._holder, now, account)
+            job.record, job.row = stored, replace(job.row, **asdict(account), tries=stored.tries)
+            log.info("%s: %s: %s", job.id, stored.state, stored.cause)
+        else:
+            job.record = step.record  # what is only remembered
+        for launch in step.submit:
+            self._engine.submit(self._order(job, launch))
+        for tag in step.withdraw:
+            self._engine.withdraw(tag)
+        for application in step.ask:
+            self._engine.ask(application)
+        for application in step.kill:
+            self._engine.kill(application)
+        self._carry_out(self._told(job, before, now), now)
+        if job.record.state.is_final:
+            del self._jobs[job.row.serial]
+
+    def _account(self, job: ManagedJob, placement: Placement) -> Account:
+        queued = self._scheduler.jobs.get(job.id)
+        if queued is None:
+            return Account(job.row.attained_s, job.row.waited_s, job.row.failed_fills, None)
+        kept = placement or queued.used
+        return Account(queued.attained_s, queued.waited_s, queued.failed_fills, [dict(nodes) for nodes in kept] or None)
+
+    def _told(self, job: ManagedJob, before: JobRecord, now: float) -> list[Action]:
+        """Let the scheduler know what has become of a job."""
+        after = job.record
+        if before.holds_slots and not after.holds_slots:
+            if after.state != Lifecycle.WAITING:
+                return self._scheduler.ended(job.id, now)
+            filled = before.ending != Ending.NOT_FILLED
+            return self._scheduler.released(job.id, now) if filled else self._scheduler.not_filled(job.id, now)
+        if before.state == Lifecycle.WAITING and (after.state.is_final or after.state == Lifecycle.PAUSED):
+            return self._scheduler.cancel(job.id, now)
+        if before.state == Lifecycle.PAUSED and after.state == Lifecycle.WAITING:
+            self._scheduler.adopt(self._queued(job, now), now)
+        return []
+
+    def _order(self, job: ManagedJob, launch: Launch) -> Order:
+        return self._workspaces.order(job.row, job.spec, launch, self._profile, self._prefix)
+
+    # ------------------------------------------------------------------------------------------ decisions and wishes
+
+    def _carry_out(self, actions: list[Action], now: float) -> None:
+        jobs = {job.id: job for job in self._jobs.values()}
+        for action in actions:
+            if (job := jobs.get(action.job_id)) is None:
+                continue
+            match action:
+                case StartJob():
+                    self._follow(job, lifecycle.place(job.record, self._prefix, now), now, action.placement)
+                case PreemptJob():
+                    cause = f"for {action.in_favour_of}, which goes first"
+                    self._end(job, Ending.PREEMPTED, cause, now)
+
+    def _end(self, job: ManagedJob, ending: Ending, cause: str, now: float) -> None:
+        self._follow(job, Step(lifecycle.end(job.record, ending, cause, now)), now)
+
+    def _grant(self, wish: WishRow, now: float) -> None:
+        job = self._jobs.get(wish.job)
+        if job is None:
+            self._store.answer(wish.id, f"the job is over ({self._store.job(wish.job).state})", now)
+            return
+        match wish.kind:
+            case WishKind.CANCEL:
+                self._end(job, Ending.CANCELLED, f"cancelled by {wish.who}", now)
+            case WishKind.PAUSE:
+                self._end(job, Ending.PAUSED, f"paused by {wish.who}", now)
+            case WishKind.RESUME:
+                self._follow(job, Step(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
+            case WishKind.MOVE:
+                self._move(job, wish, now)
+        self._store.answer(wish.id, "", now)
+
+    def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
+        queue, _, priority = wish.value.partition(" ")
+        self._store.move(job.row.serial, queue, int(priority), self._holder)
+        job.row = replace(job.row, queue=queue, priority=int(priority))
+        if job.record.state == Lifecycle.WAITING:
+            account = asdict(self._account(job, ()))
+            self._carry_out(self._scheduler.cancel(job.id, now), now)
+            job.row = replace(job.row, **account)
+            self._scheduler.adopt(self._queued(job, now), now)
+
+    # ------------------------------------------------------------------------------------------ what is asked
+
+    def why(self, row: JobRow) -> str:
+        """Why a job does not run, in words; "" for one that does, or is over."""
+        with self._lock:
+            if not self._is_loaded:
+                return self._not_here()
+            if row.id not in self._scheduler.jobs:
+                return ""
+            now = self._clock()
+            reason: Reason = reasons.why(self._scheduler, row.id, now)
+            return reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Why a job could never run here, with what could; "" where it can, or where that is not known yet."""
+        with self._lock:
+            if not self._scheduler.nodes.rows:
+                return ""
+            asked = requests.request(spec.name, "", spec.queue, spec.priority, spec, self._engine)
+            return admission.refusal(
+                asked, self._scheduler.nodes, self._scheduler.queues.get(spec.queue, Queue(spec.queue))
+            )
+
+    def resign(self) -> None:
+        """Let another server lead at once."""
+        with contextlib.suppress(StoreError):
+            self._store.resign(self._holder, self._clock())
+
+    def standing(self) -> str:
+        """Whether jobs are run here, in words."""
+        if self._is_loaded and not self.problem:
+            return "jobs are run here"
+        return f"jobs wait: {self.problem}" if self._is_loaded else self._not_here()
+
+    def _not_here(self) -> str:
+        if self.leader is not None and not self.leads:
+            return f"another server runs the jobs of this database: ask {self.leader.address}"
+        return "the cluster has not answered yet" + (f": {self.problem}" if self.problem else "; ask again in a moment")
+
+    def capacity(self) -> tuple[Resources, Resources]:
+        """Of all nodes; and what of it is not promised to anybody."""
+        with self._lock:
+            return self._scheduler.nodes.capacity(), self._scheduler.nodes.free()
+
+
+def _is_news(before: JobRecord, after: JobRecord) -> bool:
+    """Whether the store has to know: not of what a launch is only watched by."""
+    plain = replace(after, launches=tuple(_plain(launch) for launch in after.launches))
+    return plain != replace(before, launches=tuple(_plain(launch) for launch in before.launches))
+
+
+def _plain(launch: Launch) -> Launch:
+    return replace(launch, unseen_since_s=None, containers=0)

@@ -1,0 +1,145 @@
+"""What the addresses of jobs take and answer: the types in the OpenAPI document. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store import ChangeRow, JobRow
+from hopsml.states import Lifecycle
+
+
+class Submission(BaseModel):
+    """A job to be queued."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    spec: str = Field(max_length=1 << 20, description="The job file, as it stands.")
+    workspace: str = Field(
+        default="",
+        pattern="^([0-9a-f]{64})?$",
+        description="What uploading its code has given; none where it needs none.",
+    )
+
+
+class Place(BaseModel):
+    """Where in the queue a job is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: str | None = Field(
+        default=None, pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="The one it has else."
+    )
+    priority: int | None = Field(default=None, ge=1, le=100, description="Higher is more urgent.")
+
+
+class Uploaded(BaseModel):
+    """Code that is there."""
+
+    workspace: str = Field(description="SHA-256 of the zip.")
+
+
+class JobAnswer(BaseModel):
+    """A job."""
+
+    id: str = Field(description="Its name and number.")
+    serial: int = Field(description="Its number, which no other job has.")
+    name: str
+    owner: str
+    queue: str
+    priority: int
+    state: Lifecycle
+    cause: str = Field(description="Why it is in this state.")
+    tries: int = Field(description="How often it was started.")
+    retries: int = Field(description="How many failures are still forgiven.")
+    preemptions: int = Field(description="How often it had to make room for another one.")
+    submitted_s: float
+    started_s: float = Field(description="0: it does not run, or has not yet.")
+    ended_s: float = Field(description="0: it is not over.")
+
+    @classmethod
+    def of(cls, row: JobRow) -> JobAnswer:
+        """From its row."""
+        return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
+
+
+class JobPage(BaseModel):
+    """Some jobs, the newest first."""
+
+    jobs: list[JobAnswer]
+    cursor: int | None = Field(description="For ``before``, to get the next ones; null at the end.")
+
+
+class JobDetail(JobAnswer):
+    """A job with all that was asked for."""
+
+    spec: str = Field(description="The job file, checked, as YAML.")
+    profile: str
+    why: str = Field(description="Why it does not run, with numbers; empty where it does, or is over.")
+    applications: list[ApplicationAnswer]
+
+
+class ApplicationAnswer(BaseModel):
+    """What was started for a task."""
+
+    task: str
+    number: int = Field(description="From 1 on; more where the task was relaunched.")
+    state: Lifecycle
+    application_id: str = Field(description="YARN's; empty where there is none yet.")
+    tag: str
+    cause: str
+
+
+class ChangeAnswer(BaseModel):
+    """A change of state."""
+
+    id: int
+    task: str = Field(description="Empty for the job itself.")
+    state: Lifecycle
+    cause: str
+    try_number: int
+    at_s: float
+
+    @classmethod
+    def of(cls, row: ChangeRow) -> ChangeAnswer:
+        """From its row."""
+        return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
+
+
+class Reasons(BaseModel):
+    """Why a job does not run."""
+
+    why: str
+
+
+class LogAnswer(BaseModel):
+    """Some of what a driver has printed."""
+
+    text: str
+    end: int = Field(description="Where the next part begins, in bytes.")
+
+
+class Amount(BaseModel):
+    """GPUs, cores, and memory in MiB."""
+
+    gpus: int
+    cores: int
+    memory_mib: int
+
+    @classmethod
+    def of(cls, resources: Resources) -> Amount:
+        """The same."""
+        return cls(gpus=resources.gpus, cores=resources.cores, memory_mib=resources.memory_mib)
+
+
+class ClusterAnswer(BaseModel):
+    """The cluster, and who runs its jobs."""
+
+    capacity: Amount
+    free: Amount
+    leads: bool
+    leader: str = Field(description="Address of the server that runs the jobs.")
+    problem: str = Field(description="Why the cluster could not be asked the last time; empty: it could.")
+
+
+JobDetail.model_rebuild()

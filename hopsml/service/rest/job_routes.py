@@ -1,0 +1,227 @@
+"""The addresses of jobs, below ``/api/v1``."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+
+from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
+from hopsml.service import spec as specs
+from hopsml.service.jobs import Jobs
+from hopsml.service.rest import job_models as models
+from hopsml.service.store import JobRow, NewJob, WishKind
+from hopsml.service.store.rows import JobFilter
+from hopsml.service.store.tokens import Caller, Role
+from hopsml.states import Lifecycle
+
+router = APIRouter(prefix="/api/v1")
+_JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
+LOG_BYTES = 1 << 20  # of one answer
+
+
+def _jobs(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.jobs
+    return jobs
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or the number alone")]) -> JobRow:
+    found = _JOB.fullmatch(job)
+    row = jobs.store.job(int(found[1])) if found else None
+    if row is None or job not in (row.id, str(row.serial)):
+        raise JobNotFound(f"there is no job {job[:80]!r}; `hopsml job ls --all` lists those that there are")
+    return row
+
+
+TheJobs = Annotated[Jobs, Depends(_jobs)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+TheJob = Annotated[JobRow, Depends(_row)]
+
+
+def _needs(caller: Caller, role: Role) -> None:
+    if caller.role < role:
+        raise PermissionRefused(
+            f"{caller.user} is {caller.role.name.lower()}, and this needs {role.name.lower()}; ask an administrator for "
+            "another token"
+        )
+
+
+def _may_change(caller: Caller, row: JobRow) -> None:
+    _needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
+
+
+# ------------------------------------------------------------------------------------- submitting
+
+
+@router.post("/workspaces", status_code=201, openapi_extra={"requestBody": {"content": {"application/zip": {}}}})
+async def upload(request: Request, jobs: TheJobs, caller: TheCaller) -> models.Uploaded:
+    """Keep the code of a job: a zip of its folder. The same zip twice is kept once."""
+    from starlette.concurrency import run_in_threadpool
+
+    from hopsml.service.workspaces import MOST_BYTES
+
+    _needs(caller, Role.USER)
+    pieces, length = [], 0
+    async for piece in request.stream():
+        length += len(piece)
+        if length > MOST_BYTES:
+            raise ArgumentError(
+                f"the zip is larger than {MOST_BYTES >> 20} MiB; keep data on the store, and upload code"
+            )
+        pieces.append(piece)
+    return models.Uploaded(workspace=await run_in_threadpool(jobs.workspaces.put, b"".join(pieces)))
+
+
+@router.post("/jobs", status_code=201)
+def submit(
+    asked: models.Submission,
+    jobs: TheJobs,
+    caller: TheCaller,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> models.JobAnswer:
+    """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
+    _needs(caller, Role.USER)
+    job = specs.loads(asked.spec)
+    jobs.check(job, asked.workspace)
+    new = NewJob(
+        name=job.name,
+        owner=caller.user,
+        queue=job.queue,
+        priority=job.priority,
+        spec=job.model_dump_json(by_alias=True, exclude_unset=True),
+        profile=jobs.profile,
+        workspace=asked.workspace,
+        retries=job.retries,
+        idempotency_key=idempotency_key,
+    )
+    row = jobs.store.submit(new, time.time())
+    jobs.wake()
+    return models.JobAnswer.of(row)
+
+
+@router.post("/jobs/{job}/clone", status_code=201)
+def clone(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Queue the same job once more, with the same code."""
+    _needs(caller, Role.USER)
+    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace)
+    cloned = jobs.store.submit(new, time.time())
+    jobs.wake()
+    return models.JobAnswer.of(cloned)
+
+
+# ------------------------------------------------------------------------------------- looking
+
+
+@router.get("/jobs")
+def listed(
+    jobs: TheJobs,
+    state: Annotated[list[Lifecycle], Query()] = [],  # noqa: B006 FastAPI reads it
+    owner: str = "",
+    queue: str = "",
+    text: Annotated[str, Query(description="A part of the name.")] = "",
+    before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> models.JobPage:
+    """Jobs, the newest first."""
+    page = jobs.store.jobs(JobFilter(tuple(state), owner, queue, text), before=before, limit=limit)
+    return models.JobPage(jobs=[models.JobAnswer.of(row) for row in page.jobs], cursor=page.cursor)
+
+
+@router.get("/jobs/{job}")
+def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
+    """All that is known of a job."""
+    applications = [
+        models.ApplicationAnswer(
+            task=launch.task,
+            number=launch.number,
+            state=launch.state,
+            application_id=launch.application_id,
+            tag=launch.tag,
+            cause=launch.cause,
+        )
+        for launch in jobs.store.launches([row.serial])[row.serial]
+    ]
+    spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
+    answer = models.JobAnswer.of(row).model_dump()
+    return models.JobDetail(**answer, spec=spec, profile=row.profile, why=jobs.why(row), applications=applications)
+
+
+@router.get("/jobs/{job}/why")
+def why(row: TheJob, jobs: TheJobs) -> models.Reasons:
+    """Why a job does not run: what it needs, what is free, who holds the rest and until when, what would help."""
+    return models.Reasons(why=jobs.why(row))
+
+
+@router.get("/jobs/{job}/changes")
+def changes(
+    row: TheJob, jobs: TheJobs, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
+) -> list[models.ChangeAnswer]:
+    """What has happened to a job, the oldest first; ``after``: only what is newer than this id."""
+    return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
+
+
+@router.get("/jobs/{job}/log")
+def log(
+    row: TheJob, jobs: TheJobs, task: str = "", offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
+) -> models.LogAnswer:
+    """What the driver of a task has printed, from a byte on; of the first task where none is named."""
+    found = jobs.log(row, task, offset, LOG_BYTES)
+    return models.LogAnswer(text=found.decode(errors="replace"), end=offset + len(found))
+
+
+@router.get("/cluster")
+def cluster(jobs: TheJobs) -> models.ClusterAnswer:
+    """What there is, what of it is free, and who runs the jobs."""
+    capacity, free = jobs.manager.capacity()
+    leader = jobs.manager.leader
+    return models.ClusterAnswer(
+        capacity=models.Amount.of(capacity),
+        free=models.Amount.of(free),
+        leads=jobs.manager.leads,
+        leader=leader.address if leader is not None else "",
+        problem=jobs.manager.problem,
+    )
+
+
+# ------------------------------------------------------------------------------------- changing
+
+
+def _wished(kind: WishKind, row: JobRow, jobs: Jobs, caller: Caller, value: str = "") -> models.JobAnswer:
+    _may_change(caller, row)
+    if not row.state.is_final:
+        jobs.store.wish(row.serial, kind, value, caller.user, time.time())
+        jobs.wake()
+    return models.JobAnswer.of(row)
+
+
+@router.post("/jobs/{job}/cancel", status_code=202)
+def cancel(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """End a job for good. One that is over stays as it is."""
+    return _wished(WishKind.CANCEL, row, jobs, caller)
+
+
+@router.post("/jobs/{job}/pause", status_code=202)
+def pause(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Let a job give its slots back, and not wait for others until it is resumed."""
+    return _wished(WishKind.PAUSE, row, jobs, caller)
+
+
+@router.post("/jobs/{job}/resume", status_code=202)
+def resume(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Let a paused job wait for its slots again."""
+    return _wished(WishKind.RESUME, row, jobs, caller)
+
+
+@router.post("/jobs/{job}/move", status_code=202)
+def move(row: TheJob, place: models.Place, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Give a job another queue, or another priority."""
+    queue, priority = place.queue or row.queue, place.priority or row.priority
+    jobs.check_queue(queue)
+    return _wished(WishKind.MOVE, row, jobs, caller, f"{queue} {priority}")

@@ -1,0 +1,57 @@
+"""The application of ``hopsml server``: jobs, and the runs of the project as ``hopsml ui`` shows them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+
+from hopsml import __version__
+from hopsml.service.browse.project import Project
+from hopsml.service.jobs import Jobs
+from hopsml.service.rest import job_routes, page_files, run_routes
+from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.errors import HANDLERS
+from hopsml.service.rest.event_stream import Broadcaster, events_route
+from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.store.tokens import Tokens
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+
+def service_application(jobs: Jobs, project: Project, broadcaster: Broadcaster, name: str) -> ASGIApp:
+    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
+    app = api()
+    app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
+    app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
+    tokens = Tokens(jobs.store)
+    return Guarded(app, lambda token: tokens.caller(token, time.time()), name)
+
+
+def api() -> FastAPI:
+    """The addresses of jobs alone, with their OpenAPI document at ``/api/v1/openapi.json``."""
+    app = FastAPI(
+        title="hopsml job service",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+    )
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(RequestValidationError, _on_wrong)
+    app.include_router(job_routes.router)
+    return app
+
+
+async def _on_wrong(request: Request, error: Any) -> Response:
+    """Answer values that are none of those that the document allows, all at once."""
+    said = [
+        f"{'.'.join(str(step)[:80] for step in problem['loc'])}: {problem['msg']}" for problem in error.errors()[:20]
+    ]
+    return JsonAnswer({"error": "; ".join(said), "remedy": "/api/v1/openapi.json says what is taken"}, status_code=422)

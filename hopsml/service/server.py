@@ -1,0 +1,134 @@
+"""``hopsml server``: one process with the addresses and the thread that runs the jobs.
+
+<state>/service.db       jobs, unless --database names another place
+<state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
+<state>/workspaces/, jobs/, applications/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopsml import profiles, settings
+from hopsml.errors import ArgumentError
+from hopsml.profiles import Profile
+from hopsml.service import holder, queues
+from hopsml.service.engine import Engine
+from hopsml.service.engine.local import LocalEngine, this_machine
+from hopsml.service.engine.yarn import YarnEngine
+from hopsml.service.jobs import Jobs
+from hopsml.service.manager import Manager
+from hopsml.service.render import memory
+from hopsml.service.scheduler.policy import Policy
+from hopsml.service.store import Store
+from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.workspaces import Workspaces
+from hopsml.submission import is_detachable
+
+CLIENT = "client.json"
+TAG = "hopsml-job"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue."""
+
+    state: Path
+    database: str = ""
+    profile: str = ""
+    project_url: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    queues: Path | None = None
+    policy: Policy | None = None
+
+
+def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
+    """Answer and run jobs until SIGINT or SIGTERM; ``ready`` is called with the address to open, token and all.
+
+    Raises StoreError, StorageError, and ArgumentError for a profile that cannot be left alone.
+    """
+    from hopsml.service.browse.changes import Changes
+    from hopsml.service.browse.project import Project
+    from hopsml.service.rest import server
+    from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.service_application import service_application
+
+    wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    listener = server.bound(wanted.host, wanted.port)
+    try:
+        jobs, name = opened(wanted, server.address(listener))
+        try:
+            token = _own_token(wanted.state, jobs.store, server.address(listener))
+            project = Project(wanted.project_url or settings.project_url())
+            told = Broadcaster(Changes(project))
+            jobs.start()
+            app = service_application(jobs, project, told, name)
+            asyncio.run(server.answer(app, listener, told, lambda: ready(server.address(listener, token))))
+        finally:
+            jobs.close()
+    finally:
+        listener.close()
+
+
+def opened(wanted: ServerSettings, address: str) -> tuple[Jobs, str]:
+    """Store, engine and manager of a server, not yet started; and the name of the service."""
+    profile = profiles.load(wanted.profile or None)
+    known = queues.load(wanted.queues)
+    store = Store.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
+    name = store.service(secrets.token_hex(4))
+    prefix = f"{TAG}-{name}"
+    engine = _engine(profile, prefix, wanted.state)
+    workspaces = Workspaces(wanted.state)
+    manager = Manager(
+        store,
+        engine,
+        workspaces,
+        profile=profile.name,
+        prefix=prefix,
+        holder=holder.own(),
+        address=address,
+        policy=wanted.policy,
+        queues=known,
+    )
+    return Jobs(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
+
+
+def _engine(profile: Profile, prefix: str, state: Path) -> Engine:
+    if is_detachable(profile):
+        return YarnEngine(prefix, memory.mib(profile.spark.get("spark.driver.memory", "1g")))
+    if profile.master == "none" or profile.master.startswith("local"):
+        from hopsml.devices import get_num_gpus
+
+        return LocalEngine(state / "applications", this_machine(get_num_gpus()))
+    raise ArgumentError(
+        f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): its drivers would run on this "
+        "machine and end with the service; name a profile of YARN's cluster mode, or a local one"
+    )
+
+
+def _own_token(state: Path, store: Store, address: str) -> str:
+    """A token for whoever has started the server, in a file that nobody else can read; the one there, if it is valid."""
+    token, tokens = _known_token(state / CLIENT), Tokens(store)
+    if not token or tokens.caller(token, time.time()) is None:
+        token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="of the server's own user")
+    fresh = state / f"{CLIENT}.{os.getpid()}"
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump({"address": address, "token": token}, file)
+    fresh.rename(state / CLIENT)
+    return token
+
+
+def _known_token(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text())["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""

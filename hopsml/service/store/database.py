@@ -1,0 +1,123 @@
+"""Connections to the database, its migrations, and its refusals in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from hopsml.errors import ArgumentError, StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL, Connection, Engine
+
+WRITES = "hopsml_writes"  # the option of connections that begin by taking SQLite's lock
+BUSY_S = 10.0  # that a write waits for another one's end
+_MIGRATING = 0x686F7073  # PostgreSQL's advisory lock of ours: of two servers that start one migrates
+_SCRIPTS = Path(__file__).with_name("migrations")
+
+
+def opened(url: str) -> Engine:
+    """Connect, and bring the tables up to date. Raises StoreError, and ArgumentError for a URL of another kind."""
+    parsed = _parsed(url)
+    engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+    try:
+        with in_words(url), engine.execution_options(**{WRITES: True}).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+            _upgrade(connection, url)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except SQLAlchemyError:
+        raise ArgumentError("--database is no URL: write sqlite:///FILE or postgresql://USER@HOST/NAME") from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ArgumentError(
+            f"--database {parsed.drivername}: jobs are kept in SQLite or PostgreSQL: write sqlite:///FILE or "
+            "postgresql://USER@HOST/NAME"
+        )
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+
+
+def _sqlite(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:"):
+        raise ArgumentError("--database sqlite: without a file it would forget all jobs: write sqlite:///FILE")
+    engine = create_engine(url, connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # transactions begin as said below, not as Python's module guesses
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    options = {"connect_timeout": int(BUSY_S), "options": f"-c lock_timeout={int(BUSY_S * 1000)}"}
+    return create_engine(url, connect_args=options, pool_pre_ping=True)
+
+
+def _upgrade(connection: Connection, url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    for revision in MigrationContext.configure(connection).get_current_heads():
+        if revision not in known:
+            raise StoreError(
+                f"the database {_shown(url)} is of a newer hopsml (its tables are {revision}, this one knows up to "
+                f"{max(known)}): install that one here, or name another database"
+            )
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def in_words(url: str) -> Iterator[None]:
+    """What the database refuses becomes a StoreError; that a row is there already is for the caller to answer."""
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except DBAPIError as error:
+        said = " ".join(str(error.orig).split())
+        raise StoreError(f"the database {_shown(url)} refuses: {said}; {_remedy(said)}") from error
+    except SQLAlchemyError as error:  # no connection of the pool came free
+        raise StoreError(f"the database {_shown(url)}: {error}; {_remedy('')}") from error
+
+
+def _remedy(said: str) -> str:
+    lower = said.lower()
+    if "locked" in lower or "lock timeout" in lower:
+        return "somebody holds it, such as a backup or a shell: end that"
+    if "full" in lower or "no space" in lower:
+        return "make room on its disk: jobs that run go on meanwhile"
+    if "readonly" in lower or "unable to open" in lower or "permission" in lower:
+        return "let this user write to the file and to its folder"
+    if "malformed" in lower or "not a database" in lower:
+        return "the file is damaged, or something else: restore it, or name another one"
+    return "see that it runs and that user and password are right; nothing is lost meanwhile"
+
+
+def _shown(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)

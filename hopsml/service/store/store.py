@@ -1,0 +1,329 @@
+"""The store's verbs. Each is one transaction; what the database refuses is a StoreError with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Insert, and_, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.service.lifecycle import Ending, JobRecord, Launch
+from hopsml.service.lifecycle.step import differences
+from hopsml.service.store import database
+from hopsml.service.store.rows import (
+    Account,
+    ChangeRow,
+    JobFilter,
+    JobRow,
+    Leader,
+    NewJob,
+    Page,
+    WishKind,
+    WishRow,
+)
+from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, wishes
+from hopsml.states import Lifecycle
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine, Row
+
+_JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
+_OVER = [state.value for state in Lifecycle if state.is_final]
+
+
+class StaleRecord(Exception):
+    """Somebody else has changed the job, or leads now: nothing was stored; look again."""
+
+
+class Store:
+    """One database; all methods may be called from any thread."""
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._engine, self._url = engine, url
+        self._writing_engine = engine.execution_options(**{database.WRITES: True})
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Make a database, or bring it up to date. Raises StoreError where it cannot be reached or is of a newer hopsml."""
+        return cls(database.opened(url), url)
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that changes something."""
+        with database.in_words(self._url), self._writing_engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that changes nothing."""
+        with database.in_words(self._url), self._engine.connect() as connection:
+            yield connection
+
+    # ------------------------------------------------------------------------------- jobs
+
+    def submit(self, new: NewJob, now: float) -> JobRow:
+        """Store a job that waits. The same key of the same owner once more: the job that is there.
+
+        Raises ArgumentError where that key was used for another job.
+        """
+        values = {
+            **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": "submitted",
+            "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
+            "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
+            "ended_s": 0.0, "version": 1,
+        }  # fmt: skip
+        try:
+            with self.writing() as connection:
+                serial = _inserted(connection, insert(jobs).values(values))
+                _change(connection, serial, 0, "", Lifecycle.WAITING, "submitted", now)
+                return _job(connection, serial)
+        except IntegrityError:
+            return self._submitted_before(new)
+
+    def _submitted_before(self, new: NewJob) -> JobRow:
+        mine = and_(jobs.c.owner == new.owner, jobs.c.idempotency_key == new.idempotency_key)
+        with self.reading() as connection:
+            row = _job_row(connection.execute(select(*_JOB_COLUMNS).where(mine)).one())
+        if (row.spec, row.workspace) != (new.spec, new.workspace):
+            raise ArgumentError(
+                f"idempotency key {new.idempotency_key!r} was used for another job, {row.id}: take a new key for this one"
+            )
+        return row
+
+    def job(self, serial: int) -> JobRow:
+        """One job. Raises JobNotFound."""
+        with self.reading() as connection:
+            return _job(connection, serial)
+
+    def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> Page:
+        """Jobs, the newest first; ``before``: the cursor of the page before."""
+        chosen = wanted or JobFilter()
+        rules = [
+            jobs.c.state.in_([state.value for state in chosen.states]) if chosen.states else None,
+            jobs.c.owner == chosen.owner if chosen.owner else None,
+            jobs.c.queue == chosen.queue if chosen.queue else None,
+            jobs.c.name.icontains(chosen.text, autoescape=True) if chosen.text else None,
+            jobs.c.serial < before if before is not None else None,
+        ]
+        query = select(*_JOB_COLUMNS).where(*(rule for rule in rules if rule is not None))
+        with self.reading() as connection:
+            rows = connection.execute(query.order_by(jobs.c.serial.desc()).limit(limit + 1)).all()
+        found = tuple(map(_job_row, rows[:limit]))
+        return Page(found, found[-1].serial if len(rows) > limit else None)
+
+    def living(self, after: int = 0) -> list[JobRow]:
+        """Jobs that are not over, the oldest first; ``after``: only those with a higher serial."""
+        query = select(*_JOB_COLUMNS).where(jobs.c.serial > after, jobs.c.state.not_in(_OVER))
+        with self.reading() as connection:
+            return [_job_row(row) for row in connection.execute(query.order_by(jobs.c.serial))]
+
+    def launches(self, serials: Iterable[int]) -> dict[int, tuple[Launch, ...]]:
+        """Of each job the launches of its newest try, in the order in which they were intended."""
+        wanted = list(serials)
+        found: dict[int, list[Launch]] = {serial: [] for serial in wanted}
+        query = (
+            select(launches)
+            .join(jobs, and_(jobs.c.serial == launches.c.job, jobs.c.tries == launches.c["try"]))
+            .order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
+        )
+        with self.reading() as connection:
+            for some in _in_pieces(wanted):
+                for row in connection.execute(query.where(launches.c.job.in_(some))):
+                    found[row.job].append(_launch(row))
+        return {serial: tuple(each) for serial, each in found.items()}
+
+    def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
+        """What has happened to a job, the oldest first; ``after``: only with a higher id."""
+        query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
+        with self.reading() as connection:
+            return [
+                ChangeRow(row.id, row.job, row[2], row.task, Lifecycle(row.state), row.cause, row.at_s)
+                for row in connection.execute(query)
+            ]
+
+    def save(
+        self, before: JobRecord, after: JobRecord, holder: str, now: float, account: Account | None = None
+    ) -> JobRecord:
+        """Store what has become of a job; returns its record with the new version.
+
+        ``holder``: who means to lead. Raises StaleRecord where the job has changed meanwhile, or somebody else leads, or the
+        stored state is one that is never left.
+        """
+        values = _columns(after, account)
+        with self.writing() as connection:
+            leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
+            rule = and_(jobs.c.serial == before.serial, jobs.c.version == before.version, jobs.c.state.not_in(_OVER))
+            done = connection.execute(update(jobs).where(rule).values(**values, version=before.version + 1))
+            if leader != holder or done.rowcount != 1:
+                raise StaleRecord(f"job {before.serial}")
+            known = {launch.tag: launch for launch in before.launches}
+            for launch in after.launches:
+                _store_launch(connection, after, launch, known.get(launch.tag))
+            for task, state, cause in differences(before, after):
+                _change(connection, after.serial, after.tries, task, state, cause, now)
+        return replace(after, version=before.version + 1)
+
+    def move(self, serial: int, queue: str, priority: int, holder: str) -> None:
+        """Another place in the queue, or another queue. Raises StaleRecord where somebody else leads."""
+        with self.writing() as connection:
+            leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
+            if leader != holder:
+                raise StaleRecord(f"job {serial}")
+            connection.execute(update(jobs).where(jobs.c.serial == serial).values(queue=queue, priority=priority))
+
+    # ------------------------------------------------------------------------------- wishes
+
+    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float) -> WishRow:
+        """Store what somebody wants of a job. Raises JobNotFound."""
+        with self.writing() as connection:
+            _job(connection, serial)
+            values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
+            number = _inserted(connection, insert(wishes).values(values))
+        return WishRow(number, serial, kind, value, who, now)
+
+    def open_wishes(self) -> list[WishRow]:
+        """Wishes that nobody has answered, the oldest first."""
+        query = select(wishes).where(wishes.c.answered_s.is_(None)).order_by(wishes.c.id)
+        with self.reading() as connection:
+            return [_wish(row) for row in connection.execute(query)]
+
+    def answer(self, wish: int, answer: str, now: float) -> None:
+        """What has become of a wish: "" for carried out, else why not."""
+        with self.writing() as connection:
+            connection.execute(update(wishes).where(wishes.c.id == wish).values(answered_s=now, answer=answer))
+
+    # ------------------------------------------------------------------------------- the service itself
+
+    def service(self, made: str) -> str:
+        """The name of this database among all services, in lower case; ``made`` is taken where it has none yet."""
+        with self.writing() as connection:
+            query = select(facts.c.value).where(facts.c.name == "service")
+            if (known := connection.execute(query).scalar()) is None:
+                connection.execute(insert(facts).values(name="service", value=made))
+            return known or made
+
+    def lead(
+        self,
+        holder: str,
+        address: str,
+        now: float,
+        lease_s: float,
+        is_gone: Callable[[str], bool] = lambda holder: False,
+    ) -> Leader:
+        """Take or renew the lead for so many seconds; returns who leads: another one while its lease lasts.
+
+        ``is_gone``: whether a holder is known to be gone, whose lease then need not be waited for.
+        """
+        with self.writing() as connection:
+            query = select(leaders).where(leaders.c.id == 1).with_for_update()
+            row = connection.execute(query).one_or_none()
+            if row is not None and row.holder != holder and row.until_s > now and not is_gone(row.holder):
+                return Leader(row.holder, row.address, row.until_s)
+            values = {"holder": holder, "address": address, "until_s": now + lease_s}
+            if row is None:
+                connection.execute(insert(leaders).values(id=1, **values))
+            else:
+                connection.execute(update(leaders).where(leaders.c.id == 1).values(values))
+            return Leader(holder, address, now + lease_s)
+
+    def resign(self, holder: str, now: float) -> None:
+        """Let another one lead at once."""
+        with self.writing() as connection:
+            connection.execute(update(leaders).where(leaders.c.holder == holder).values(until_s=now))
+
+
+# ------------------------------------------------------------------------------------- rows
+
+
+def _job(connection: Connection, serial: int) -> JobRow:
+    row = connection.execute(select(*_JOB_COLUMNS).where(jobs.c.serial == serial)).one_or_none()
+    if row is None:
+        raise JobNotFound(f"there is no job {serial}; `hopsml job ls --all` lists those that there are")
+    return _job_row(row)
+
+
+def _inserted(connection: Connection, row: Insert) -> int:
+    key = connection.execute(row).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def _job_row(row: Row[Any]) -> JobRow:
+    values = dict(row._mapping)
+    return JobRow(**{**values, "state": Lifecycle(values["state"])})
+
+
+def _launch(row: Row[Any]) -> Launch:
+    return Launch(
+        row.task,
+        row.number,
+        row.tag,
+        Lifecycle(row.state),
+        row.application_id,
+        intended_s=row.intended_s,
+        seen_s=row.seen_s,
+        cause=row.cause,
+    )
+
+
+def _wish(row: Row[Any]) -> WishRow:
+    return WishRow(row.id, row.job, WishKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
+
+
+def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
+    return {
+        "state": record.state.value,
+        "ending": record.ending.value,
+        "cause": record.cause,
+        "tries": record.tries,
+        "retries": record.retries,
+        "failed_submissions": record.failed_submissions,
+        "preemptions": record.preemptions,
+        "placed_s": record.placed_s,
+        "started_s": record.started_s,
+        "ending_since_s": record.ending_since_s,
+        "ended_s": record.ended_s,
+        **(asdict(account) if account is not None else {}),
+    }
+
+
+def _store_launch(connection: Connection, record: JobRecord, launch: Launch, before: Launch | None) -> None:
+    values = {
+        "state": launch.state.value,
+        "application_id": launch.application_id,
+        "seen_s": launch.seen_s,
+        "cause": launch.cause,
+    }
+    if before is None:
+        new = {"tag": launch.tag, "job": record.serial, "try": record.tries, "task": launch.task}
+        new |= {"number": launch.number, "intended_s": launch.intended_s}
+        connection.execute(insert(launches).values({**new, **values}))
+    elif any(getattr(before, name) != getattr(launch, name) for name in ("state", "application_id", "seen_s", "cause")):
+        connection.execute(update(launches).where(launches.c.tag == launch.tag).values(values))
+
+
+def _change(
+    connection: Connection, serial: int, number: int, task: str, state: Lifecycle, cause: str, now: float
+) -> None:
+    values = {"job": serial, "try": number, "task": task, "state": state.value, "cause": cause, "at_s": now}
+    connection.execute(insert(changes).values(values))
+
+
+def _in_pieces(wanted: Sequence[int], length: int = 500) -> Iterator[Sequence[int]]:
+    """A database takes so many parameters at once."""
+    return (wanted[at : at + length] for at in range(0, len(wanted), length))
+
+
+def record_of(row: JobRow, found: tuple[Launch, ...], ruled: JobRecord) -> JobRecord:
+    """How a job stands; ``ruled`` has what its job file says: tasks and limits."""
+    names = ("serial", "state", "cause", "tries", "retries", "failed_submissions", "preemptions", "placed_s", "started_s",
+             "ending_since_s", "ended_s", "version")  # fmt: skip
+    return replace(ruled, **{name: getattr(row, name) for name in names}, ending=Ending(row.ending), launches=found)

@@ -1,0 +1,92 @@
+"""Tokens of people and programs: kept as digests, with a role and an end."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sqlalchemy import insert, select, update
+
+from hopsml.errors import ArgumentError
+from hopsml.service.store.schema import tokens
+from hopsml.service.store.store import Store
+
+
+class Role(IntEnum):
+    """Each may do what the ones before it may."""
+
+    VIEWER = 1  # look
+    USER = 2  # submit, and change one's own jobs
+    OPERATOR = 3  # change everybody's jobs
+    ADMIN = 4  # give tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    user: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A token without itself. ``id``: the beginning of its digest. Times: seconds since 1970."""
+
+    id: str
+    user: str
+    role: Role
+    label: str
+    created_s: float
+    expires_s: float | None
+    revoked_s: float | None
+
+
+class Tokens:
+    """The tokens of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(self, user: str, role: Role, now: float, *, label: str = "", lasts_s: float | None = None) -> str:
+        """A new token; nobody can read it again."""
+        if not user or len(user) > 200 or not user.isprintable():
+            raise ArgumentError(f"user {user[:40]!r}: a user's name has 1 to 200 printable characters")
+        token = secrets.token_urlsafe(32)
+        values = {"digest": _digest(token), "user": user, "role": role.name, "label": label, "created_s": now}
+        with self._store.writing() as connection:
+            connection.execute(insert(tokens).values(**values, expires_s=now + lasts_s if lasts_s else None))
+        return token
+
+    def caller(self, token: str, now: float) -> Caller | None:
+        """Whose token this is; None for one that is unknown, over or revoked."""
+        with self._store.reading() as connection:
+            row = connection.execute(select(tokens).where(tokens.c.digest == _digest(token))).one_or_none()
+        if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now):
+            return None
+        return Caller(row.user, Role[row.role])
+
+    def all(self) -> list[TokenRow]:
+        """Those that were created, the oldest first."""
+        with self._store.reading() as connection:
+            rows = connection.execute(select(tokens).order_by(tokens.c.created_s)).all()
+        return [
+            TokenRow(row.digest[:12], row.user, Role[row.role], row.label, row.created_s, row.expires_s, row.revoked_s)
+            for row in rows
+        ]
+
+    def revoke(self, token_id: str, now: float) -> None:
+        """End one, by its id. Raises ArgumentError where there is none."""
+        with self._store.writing() as connection:
+            rule = tokens.c.digest.startswith(token_id, autoescape=True) & tokens.c.revoked_s.is_(None)
+            if len(token_id) < 12 or not connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount:
+                raise ArgumentError(
+                    f"there is no token {token_id!r} that is not revoked; `hopsml server tokens` lists them"
+                )
+
+
+def _digest(token: str) -> str:
+    """A token has 256 random bits: no salt and no slow digest are needed."""
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,160 @@
+"""Code that was uploaded: by its content, unpacked once, and what of it an application is started with.
+
+<root>/workspaces/<sha256>/      as it was in the zip
+<root>/jobs/<job>/job.yaml       the job file, naming that folder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hopsml.errors import ArgumentError, ServiceError
+from hopsml.profiles import Profile
+from hopsml.service import spec as specs
+from hopsml.service.engine import Order
+from hopsml.service.lifecycle import Launch
+from hopsml.service.render import spark_submit
+from hopsml.service.spec import JobSpec
+from hopsml.service.store import JobRow
+from hopsml.submission import SubmissionPlan
+
+MOST_BYTES = 64 << 20  # of a zip
+MOST_UNPACKED_BYTES = 512 << 20
+MOST_FILES = 10_000
+LAUNCHES_OF_A_TRY = 1000
+_LEFT_OUT = {".git", ".hopsml", ".venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
+
+
+class Workspaces:
+    """All below one folder, which only this user may read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        for name in ("workspaces", "jobs"):
+            (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put(self, content: bytes) -> str:
+        """Keep a zip's files; returns the digest by which they are known. Raises ArgumentError for one that is not safe."""
+        digest = hashlib.sha256(content).hexdigest()
+        target = self._root / "workspaces" / digest
+        if target.is_dir():
+            return digest
+        fresh = Path(tempfile.mkdtemp(dir=self._root / "workspaces", prefix="new-"))
+        try:
+            _unpack(content, fresh)
+            fresh.rename(target)
+        except OSError:
+            if not target.is_dir():  # somebody else was quicker
+                raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return digest
+
+    def folder(self, digest: str) -> Path:
+        """Where the files of a workspace lie. Raises ServiceError where they are not here."""
+        found = self._root / "workspaces" / digest
+        if not digest or not found.is_dir():
+            raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
+        return found
+
+    def order(self, row: JobRow, spec: JobSpec, launch: Launch, profile: Profile, prefix: str) -> Order:
+        """How an application of a job is submitted; its files are looked at when its turn comes."""
+        # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
+        variables = {
+            "HOPSML_APPLICATION_ID": f"{row.id}-{prefix.rpartition('-')[2]}-{launch.task}",
+            "HOPSML_APPLICATION_ATTEMPT": str((row.tries - 1) * LAUNCHES_OF_A_TRY + launch.number),
+            "HOPSML_JOB_TAG": launch.tag,
+        }
+
+        def plan() -> SubmissionPlan:
+            named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
+            path = self._root / "jobs" / row.id / "job.yaml"
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.write_text(specs.dump(named))
+            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables)[launch.task]
+
+        return Order(launch.tag, plan, variables)
+
+
+def pack(folder: Path) -> bytes:
+    """A folder's files as a zip, the same bytes for the same files. Raises ArgumentError where it is too large."""
+    found = sorted(_files(folder))
+    total = sum(path.stat().st_size for path in found)
+    if len(found) > MOST_FILES or total > MOST_UNPACKED_BYTES:
+        raise ArgumentError(
+            f"workspace {folder} has {len(found)} files of {total >> 20} MiB; at most {MOST_FILES} files of "
+            f"{MOST_UNPACKED_BYTES >> 20} MiB are uploaded: keep data on the store, and name a folder with code alone"
+        )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in found:
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            entry.external_attr = (0o755 if os.access(path, os.X_OK) else 0o644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    content = packed.getvalue()
+    if len(content) > MOST_BYTES:
+        raise ArgumentError(
+            f"workspace {folder} packs to {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are uploaded: keep data "
+            "on the store, and name a folder with code alone"
+        )
+    return content
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Plain files; what tools keep, hidden folders and links to elsewhere are left out."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
+        for name in names:
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink() and not name.endswith(".pyc"):
+                yield path
+
+
+def _unpack(content: bytes, target: Path) -> None:
+    """Raises ArgumentError for what is no zip, is too large, or would write elsewhere."""
+    if len(content) > MOST_BYTES:
+        raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are taken")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if len(entries) > MOST_FILES:
+                raise ArgumentError(f"the zip has {len(entries)} files; at most {MOST_FILES} are taken")
+            left = MOST_UNPACKED_BYTES
+            for entry in entries:
+                left = _unpack_one(archive, entry, target, left)
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+    ) as error:  # damaged, unknown method, encrypted
+        raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
+
+
+def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
+    """One file; how many bytes may still come. What the zip says of its sizes is not believed."""
+    path = target / entry.filename
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if not path.resolve().is_relative_to(target.resolve()) or kind not in (0, stat.S_IFREG) or "\0" in entry.filename:
+        raise ArgumentError(f"the zip has {entry.filename[:100]!r}, which is no plain file below it: leave it out")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(entry) as source, open(path, "xb") as file:
+        while piece := source.read(1 << 20):
+            left -= len(piece)
+            if left < 0:
+                raise ArgumentError(
+                    f"the zip unpacks to more than {MOST_UNPACKED_BYTES >> 20} MiB: keep data elsewhere"
+                )
+            file.write(piece)
+    if (entry.external_attr >> 16) & 0o100:
+        path.chmod(0o755)
+    return left

@@ -1,0 +1,187 @@
+"""The job service on a real YARN: jobs outlive it, none is doubled, what bears its tag and has no row goes, others' stay."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hopsml.client import Client, JobDetail
+from hopsml.service.spec import load
+from hopsml.states import Lifecycle
+from hopsml.storage import filesystem
+from hopsml.yarn import ResourceManager
+from tests.cluster.workloads import wait_until
+from tests.hadoop_tests.conftest import Hadoop
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600)]
+
+TRAIN = """
+def main(name, folder):
+    import os, time
+    open(f"{folder}/{name}.starts", "a").write("x")
+    while not os.path.exists(f"{folder}/{name}.end"):
+        time.sleep(0.05)
+    return {"accuracy": 1.0}
+"""
+JOB = "name: {name}\ntasks: {{main: {{function: train.py:main, framework: distributed, arguments: {arguments}}}}}\n"
+WAIT_S = 180.0
+
+
+class YarnService:
+    """A server in a process of its own on the session's YARN."""
+
+    def __init__(self, hadoop: Hadoop, folder: Path) -> None:
+        self.hadoop, self.folder = hadoop, folder
+        self.process: subprocess.Popen[str] | None = None
+        (folder / "code").mkdir()
+        (folder / "code" / "train.py").write_text(TRAIN)
+        profile = {
+            "master": "yarn",
+            "deploy_mode": "cluster",
+            "store": f"{hadoop.namenode_url}/Projects/{folder.name}",
+            "spark": hadoop.spark_conf(executors=1),
+        }
+        (folder / "small.yaml").write_text(yaml.safe_dump(profile))
+
+    def start(self) -> Client:
+        """Returns when it answers."""
+        environment = {
+            **self.hadoop.submit_env(),
+            "HOPSML_CONF_DIR": str(self.folder),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = [sys.executable, "-c", "from hopsml.cli import main; main()", "server", "--profile", "small"]
+        command += ["--state", str(self.folder / "state")]
+        with open(self.folder / "server.log", "a") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        url, _, token = self.process.stdout.readline().strip().partition("?token=")
+        assert token, (self.folder / "server.log").read_text()
+        return Client(url, token)
+
+    def signal(self, number: int) -> int:
+        """Its exit status."""
+        assert self.process is not None and self.process.stdout is not None
+        self.process.send_signal(number)
+        status = self.process.wait(WAIT_S)
+        self.process.stdout.close()
+        self.process = None
+        return status
+
+    def job(self, name: str) -> Path:
+        """A job of one worker that runs until ``end``."""
+        path = self.folder / "code" / f"{name}.yaml"
+        path.write_text(JOB.format(name=name, arguments=json.dumps({"name": name, "folder": str(self.folder)})))
+        assert load(path).name == name
+        return path
+
+    def end(self, name: str) -> None:
+        """Let the job end."""
+        (self.folder / f"{name}.end").touch()
+
+    def running(self) -> list[str]:
+        """Applications that YARN has not ended."""
+        listed = self.hadoop.resource_manager.applications()
+        return [app["id"] for app in listed if app["state"] not in ("FINISHED", "FAILED", "KILLED")]
+
+
+@pytest.fixture
+def service(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
+    made = YarnService(hadoop, tmp_path)
+    yield made
+    if made.process is not None:
+        made.signal(signal.SIGKILL)
+    filesystem.close_all()
+
+
+def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], JobDetail | None]:
+    def look() -> JobDetail | None:
+        found = client.job(job)
+        return found if found.state in states else None
+
+    return look
+
+
+def test_killed_while_one_job_runs_and_another_is_submitted(hadoop: Hadoop, service: YarnService) -> None:
+    client = service.start()
+    runs = client.submit(service.job("runs"))
+    wait_until(reaches(client, runs.id, Lifecycle.RUNNING), "the first job", WAIT_S)
+    starts = client.submit(service.job("starts"))
+    wait_until(reaches(client, starts.id, Lifecycle.STARTING), "the second job", WAIT_S)
+    service.signal(signal.SIGKILL)
+    client = service.start()
+    for name in ("runs", "starts"):
+        service.end(name)
+    for job in (runs, starts):
+        ended = client.wait(job.id, WAIT_S)
+        assert ended.state == Lifecycle.FINISHED, (ended.cause, (service.folder / "server.log").read_text())
+    wait_until(lambda: not service.running(), "no application is left", WAIT_S)
+    assert [len((service.folder / f"{name}.starts").read_text()) for name in ("runs", "starts")] == [1, 1]
+    assert "FINISHED" in client.log(runs.id)[0] or client.log(runs.id)[0] == ""  # its log may not be aggregated yet
+    assert service.signal(signal.SIGTERM) == 0
+
+
+@pytest.mark.variant
+def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop, service: YarnService) -> None:
+    client = service.start()
+    job = client.submit(service.job("one"))
+    found = wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job", WAIT_S)
+    prefix = found.applications[0].tag.rpartition("-")[0].rpartition("-")[0]
+    hadoop.kill("rm")
+    wait_until(lambda: client.cluster()["problem"], "the service to notice", WAIT_S)
+    assert client.job(job.id).state == Lifecycle.RUNNING
+    hadoop.revive("rm")
+    wait_until(lambda: not client.cluster()["problem"], "the service to see it again", WAIT_S)
+    with contextlib.ExitStack() as stack:
+        for tag in (f"{prefix},{prefix}-99-1", "somebody-elses"):
+            conf = hadoop.spark_conf(executors=0) | {"spark.yarn.tags": tag}
+            sleeper = service.folder / "sleeper.py"
+            sleeper.write_text(
+                "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()\nimport time\ntime.sleep(600)\n"
+            )
+            from tools.hadoop import spark
+
+            process = subprocess.Popen(
+                spark.submit_command(sleeper, conf=conf, deploy_mode="cluster"),
+                env=hadoop.submit_env(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yarn = ResourceManager.of_environment()
+        stray = wait_until(lambda: yarn.find(f"{prefix}-99-1"), "the stray", WAIT_S)[0]
+        wait_until(lambda: yarn.application(stray.id).state == "KILLED", "its end", WAIT_S)
+        other = wait_until(lambda: yarn.find("somebody-elses"), "the other one", WAIT_S)[0]
+        wait_until(lambda: yarn.application(other.id).state == "RUNNING", "it to run", WAIT_S)
+        yarn.kill(other.id)
+    service.end("one")
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    service.signal(signal.SIGTERM)
+
+
+@pytest.mark.variant
+def test_a_paused_job_is_asked_and_goes_on_in_another_application(hadoop: Hadoop, service: YarnService) -> None:
+    client = service.start()
+    job = client.submit(service.job("one"))
+    wait_until(lambda: (service.folder / "one.starts").exists(), "the job", WAIT_S)
+    client.pause(job.id)
+    wait_until(reaches(client, job.id, Lifecycle.PAUSED), "the pause", WAIT_S)
+    assert not service.running()
+    client.resume(job.id)
+    service.end("one")
+    ended = client.wait(job.id, WAIT_S)
+    assert ended.state == Lifecycle.FINISHED and ended.tries == 2
+    assert len((service.folder / "one.starts").read_text()) == 2
+    service.signal(signal.SIGTERM)

@@ -1,0 +1,62 @@
+"""Run as a program: a job service on this machine that kills itself, by -9, at one of its acts.
+
+    python -m tests.service.crashing_server STATE CORES [ACT]
+
+An act is a store, a submission or a kill; each is counted before it is done and after. Without ACT it lives on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hopsml.service import server
+from hopsml.service.engine.local import LocalEngine
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store import Store
+
+
+class Acts:
+    """Counts; at the last one the process is gone."""
+
+    def __init__(self, last: int | None) -> None:
+        self._last, self._count, self._lock = last, 0, threading.Lock()
+
+    def count(self) -> None:
+        """One more."""
+        with self._lock:
+            if self._count == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._count += 1
+
+    def around(self, of: type, name: str) -> None:
+        """Count before and after each call of a method."""
+        method: Callable[..., Any] = getattr(of, name)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count()
+            result = method(*arguments, **named)
+            self.count()
+            return result
+
+        setattr(of, name, counted)
+
+
+def main() -> None:
+    """Serve."""
+    state, cores = Path(sys.argv[1]), int(sys.argv[2])
+    acts = Acts(int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    for of, name in ((Store, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
+        acts.around(of, name)
+    server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
+    wanted = server.ServerSettings(state, profile="local", project_url=f"file://{state}/project")
+    server.serve(wanted, lambda address: print(address, flush=True))
+
+
+if __name__ == "__main__":
+    main()

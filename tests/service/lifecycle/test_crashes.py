@@ -1,0 +1,149 @@
+"""A service that may die between any two of its acts, on an engine that may be silent: no job is lost, none is doubled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.service.lifecycle import Ending, JobRecord, Launch, SeenApplication, Sight, TaskRule, end, place, step
+from hopsml.service.lifecycle.sight import strays
+from hopsml.states import Lifecycle
+
+pytestmark = pytest.mark.fast
+
+TASKS = (TaskRule("train"), TaskRule("eval", relaunch=True))
+
+
+@dataclass
+class Yarn:
+    """An engine: what was submitted, and when it is listed."""
+
+    applications: dict[str, tuple[str, Lifecycle]] = field(default_factory=dict)  # id -> (tag, state)
+    on_their_way: list[str] = field(default_factory=list)  # tags that will be listed
+    silent: bool = False
+
+    def sight(self) -> Sight:
+        if self.silent:
+            return Sight(None)
+        found: dict[str, tuple[SeenApplication, ...]] = {}
+        for name, (tag, state) in self.applications.items():
+            found[tag] = (*found.get(tag, ()), SeenApplication(name, state))
+        return Sight(found)
+
+    def list(self) -> None:
+        for tag in self.on_their_way:
+            self.applications[f"app-{len(self.applications)}"] = (tag, Lifecycle.RUNNING)
+        self.on_their_way.clear()
+
+    def end(self, name: str, state: Lifecycle) -> None:
+        tag, now = self.applications[name]
+        if not now.is_final:
+            self.applications[name] = (tag, state)
+
+    def running(self) -> list[str]:
+        return [tag for tag, state in self.applications.values() if not state.is_final]
+
+
+class Died(Exception):
+    """kill -9."""
+
+
+class Service:
+    """One job's life; ``dies_after`` acts (a store, a submission, a kill) the process is gone, and the next one begins."""
+
+    def __init__(self, yarn: Yarn) -> None:
+        self.yarn, self.stored, self.now = yarn, JobRecord(1, TASKS, retries=2), 0.0
+        self.memory = self.stored
+        self.acts_left = -1
+        self.ever: list[Lifecycle] = []
+
+    def act(self) -> None:
+        if self.acts_left == 0:
+            raise Died
+        self.acts_left -= 1
+
+    def store(self, record: JobRecord) -> None:
+        assert not self.stored.state.is_final or record.state == self.stored.state
+        self.act()
+        self.stored = replace(record, launches=tuple(replace(one, unseen_since_s=None) for one in record.launches))
+        self.memory = record
+
+    def submit(self, launches: tuple[Launch, ...]) -> None:
+        for launch in launches:
+            self.act()
+            assert any(one.tag == launch.tag for one in self.stored.launches)  # the row is there first
+            self.yarn.on_their_way.append(launch.tag)
+
+    def turn(self) -> None:
+        sight = self.yarn.sight()
+        done = step(self.memory, sight, "t", self.now)
+        self.store(done.record)
+        self.submit(done.submit)
+        for name in (*done.kill, *strays(sight, {one.tag: one.application_id for one in self.memory.living})):
+            self.act()
+            self.yarn.end(name, Lifecycle.STOPPED)
+        if self.memory.state == Lifecycle.WAITING:
+            begun = place(self.memory, "t", self.now)
+            self.store(begun.record)
+            self.submit(begun.submit)
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("die"), st.integers(0, 4)),
+    st.tuples(st.sampled_from(["list", "silent", "speaks", "finish", "fail", "cancel", "preempt"]), st.integers(0, 3)),
+    st.tuples(st.just("time"), st.integers(1, 80)),
+)
+
+
+def happens(service: Service, what: str, number: int) -> None:
+    yarn = service.yarn
+    match what:
+        case "die":
+            service.acts_left = number
+        case "time":
+            service.now += number
+        case "list":
+            yarn.list()
+        case "silent" | "speaks":
+            yarn.silent = what == "silent"
+        case "finish" | "fail":
+            names = list(yarn.applications)
+            if names:
+                yarn.end(names[number % len(names)], Lifecycle.FINISHED if what == "finish" else Lifecycle.FAILED)
+        case "cancel" | "preempt":
+            ending = Ending.CANCELLED if what == "cancel" else Ending.PREEMPTED
+            service.store(end(service.memory, ending, what, service.now))
+
+
+@given(st.lists(EVENTS, max_size=60))
+@settings(max_examples=300)
+def test_no_job_is_lost_and_none_runs_twice(story: list[tuple[str, int]]) -> None:
+    service = Service(Yarn())
+    for what, number in story:
+        try:
+            happens(service, what, number)
+            service.turn()
+        except Died:  # the next process knows what is stored, and nothing else
+            service.memory, service.acts_left = service.stored, -1
+        service.now += 1.0
+    # From here on nothing goes wrong: what was begun is listed, what runs is seen to its end.
+    service.acts_left, service.memory, service.yarn.silent = -1, service.stored, False
+    for _ in range(400):
+        service.turn()
+        service.yarn.list()
+        service.now += 5.0
+        running = service.yarn.running()
+        tasks = [one.task for one in service.memory.living for tag in running if tag == one.tag]
+        assert len(tasks) == len(set(tasks))  # of each task one application at most, of those that belong to it
+        if service.memory.state == Lifecycle.RUNNING:
+            for name in list(service.yarn.applications):
+                service.yarn.end(name, Lifecycle.FINISHED)
+        if service.memory.state.is_final and not running:
+            break
+    assert service.stored.state.is_final, service.stored
+    assert service.yarn.running() == []
+    if any(what == "cancel" for what, _ in story):
+        assert service.stored.state in (Lifecycle.CANCELLED, Lifecycle.FINISHED, Lifecycle.FAILED)

@@ -1,0 +1,131 @@
+"""What every database must do; a test class of each inherits these tests."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, step
+from hopsml.service.store import NewJob, StaleRecord, Store, WishKind
+from hopsml.service.store.rows import Account, JobFilter
+from hopsml.service.store.store import record_of
+from hopsml.service.store.tokens import Caller, Role, Tokens
+from hopsml.states import Lifecycle
+
+RULED = JobRecord(0, (TaskRule("train"),))
+
+
+def new(name: str = "digits", owner: str = "alice", key: str | None = None) -> NewJob:
+    return NewJob(name, owner, "default", 50, "{}", "local", retries=1, idempotency_key=key)
+
+
+def record(store: Store, serial: int) -> JobRecord:
+    return record_of(store.job(serial), store.launches([serial])[serial], RULED)
+
+
+class StoreContract:
+    """Inherit, and give a fixture ``store``: an empty one that "me" leads."""
+
+    def test_a_job_is_found_again_with_all_that_happened(self, store: Store) -> None:
+        row = store.submit(new(), 10.0)
+        assert (row.id, row.state, row.version) == ("digits-1", Lifecycle.WAITING, 1)
+        begun = place(record(store, 1), "t", 20.0).record
+        saved = store.save(record(store, 1), begun, "me", 20.0, Account(5.0, 10.0, 0, [{"n1": 1}]))
+        seen = Sight({"t-1-1": (SeenApplication("app-1", Lifecycle.RUNNING),)})
+        store.save(saved, step(saved, seen, "t", 21.0).record, "me", 21.0)
+        found = record(store, 1)
+        assert (found.state, found.launches[0].application_id, found.version) == (Lifecycle.RUNNING, "app-1", 3)
+        assert store.job(1).placement == [{"n1": 1}] and store.job(1).attained_s == 5.0
+        told = [(change.task, change.state, change.at_s) for change in store.changes(1)]
+        assert told == [
+            ("", Lifecycle.WAITING, 10.0),
+            ("", Lifecycle.STARTING, 20.0),
+            ("train", Lifecycle.WAITING, 20.0),
+            ("", Lifecycle.RUNNING, 21.0),
+            ("train", Lifecycle.RUNNING, 21.0),
+        ]
+
+    def test_what_is_over_is_never_overwritten_and_a_stale_record_stores_nothing(self, store: Store) -> None:
+        store.submit(new(), 10.0)
+        before = record(store, 1)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), "me", 11.0)
+        with pytest.raises(StaleRecord):
+            store.save(before, place(before, "t", 12.0).record, "me", 12.0)
+        after = record(store, 1)
+        with pytest.raises(StaleRecord):
+            store.save(after, place(RULED, "t", 12.0).record, "me", 12.0)
+        assert record(store, 1) == after and len(store.changes(1)) == 2
+
+    def test_one_leads_and_the_other_stores_nothing(self, store: Store) -> None:
+        store.submit(new(), 10.0)
+        assert store.lead("you", "there", 100.0, 30.0).holder == "me"
+        before = record(store, 1)
+        with pytest.raises(StaleRecord):
+            store.save(before, place(before, "t", 12.0).record, "you", 12.0)
+        assert record(store, 1) == before
+        store.resign("me", 100.0)
+        assert store.lead("you", "there", 101.0, 30.0).holder == "you"
+        assert store.lead("me", "here", 102.0, 30.0).address == "there"
+        with pytest.raises(StaleRecord):
+            store.save(before, place(before, "t", 12.0).record, "me", 103.0)
+
+    def test_the_same_submission_twice_is_one_job(self, store: Store) -> None:
+        assert store.submit(new(key="k"), 10.0) == store.submit(new(key="k"), 11.0)
+        assert store.submit(new(owner="bob", key="k"), 12.0).serial == 2
+        with pytest.raises(ArgumentError, match="digits-1"):
+            store.submit(NewJob("digits", "alice", "default", 50, '{"a": 1}', "local", idempotency_key="k"), 13.0)
+
+    def test_many_at_once_are_all_there_in_order(self, store: Store) -> None:
+        def submit(owner: str) -> None:
+            for number in range(25):
+                store.submit(new(f"job{number}", owner), 10.0 + number)
+
+        threads = [threading.Thread(target=submit, args=(owner,)) for owner in ("a", "b", "c", "d")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rows = store.living()
+        assert [row.serial for row in rows] == list(range(1, 101))
+        for owner in ("a", "b", "c", "d"):
+            assert [row.name for row in rows if row.owner == owner] == [f"job{number}" for number in range(25)]
+
+    def test_jobs_are_listed_in_pages_and_by_what_is_asked(self, store: Store) -> None:
+        for number in range(7):
+            store.submit(new(f"Job-{number}" if number % 2 else "x_y", "alice" if number < 3 else "bob"), 10.0)
+        first = store.jobs(limit=3)
+        assert [row.serial for row in first.jobs] == [7, 6, 5] and first.cursor == 5
+        assert [row.serial for row in store.jobs(before=5, limit=9).jobs] == [4, 3, 2, 1]
+        assert store.jobs(limit=7).cursor is None
+        assert [row.serial for row in store.jobs(JobFilter(owner="alice", text="job")).jobs] == [2]
+        assert store.jobs(JobFilter(text="%")).jobs == () and len(store.jobs(JobFilter(text="x_y")).jobs) == 4
+        assert store.jobs(JobFilter(states=(Lifecycle.RUNNING,))).jobs == ()
+        assert len(store.jobs(JobFilter(queue="default")).jobs) == 7
+        with pytest.raises(JobNotFound, match="no job 99"):
+            store.job(99)
+
+    def test_a_wish_is_a_row_until_it_is_answered(self, store: Store) -> None:
+        store.submit(new(), 10.0)
+        wish = store.wish(1, WishKind.CANCEL, "", "bob", 11.0)
+        assert store.open_wishes() == [wish]
+        store.answer(wish.id, "", 12.0)
+        assert store.open_wishes() == []
+        with pytest.raises(JobNotFound):
+            store.wish(9, WishKind.PAUSE, "", "bob", 11.0)
+
+    def test_tokens_are_digests_with_an_end(self, store: Store) -> None:
+        tokens = Tokens(store)
+        token = tokens.create("alice", Role.USER, 10.0, label="laptop", lasts_s=60.0)
+        assert tokens.caller(token, 69.0) == Caller("alice", Role.USER)
+        assert tokens.caller(token, 70.0) is None and tokens.caller(token + "x", 20.0) is None
+        with store.reading() as connection:
+            assert token not in str(connection.exec_driver_sql("SELECT * FROM tokens").all())
+        tokens.revoke(tokens.all()[0].id, 30.0)
+        assert tokens.caller(token, 31.0) is None
+        with pytest.raises(ArgumentError, match="no token"):
+            tokens.revoke(tokens.all()[0].id, 32.0)
+
+    def test_a_service_keeps_its_name(self, store: Store) -> None:
+        assert store.service("ab12") == "ab12" == store.service("cd34")

@@ -1,0 +1,198 @@
+"""The addresses of jobs: who may do what, what is refused and how, and that an answer is what the client takes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from hopsml import client
+from hopsml.service import server
+from hopsml.service.browse.changes import Changes
+from hopsml.service.browse.project import Project
+from hopsml.service.jobs import Jobs
+from hopsml.service.rest import job_models
+from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.service_application import api, service_application
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store.tokens import Role, Tokens
+
+pytestmark = pytest.mark.fast
+
+JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
+
+
+class Served:
+    """A service that was not started: its manager takes a turn when a test says so."""
+
+    def __init__(self, jobs: Jobs, project: Project) -> None:
+        self.jobs = jobs
+        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
+        tokens = Tokens(jobs.store)
+        self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
+        self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
+
+    def ask(self, method: str, path: str, role: Any = Role.USER, **more: Any) -> httpx.Response:
+        """One request."""
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            headers = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
+                return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
+
+        return asyncio.run(ask())
+
+    def workspace(self) -> str:
+        """Some code."""
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("train.py"), "")
+        return str(self.ask("POST", "workspaces", content=content.getvalue()).json()["workspace"])
+
+    def submit(self, role: Any = Role.USER, spec: str = JOB, **more: Any) -> httpx.Response:
+        """A job."""
+        return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
+    jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
+    yield Served(jobs, Project(f"file://{tmp_path}/project"))
+    jobs.close()
+
+
+def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
+    answer = served.submit()
+    assert answer.status_code == 201, answer.text
+    job = msgspec.convert(answer.json(), client.Job)
+    assert (job.id, job.owner, job.state) == ("digits-1", "user", "WAITING")
+    served.jobs.manager.turn()
+    detail = msgspec.convert(served.ask("GET", "jobs/digits-1").json(), client.JobDetail)
+    assert "script: train.py" in detail.spec and "needs 1 slot" in detail.why
+    assert served.ask("GET", "jobs/1/why").json() == {"why": detail.why}
+    changes = msgspec.convert(served.ask("GET", "jobs/1/changes").json(), list[client.JobChange])
+    assert [change.cause for change in changes] == ["submitted"]
+    assert served.ask("GET", "jobs/1/log").json() == {"text": "", "end": 0}
+    assert [job["id"] for job in served.ask("GET", "jobs?state=WAITING&text=DIG").json()["jobs"]] == ["digits-1"]
+    assert served.ask("GET", "jobs?state=RUNNING").json() == {"jobs": [], "cursor": None}
+    assert served.ask("GET", "cluster").json()["leads"] is True
+
+
+def test_the_client_knows_every_field_of_the_answers() -> None:
+    for theirs, ours in (
+        (job_models.JobAnswer, client.Job),
+        (job_models.JobDetail, client.JobDetail),
+        (job_models.ApplicationAnswer, client.JobApplication),
+        (job_models.ChangeAnswer, client.JobChange),
+    ):
+        assert set(theirs.model_fields) == set(ours.__struct_fields__)
+
+
+def test_who_may_do_what(served: Served) -> None:
+    assert served.submit(Role.VIEWER).status_code == 403
+    assert served.submit(Role.USER).json()["id"] == "digits-1"
+    shown = served.ask("GET", "jobs/1", Role.VIEWER)
+    assert shown.status_code == 200 and "not answered yet" in shown.json()["why"]
+    for role, status in ((Role.VIEWER, 403), ("bob", 403), (Role.USER, 202), (Role.OPERATOR, 202), (Role.ADMIN, 202)):
+        answer = served.ask("POST", "jobs/1/pause", role)
+        assert answer.status_code == status, (role, answer.text)
+    assert "ask an administrator" in served.ask("POST", "jobs/1/cancel", "bob").json()["remedy"]
+    assert served.ask("GET", "jobs/1", headers={"authorization": "Bearer nonsense"}).status_code == 401
+
+
+def test_the_same_submission_twice_is_one_job(served: Served) -> None:
+    key = {"headers": {"Idempotency-Key": "k1"}}
+    assert served.submit(**key).json() == served.submit(**key).json()
+    assert len(served.ask("GET", "jobs").json()["jobs"]) == 1
+    other = served.submit(spec=JOB + "priority: 60\n", **key)
+    assert other.status_code == 400 and "digits-1" in other.json()["error"]
+
+
+def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
+    answer = served.submit(spec="name: Digits\nqueu: x\ntasks: {main: {script: train.py, cuont: 3}}\n")
+    assert answer.status_code == 400
+    for said in ("name", "did you mean queue", "did you mean count"):
+        assert said in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more", "status"),
+    [
+        ("POST", "jobs", {"json": {"spec": JOB, "workspace": "0" * 64}}, 409),
+        ("POST", "jobs", {"json": {"spec": JOB, "workspace": "../../etc"}}, 422),
+        ("POST", "jobs", {"json": {"spec": JOB, "unknown": 1}}, 422),
+        ("POST", "jobs", {"json": {"spec": "x" * (1 << 21)}}, 422),
+        ("POST", "jobs", {"content": b"\xff\xfe"}, 422),
+        ("POST", "jobs", {"content": b"[" * 100_000}, 422),
+        ("POST", "workspaces", {"content": b"no zip"}, 400),
+        ("GET", "jobs/digits-9", {}, 404),
+        ("GET", "jobs/letters-1", {}, 404),
+        ("GET", "jobs/..%2f..%2fetc", {}, 404),
+        ("GET", "jobs/99999999999999999999", {}, 404),
+        ("GET", "jobs/<script>", {}, 404),
+        ("GET", "jobs?limit=0", {}, 422),
+        ("GET", "jobs?limit=5000", {}, 422),
+        ("GET", "jobs?before=-1", {}, 422),
+        ("GET", "jobs?state=NOPE", {}, 422),
+        ("GET", "jobs/1/log?offset=-1", {}, 422),
+        ("GET", "jobs/1/log?task=nope", {}, 400),
+        ("POST", "jobs/1/move", {"json": {"queue": "nowhere"}}, 400),
+        ("POST", "jobs/1/move", {"json": {"priority": 101}}, 422),
+        ("DELETE", "jobs/1", {}, 405),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(
+    served: Served, method: str, path: str, more: dict[str, Any], status: int
+) -> None:
+    served.submit()
+    answer = served.ask(method, path, **more)
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"error", "remedy"}
+    assert len(served.jobs.store.jobs().jobs) == 1
+
+
+def test_pages_of_jobs(served: Served) -> None:
+    for _ in range(5):
+        served.submit()
+    first = served.ask("GET", "jobs?limit=2").json()
+    second = served.ask("GET", f"jobs?limit=2&before={first['cursor']}").json()
+    assert [job["serial"] for page in (first, second) for job in page["jobs"]] == [5, 4, 3, 2]
+
+
+def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
+    served.submit()
+    served.jobs.manager.turn()
+    served.ask("POST", "jobs/1/move", json={"priority": 99})
+    served.ask("POST", "jobs/1/pause")
+    served.jobs.manager.turn()
+    found = served.ask("GET", "jobs/1").json()
+    assert (found["state"], found["priority"], found["cause"]) == ("PAUSED", 99, "paused by user")
+    served.ask("POST", "jobs/1/resume")
+    clone = served.ask("POST", "jobs/1/clone", "bob").json()
+    assert (clone["id"], clone["owner"]) == ("digits-2", "bob")
+    served.jobs.manager.turn()
+    assert served.ask("GET", "jobs/1").json()["state"] == "WAITING"
+    served.ask("POST", "jobs/1/cancel")
+    served.jobs.manager.turn()
+    found = served.ask("POST", "jobs/1/cancel").json()
+    assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
+
+
+def test_the_document_is_openapi_and_names_every_address() -> None:
+    document = json.loads(json.dumps(api().openapi()))
+    assert document["openapi"].startswith("3.1")
+    assert {"/api/v1/jobs", "/api/v1/jobs/{job}/why", "/api/v1/workspaces"} <= set(document["paths"])
+    for path, methods in document["paths"].items():
+        for method, what in methods.items():
+            assert what.get("description"), f"{method} {path}"

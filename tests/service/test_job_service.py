@@ -1,0 +1,285 @@
+"""The job service on this machine: jobs come through its addresses, run as processes, outlive it, and are found again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.client import Client, JobDetail
+from hopsml.errors import ArgumentError, JobNotFound, ServiceError
+from hopsml.states import Lifecycle
+from tests.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.local
+
+# What a job runs: it holds a lock while it lives, so that a second one of the same job is seen, and ends when it may.
+SCRIPT = """
+import argparse, fcntl, os, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--name"); parser.add_argument("--folder")
+asked = parser.parse_args()
+lock = open(f"{asked.folder}/{asked.name}.lock", "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    open(f"{asked.folder}/DOUBLED", "a").write(asked.name)
+open(f"{asked.folder}/{asked.name}.starts", "a").write(os.environ["HOPSML_JOB_TAG"] + "\\n")
+print("running", asked.name, flush=True)
+while not os.path.exists(f"{asked.folder}/{asked.name}.end"):
+    time.sleep(0.02)
+sys.exit(int(open(f"{asked.folder}/{asked.name}.end").read() or 0))
+"""
+WAIT_S = 60.0
+
+
+class JobService:
+    """A server in a process of its own, one after the other over the same state; and its jobs' folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state, self.jobs, self.code = folder / "state", folder / "jobs", folder / "code"
+        for each in (self.jobs, self.code):
+            each.mkdir()
+        (self.code / "script.py").write_text(SCRIPT)
+        self.process: subprocess.Popen[str] | None = None
+        self.log = folder / "server.log"
+
+    def start(self, cores: int = 2, act: int | None = None) -> Client:
+        """Returns at once where it is to die; else when it answers."""
+        command = [sys.executable, "-m", "tests.service.crashing_server", str(self.state), str(cores)]
+        command += [str(act)] if act is not None else []
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        address = self.process.stdout.readline()
+        if not address:
+            return Client("http://127.0.0.1:1", "gone")
+        url, _, token = address.strip().partition("?token=")
+        return Client(url, token)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.ended()
+
+    def stop(self) -> int:
+        """As a person ends it."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end; the exit status."""
+        assert self.process is not None and self.process.stdout is not None
+        status = self.process.wait(WAIT_S)
+        self.process.stdout.close()
+        self.process = None
+        return status
+
+    def job(self, name: str, **more: object) -> Path:
+        """A job file of one worker that runs until ``end``."""
+        path = self.code / f"{name}.yaml"
+        extra = "".join(f"{key}: {value}\n" for key, value in more.items() if key != "cores")
+        path.write_text(
+            f"name: {name}\n{extra}tasks: {{main: {{script: script.py, resources: {{cores: {more.get('cores', 1)}}}, "
+            f"arguments: {{name: {name}, folder: {self.jobs}}}}}}}\n"
+        )
+        return path
+
+    def end(self, name: str, status: int = 0) -> None:
+        """Let the job end."""
+        (self.jobs / f"{name}.end").write_text(str(status))
+
+    def again(self, name: str) -> None:
+        """Let its next try run."""
+        (self.jobs / f"{name}.end").unlink()
+
+    def starts(self, name: str) -> list[str]:
+        """The tags under which it was started."""
+        path = self.jobs / f"{name}.starts"
+        return path.read_text().split() if path.exists() else []
+
+    def runs(self) -> list[int]:
+        """Drivers that live."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                command = Path("/proc", pid, "cmdline").read_bytes()
+                watches = b"local_application" in command
+                if b"hopsml_job_driver" in command and str(self.state).encode() in command and not watches:
+                    found.append(int(pid))
+        return found
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[JobService]:
+    made = JobService(tmp_path)
+    yield made
+    if made.process is not None:
+        made.kill()
+    for pid in made.runs():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not made.runs(), "the end of all drivers")
+
+
+def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], JobDetail | None]:
+    def look() -> JobDetail | None:
+        found = client.job(job)
+        return found if found.state in states else None
+
+    return look
+
+
+def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: JobService) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first", cores=2))
+    assert first.id == "first-1" and first.state == Lifecycle.WAITING
+    wait_until(reaches(client, "first-1", Lifecycle.RUNNING), "the first")
+    second = client.submit(service.job("second"))
+    wait_until(lambda: "needs 1 slot of 1 core" in client.why(second.id), "the reason")
+    assert f"{first.owner}'s first-1 holds" in client.why(second.serial)
+    assert [job.id for job in client.jobs()] == ["second-2", "first-1"]
+    wait_until(lambda: "running first" in client.log("first-1")[0], "its log")
+    service.end("first")
+    wait_until(reaches(client, "first-1", Lifecycle.FINISHED), "its end")
+    wait_until(reaches(client, "second-2", Lifecycle.RUNNING), "the second")
+    service.end("second")
+    assert client.wait("second-2", WAIT_S).state == Lifecycle.FINISHED
+    states = [change.state for change in client.changes("second-2") if not change.task]
+    assert states == [Lifecycle.WAITING, Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.FINISHED]
+    assert service.stop() == 0
+
+
+def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) -> None:
+    client = service.start()
+    job = client.submit(service.job("shaky", retries=1))
+    service.end("shaky", status=3)
+    wait_until(lambda: len(service.starts("shaky")) == 2, "the second try")
+    ended = client.wait(job.id, WAIT_S)
+    assert ended.state == Lifecycle.FAILED and "exit status 3" in ended.cause and ended.tries == 2
+    assert len(set(service.starts("shaky"))) == 2
+    service.stop()
+
+
+def test_pause_resume_cancel_move_and_clone(service: JobService) -> None:
+    client = service.start(cores=1)
+    job = client.submit(service.job("one"))
+    wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job")
+    client.pause(job.id)
+    paused = wait_until(reaches(client, job.id, Lifecycle.PAUSED), "the pause")
+    assert "paused by" in paused.cause and not service.runs()
+    other = client.submit(service.job("two"))
+    wait_until(reaches(client, other.id, Lifecycle.RUNNING), "its slots are free")
+    client.resume(job.id)
+    wait_until(lambda: client.why(job.id), "it waits")
+    client.move(job.id, priority=90)
+    wait_until(lambda: client.job(job.id).priority == 90, "the move")
+    with pytest.raises(ArgumentError, match="no queue"):
+        client.move(job.id, queue="nowhere")
+    client.cancel(other.id)
+    wait_until(reaches(client, other.id, Lifecycle.CANCELLED), "the cancel")
+    wait_until(reaches(client, job.id, Lifecycle.RUNNING), "it goes on")
+    assert client.cancel(other.id).state == Lifecycle.CANCELLED
+    twin = client.clone(job.id)
+    assert twin.id == "one-3"
+    client.cancel(twin.id)
+    wait_until(reaches(client, twin.id, Lifecycle.CANCELLED), "a job that waits is cancelled at once")
+    service.end("one")
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    with pytest.raises(JobNotFound):
+        client.job("one-2")
+    service.stop()
+
+
+def test_what_cannot_run_is_refused_with_what_could(service: JobService) -> None:
+    client = service.start(cores=2)
+    wait_until(lambda: client.cluster()["capacity"]["cores"], "the nodes")
+    with pytest.raises(ArgumentError, match=r"can never run here.*2 cores"):
+        client.submit(service.job("huge", cores=64))
+    with pytest.raises(ArgumentError, match="no queue 'reserch'"):
+        client.submit(service.job("lost", queue="reserch"))
+    assert client.jobs(limit=5) == []
+    service.stop()
+
+
+def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
+    client = service.start(cores=2)
+    jobs = [client.submit(service.job(name)) for name in ("ends", "runs", "waits")]
+    for job in jobs[:2]:
+        wait_until(reaches(client, job.id, Lifecycle.RUNNING), job.id)
+    service.kill()
+    service.end("ends")
+    wait_until(lambda: len(service.runs()) == 1, "its end while nobody looks")
+    client = service.start(cores=2)
+    began = time.monotonic()
+    wait_until(reaches(client, jobs[0].id, Lifecycle.FINISHED), "what had ended")
+    assert client.job(jobs[1].id).state == Lifecycle.RUNNING
+    wait_until(reaches(client, jobs[2].id, Lifecycle.RUNNING), "what had waited")
+    assert time.monotonic() - began < WAIT_S
+    for name in ("runs", "waits"):
+        service.end(name)
+    assert [client.wait(job.id, WAIT_S).state for job in jobs] == [Lifecycle.FINISHED] * 3
+    assert [len(service.starts(name)) for name in ("ends", "runs", "waits")] == [1, 1, 1]
+    service.stop()
+
+
+@pytest.mark.parametrize(
+    "act", [1, 3, 5, *(pytest.param(act, marks=pytest.mark.variant) for act in (0, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13))]
+)
+def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: JobService, act: int) -> None:
+    stays, goes = service.job("stays"), service.job("goes")
+
+    def story(client: Client) -> None:
+        for path, key in ((stays, "a"), (goes, "b")):
+            client.submit(path, idempotency_key=key)
+        wait_until(reaches(client, "goes-2", Lifecycle.RUNNING, Lifecycle.CANCELLED), "goes")
+        client.cancel("goes-2")
+        wait_until(reaches(client, "goes-2", Lifecycle.CANCELLED), "the cancel")
+        service.end("stays")
+        client.wait("stays-1", WAIT_S)
+
+    with contextlib.suppress(ServiceError):
+        story(service.start(cores=2, act=act))
+    assert service.process is not None
+    if service.process.poll() is None:
+        service.stop()  # it had fewer acts
+    else:
+        assert service.ended() == -signal.SIGKILL
+    client = service.start(cores=2)
+    story(client)
+    assert client.job("stays-1").state == Lifecycle.FINISHED and client.job("goes-2").state == Lifecycle.CANCELLED
+    assert len(client.jobs(limit=10)) == 2
+    assert not (service.jobs / "DOUBLED").exists()
+    wait_until(lambda: not service.runs(), "no application is left")
+    service.stop()
+
+
+def test_a_second_server_waits_and_takes_over(service: JobService, tmp_path: Path) -> None:
+    client = service.start()
+    job = client.submit(service.job("one"))
+    wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job")
+    first = service.process
+    second = service.start()
+    two = client.submit(service.job("two", cores=2))
+    wait_until(lambda: "another server runs the jobs" in second.why(two.id), "its answer")
+    assert second.cluster()["leads"] is False and second.cluster()["leader"] in client._address + "/"
+    assert first is not None and first.stdout is not None
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    wait_until(lambda: second.cluster()["leads"], "the other one to lead")
+    service.end("one")
+    assert second.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    service.end("two")
+    assert second.wait("two-2", WAIT_S).state == Lifecycle.FINISHED
+    assert [len(service.starts(name)) for name in ("one", "two")] == [1, 1]
+    service.stop()

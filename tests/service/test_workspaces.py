@@ -1,0 +1,98 @@
+"""Uploaded code: the same bytes for the same files, and nothing that would write elsewhere or for ever."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ArgumentError, ServiceError
+from hopsml.service import workspaces
+from hopsml.service.workspaces import Workspaces, pack
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Workspaces:
+    return Workspaces(tmp_path / "state")
+
+
+def zipped(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    for name in ("train.py", "package/deep.py", ".git/config", ".venv/x.py", "package/__pycache__/deep.pyc", "run.sh"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(name)
+    (code / "run.sh").chmod(0o755)
+    (code / "outside").symlink_to("/etc/passwd")
+    content = pack(code)
+    os.utime(code / "train.py", (1, 1))
+    assert pack(code) == content
+    digest = kept.put(content)
+    assert kept.put(content) == digest
+    found = kept.folder(digest)
+    assert sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()) == [
+        "package/deep.py",
+        "run.sh",
+        "train.py",
+    ]
+    assert (found / "package/deep.py").read_text() == "package/deep.py" and os.access(found / "run.sh", os.X_OK)
+    assert stat.S_IMODE((tmp_path / "state" / "workspaces").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/etc/evil.py", "a/../../evil.py"])
+def test_a_zip_that_would_write_elsewhere_is_refused(kept: Workspaces, tmp_path: Path, name: str) -> None:
+    content = zipped(("good.py", b""), ("x" * len(name), b"evil")).replace(b"x" * len(name), name.encode())
+    with pytest.raises(ArgumentError):
+        kept.put(content)
+    assert not list(tmp_path.rglob("*evil*")) and not list((tmp_path / "state" / "workspaces").iterdir())
+
+
+def test_links_and_devices_are_refused(kept: Workspaces) -> None:
+    for kind in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO):
+        entry = zipfile.ZipInfo("link")
+        entry.external_attr = (kind | 0o777) << 16
+        with pytest.raises(ArgumentError, match="no plain file"):
+            kept.put(zipped((entry, b"/etc/passwd")))
+
+
+def test_what_unpacks_without_end_is_refused(kept: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(ArgumentError, match="unpacks to more than 1 MiB"):
+        kept.put(zipped(("zeros", bytes(3 << 20))))
+    monkeypatch.setattr(workspaces, "MOST_FILES", 5)
+    with pytest.raises(ArgumentError, match="6 files"):
+        kept.put(zipped(*((f"f{number}", b"") for number in range(6))))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4 nonsense", zipped(("a.py", b"x" * 99))[:-30]])
+def test_what_is_no_zip_is_refused(kept: Workspaces, content: bytes) -> None:
+    with pytest.raises(ArgumentError, match="no zip"):
+        kept.put(content)
+
+
+def test_code_that_is_not_here_is_named(kept: Workspaces) -> None:
+    for digest in ("", "0" * 64):
+        with pytest.raises(ServiceError, match="submit it again"):
+            kept.folder(digest)
+
+
+def test_a_folder_that_is_too_large_is_refused_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
+    monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(ArgumentError, match="keep data on the store"):
+        pack(tmp_path)
