@@ -80,6 +80,18 @@ class JobChange(msgspec.Struct, frozen=True):
     at_s: float
 
 
+class Token(msgspec.Struct, frozen=True):
+    """A token of somebody's, without itself. Times: seconds since 1970."""
+
+    id: str
+    user: str
+    role: str
+    label: str
+    created_s: float
+    expires_s: float | None
+    revoked_s: float | None
+
+
 class _Page(msgspec.Struct):
     jobs: list[Job]
     cursor: int | None
@@ -213,6 +225,19 @@ class Client:
         found: dict[str, Any] = self._call("GET", "cluster")
         return found
 
+    def create_token(self, user: str, role: str = "viewer", *, label: str = "", lasts_s: float | None = None) -> str:
+        """A token for somebody, for administrators; ``role``: viewer, user, operator or admin. Nobody can read it again."""
+        asked = {"user": user, "role": role, "label": label, "lasts_s": lasts_s}
+        return str(self._call("POST", "tokens", asked, repeat=False)["token"])
+
+    def tokens(self) -> list[Token]:
+        """Those that were created, the oldest first; for administrators."""
+        return msgspec.convert(self._call("GET", "tokens"), list[Token])
+
+    def revoke_token(self, token_id: str) -> None:
+        """End one, by its id; for administrators."""
+        self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
+
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> Job:
         repeat = what != "clone"
         return msgspec.convert(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), Job)
@@ -245,7 +270,7 @@ class Client:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                    return json.loads(answer.read())
+                    return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as refused:
                 with refused:
                     raise _refusal(refused.code, refused.read()) from None

@@ -32,6 +32,7 @@ def main() -> None:
         serving,
         status,
         submit,
+        token,
         ui,
     )
     from hopsml.cli import tensorboard as board
@@ -71,6 +72,7 @@ def main() -> None:
     app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
     app.add_typer(serving.app, name="serving")
+    app.add_typer(token.app, name="token")
     try:
         app()
     except HopsmlError as error:

@@ -17,7 +17,9 @@ def server(
     state: Annotated[
         Path | None, typer.Option(help="folder of this server; $HOPSML_SERVER_STATE, else ~/.hopsml/server")
     ] = None,
-    project_url: Annotated[str, typer.Option(help="whose runs the page shows; $HOPSML_PROJECT_URL else")] = "",
+    project_url: Annotated[
+        str, typer.Option(help="where jobs record runs; the profile's, or $HOPSML_PROJECT_URL")
+    ] = "",
 ) -> None:
     """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
     from hopsml import client

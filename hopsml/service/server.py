@@ -68,7 +68,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         jobs, name = opened(wanted, server.address(listener))
         try:
             token = _own_token(wanted.state, jobs.store, server.address(listener))
-            project = Project(wanted.project_url or settings.project_url())
+            project = Project(_project_url(wanted))
             told = Broadcaster(Changes(project))
             jobs.start()
             app = service_application(jobs, project, told, name)
@@ -86,8 +86,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[Jobs, str]:
     store = Store.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
-    engine = _engine(profile, prefix, wanted.state)
-    workspaces = Workspaces(wanted.state)
+    engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
+    workspaces = Workspaces(wanted.state, _project_url(wanted))
     manager = Manager(
         store,
         engine,
@@ -102,9 +102,14 @@ def opened(wanted: ServerSettings, address: str) -> tuple[Jobs, str]:
     return Jobs(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
 
 
-def _engine(profile: Profile, prefix: str, state: Path) -> Engine:
+def _project_url(wanted: ServerSettings) -> str:
+    """Of the project in which jobs record their runs, and whose runs the page shows."""
+    return wanted.project_url or profiles.load(wanted.profile or None).store or settings.project_url()
+
+
+def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
     if is_detachable(profile):
-        return YarnEngine(prefix, memory.mib(profile.spark.get("spark.driver.memory", "1g")))
+        return YarnEngine(prefix, project_url, memory.mib(profile.spark.get("spark.driver.memory", "1g")))
     if profile.master == "none" or profile.master.startswith("local"):
         from hopsml.devices import get_num_gpus
 

@@ -36,8 +36,9 @@ _LEFT_OUT = {".git", ".hopsml", ".venv", "__pycache__", "node_modules", ".ipynb_
 class Workspaces:
     """All below one folder, which only this user may read."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, project_url: str) -> None:
+        """``project_url``: where the runs of all jobs lie."""
+        self._root, self._project_url = root, project_url
         for name in ("workspaces", "jobs"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -72,6 +73,7 @@ class Workspaces:
             "HOPSML_APPLICATION_ID": f"{row.id}-{prefix.rpartition('-')[2]}-{launch.task}",
             "HOPSML_APPLICATION_ATTEMPT": str((row.tries - 1) * LAUNCHES_OF_A_TRY + launch.number),
             "HOPSML_JOB_TAG": launch.tag,
+            "HOPSML_PROJECT_URL": self._project_url,
         }
 
         def plan() -> SubmissionPlan:

@@ -117,6 +117,12 @@ def test_an_error_of_the_users_own_code_is_reported_and_not_repeated(tmp_path: P
         takeover.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2))
 
 
+def test_an_error_of_the_users_own_code_is_forgiven_where_somebody_asks_for_further_tries(tmp_path: Path) -> None:
+    first = directory(tmp_path, "app_1", 1)
+    first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
+    assert takeover.EarlierRuns("app", 2, forgives=True).take(str(tmp_path), record(TRAIN, 2)) == first.url
+
+
 def test_a_run_that_the_cluster_ended_is_gone_on_with(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})

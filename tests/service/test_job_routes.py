@@ -95,6 +95,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.JobDetail, client.JobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
+        (job_models.TokenAnswer, client.Token),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
@@ -124,6 +125,15 @@ def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
     assert answer.status_code == 400
     for said in ("name", "did you mean queue", "did you mean count"):
         assert said in answer.text
+
+
+@pytest.mark.parametrize(
+    "more", ['schedule: "0 3 * * *"', "secrets: [s3]", "tasks: {main: {script: train.py, ports: [web]}}"]
+)
+def test_what_is_not_carried_out_yet_is_refused(served: Served, more: str) -> None:
+    spec = f"name: digits\n{more}\n" if more.startswith("tasks") else f"{JOB}{more}\n"
+    answer = served.submit(spec=spec)
+    assert answer.status_code == 400 and "does not carry that out yet" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -187,6 +197,22 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     served.jobs.manager.turn()
     found = served.ask("POST", "jobs/1/cancel").json()
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
+
+
+def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
+    for role in (Role.VIEWER, Role.USER, Role.OPERATOR):
+        assert served.ask("POST", "tokens", role, json={"user": "eve", "role": "admin"}).status_code == 403
+        assert served.ask("GET", "tokens", role).status_code == 403
+    made = served.ask("POST", "tokens", Role.ADMIN, json={"user": "eve"})
+    assert made.status_code == 201
+    served.tokens["eve"] = made.json()["token"]  # type: ignore[index]
+    assert served.submit("eve").status_code == 403  # the lowest role, where none is named
+    rows = msgspec.convert(served.ask("GET", "tokens", Role.ADMIN).json(), list[client.Token])
+    (mine,) = [row for row in rows if row.user == "eve"]
+    assert mine.role == "viewer" and made.json()["token"] not in str(rows)
+    assert served.ask("DELETE", f"tokens/{mine.id}", Role.ADMIN).status_code == 204
+    assert served.ask("GET", "jobs", "eve").status_code == 401
+    assert served.ask("DELETE", f"tokens/{mine.id}", Role.ADMIN).status_code == 400
 
 
 def test_the_document_is_openapi_and_names_every_address() -> None:

@@ -37,6 +37,18 @@ while not os.path.exists(f"{asked.folder}/{asked.name}.end"):
     time.sleep(0.02)
 sys.exit(int(open(f"{asked.folder}/{asked.name}.end").read() or 0))
 """
+# A training of 200 samples, one a step, each of which it writes down before it commits.
+COUNT = """
+def count(folder):
+    import os, time, hopsml
+    state = hopsml.elastic.State(seen=0)
+    for batch in state.resume(hopsml.elastic.Sampler(200, global_batch_size=1, seed=1, epochs=1)):
+        open(f"{folder}/samples", "a").write("".join(f"{int(sample)}\\n" for sample in batch))
+        state.seen += 1
+        state.commit(every=1)
+        time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.05)
+    return {"seen": state.seen}
+"""
 WAIT_S = 60.0
 
 
@@ -197,6 +209,29 @@ def test_pause_resume_cancel_move_and_clone(service: JobService) -> None:
     assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
     with pytest.raises(JobNotFound):
         client.job("one-2")
+    service.stop()
+
+
+def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> None:
+    (service.code / "count.py").write_text(COUNT)
+    path = service.code / "counts.yaml"
+    path.write_text(
+        "name: counts\ntasks: {main: {function: count.py:count, framework: distributed, min: 1, max: 2, "
+        f"arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    client = service.start(cores=2)
+    job, samples = client.submit(path), service.jobs / "samples"
+    wait_until(lambda: samples.exists() and len(samples.read_text().split()) > 20, "some steps")
+    client.pause(job.id)
+    wait_until(reaches(client, job.id, Lifecycle.PAUSED), "the pause")
+    (service.jobs / "hurry").touch()
+    client.resume(job.id)
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    trained = samples.read_text().split()
+    assert {int(sample) for sample in trained} == set(range(200))
+    assert len(trained) <= 200 + 2 * 2, "no step but those under way was made twice"
+    runs = sorted(path.name for path in (service.state / "project" / "Experiments").iterdir())
+    assert len(runs) == 2 and all(name.startswith("counts-1-") and "-main_" in name for name in runs)
     service.stop()
 
 

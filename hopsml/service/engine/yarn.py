@@ -28,9 +28,15 @@ STEP_MIB = 1024  # YARN's default
 class YarnEngine:
     """Applications of YARN in cluster mode. ``tag``: the service's, which all of them bear besides their own."""
 
-    def __init__(self, tag: str, driver_mib: int = sizes.DRIVER_MIB, manager: ResourceManager | None = None) -> None:
-        """``driver_mib``: spark.driver.memory of the profile."""
-        self._tag, self._driver_mib = tag, driver_mib
+    def __init__(
+        self,
+        tag: str,
+        project_url: str,
+        driver_mib: int = sizes.DRIVER_MIB,
+        manager: ResourceManager | None = None,
+    ) -> None:
+        """``project_url``: where drivers are told to end; ``driver_mib``: spark.driver.memory of the profile."""
+        self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
         self._manager = manager or ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
         self._tags: dict[str, str] = {}  # application id -> tag of its launch
@@ -84,7 +90,7 @@ class YarnEngine:
 
     def _ask(self, tag: str) -> None:
         try:
-            end_requests.put(settings.project_url(), tag)
+            end_requests.put(self._project_url, tag)
         except StorageError as error:  # it will be killed when its grace is over
             log.warning("%s could not be asked to end: %s", tag, error)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import ChangeRow, JobRow
+from hopsml.service.store.tokens import TokenRow
 from hopsml.states import Lifecycle
+
+RoleName = Literal["viewer", "user", "operator", "admin"]
 
 
 class Submission(BaseModel):
@@ -140,6 +145,41 @@ class ClusterAnswer(BaseModel):
     leads: bool
     leader: str = Field(description="Address of the server that runs the jobs.")
     problem: str = Field(description="Why the cluster could not be asked the last time; empty: it could.")
+
+
+class TokenRequest(BaseModel):
+    """A token for somebody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: str = Field(min_length=1, max_length=200)
+    role: RoleName = "viewer"
+    label: str = Field(default="", max_length=200, description="What it is for.")
+    lasts_s: float | None = Field(default=None, gt=0, lt=1e10, description="Seconds; for ever where it is left out.")
+
+
+class TokenAnswer(BaseModel):
+    """A token, without itself."""
+
+    id: str
+    user: str
+    role: RoleName
+    label: str
+    created_s: float
+    expires_s: float | None
+    revoked_s: float | None
+
+    @classmethod
+    def of(cls, row: TokenRow) -> TokenAnswer:
+        """From its row."""
+        values = {name: getattr(row, name) for name in cls.model_fields}
+        return cls.model_validate({**values, "role": row.role.name.lower()})
+
+
+class NewToken(BaseModel):
+    """A token itself, which nobody can read again."""
+
+    token: str
 
 
 JobDetail.model_rebuild()

@@ -45,7 +45,8 @@ TheCaller = Annotated[Caller, Depends(_caller)]
 TheJob = Annotated[JobRow, Depends(_row)]
 
 
-def _needs(caller: Caller, role: Role) -> None:
+def needs(caller: Caller, role: Role) -> None:
+    """Raise PermissionRefused where the caller's role is a lower one."""
     if caller.role < role:
         raise PermissionRefused(
             f"{caller.user} is {caller.role.name.lower()}, and this needs {role.name.lower()}; ask an administrator for "
@@ -54,7 +55,7 @@ def _needs(caller: Caller, role: Role) -> None:
 
 
 def _may_change(caller: Caller, row: JobRow) -> None:
-    _needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
+    needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
 
 
 # ------------------------------------------------------------------------------------- submitting
@@ -67,7 +68,7 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller) -> models.U
 
     from hopsml.service.workspaces import MOST_BYTES
 
-    _needs(caller, Role.USER)
+    needs(caller, Role.USER)
     pieces, length = [], 0
     async for piece in request.stream():
         length += len(piece)
@@ -87,7 +88,7 @@ def submit(
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> models.JobAnswer:
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
-    _needs(caller, Role.USER)
+    needs(caller, Role.USER)
     job = specs.loads(asked.spec)
     jobs.check(job, asked.workspace)
     new = NewJob(
@@ -109,7 +110,7 @@ def submit(
 @router.post("/jobs/{job}/clone", status_code=201)
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
     """Queue the same job once more, with the same code."""
-    _needs(caller, Role.USER)
+    needs(caller, Role.USER)
     new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace)
     cloned = jobs.store.submit(new, time.time())
     jobs.wake()

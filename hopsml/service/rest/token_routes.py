@@ -1,0 +1,36 @@
+"""The addresses of tokens, below ``/api/v1``: for administrators."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+
+from hopsml.service.rest import job_models as models
+from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.store.tokens import Role, Tokens
+
+router = APIRouter(prefix="/api/v1")
+
+
+@router.post("/tokens", status_code=201)
+def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller) -> models.NewToken:
+    """A token for somebody; with the lowest role where none is named."""
+    needs(caller, Role.ADMIN)
+    role = Role[asked.role.upper()]
+    made = Tokens(jobs.store).create(asked.user, role, time.time(), label=asked.label, lasts_s=asked.lasts_s)
+    return models.NewToken(token=made)
+
+
+@router.get("/tokens")
+def listed(jobs: TheJobs, caller: TheCaller) -> list[models.TokenAnswer]:
+    """All that were created, without the tokens themselves."""
+    needs(caller, Role.ADMIN)
+    return [models.TokenAnswer.of(row) for row in Tokens(jobs.store).all()]
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+def revoke(token_id: str, jobs: TheJobs, caller: TheCaller) -> None:
+    """End one."""
+    needs(caller, Role.ADMIN)
+    Tokens(jobs.store).revoke(token_id, time.time())
