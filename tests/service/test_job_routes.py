@@ -215,6 +215,17 @@ def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
     assert served.ask("DELETE", f"tokens/{mine.id}", Role.ADMIN).status_code == 400
 
 
+def test_a_job_that_another_version_took_stops_no_other_one(served: Served) -> None:
+    served.submit()
+    with served.jobs.store.writing() as connection:
+        connection.exec_driver_sql("""UPDATE jobs SET spec = '{"name": "x", "newer": 1}'""")
+    served.jobs.manager.turn()
+    served.submit()
+    served.jobs.manager.turn()
+    assert served.jobs.why(served.jobs.store.job(2)).startswith("needs 1 slot")
+    assert served.ask("GET", "jobs/1").json()["state"] == "WAITING"
+
+
 def test_the_document_is_openapi_and_names_every_address() -> None:
     document = json.loads(json.dumps(api().openapi()))
     assert document["openapi"].startswith("3.1")

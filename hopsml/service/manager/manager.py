@@ -64,6 +64,7 @@ class Manager:
         self._policy, self._queues, self._clock = policy, queues, clock
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
+        self._not_understood: dict[int, tuple[Launch, ...]] = {}  # jobs of another version of hopsml
         self._scheduler = Scheduler(policy, queues)
         self._newest = 0  # the serial up to which jobs are known
         self._is_loaded = False
@@ -120,12 +121,21 @@ class Manager:
         rows = self._store.living()
         launches = self._store.launches(row.serial for row in rows)
         for row in rows:
-            self._jobs[row.serial] = job = ManagedJob.of(row, launches[row.serial])
-            self._newest = max(self._newest, row.serial)
-            if job.record.state != Lifecycle.PAUSED:
-                self._scheduler.adopt(self._queued(job, now), now)
+            self._take(row, launches[row.serial], now)
         self._is_loaded = True
         log.info("%d jobs that are not over", len(rows))
+
+    def _take(self, row: JobRow, launches: tuple[Launch, ...], now: float) -> None:
+        self._newest = max(self._newest, row.serial)
+        try:
+            job = ManagedJob.of(row, launches)
+        except ValueError as error:  # what another hopsml has checked; it may come back, so nothing is concluded
+            log.error("%s is left alone: its job file is not understood here: %s", row.id, error)
+            self._not_understood[row.serial] = launches
+            return
+        self._jobs[row.serial] = job
+        if job.record.state != Lifecycle.PAUSED:
+            self._scheduler.adopt(self._queued(job, now), now)
 
     def _queued(self, job: ManagedJob, now: float) -> QueuedJob:
         row, record = job.row, job.record
@@ -160,13 +170,12 @@ class Manager:
         self._carry_out(self._scheduler.tick(now), now)
 
     def _living(self) -> dict[str, str]:
-        return {launch.tag: launch.application_id for job in self._jobs.values() for launch in job.record.living}
+        known = [*(job.record.launches for job in self._jobs.values()), *self._not_understood.values()]
+        return {one.tag: one.application_id for launches in known for one in launches if not one.state.is_final}
 
     def _take_new(self, now: float) -> None:
-        for row in self._store.living(self._newest):
-            self._newest = row.serial
-            self._jobs[row.serial] = job = ManagedJob.of(row, ())
-            self._scheduler.adopt(self._queued(job, now), now)
+        for row in self._store.new({*self._jobs, *self._not_understood}, self._newest):
+            self._take(row, (), now)
 
     def _note_nodes(self, look: Look) -> None:
         """Nodes as they are; what is used on them and not by our jobs is others'."""

@@ -111,7 +111,8 @@ def submit(
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
     """Queue the same job once more, with the same code."""
     needs(caller, Role.USER)
-    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace)
+    retries = specs.JobSpec.model_validate_json(row.spec).retries
+    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, retries)
     cloned = jobs.store.submit(new, time.time())
     jobs.wake()
     return models.JobAnswer.of(cloned)
@@ -149,7 +150,10 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
         )
         for launch in jobs.store.launches([row.serial])[row.serial]
     ]
-    spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
+    try:
+        spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
+    except ValueError:  # of another version of hopsml
+        spec = row.spec
     answer = models.JobAnswer.of(row).model_dump()
     return models.JobDetail(**answer, spec=spec, profile=row.profile, why=jobs.why(row), applications=applications)
 

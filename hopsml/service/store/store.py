@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
 
 _JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
+AT_ONCE = 1000  # submissions that may be under way
 _OVER = [state.value for state in Lifecycle if state.is_final]
 
 
@@ -119,11 +120,26 @@ class Store:
         found = tuple(map(_job_row, rows[:limit]))
         return Page(found, found[-1].serial if len(rows) > limit else None)
 
-    def living(self, after: int = 0) -> list[JobRow]:
-        """Jobs that are not over, the oldest first; ``after``: only those with a higher serial."""
-        query = select(*_JOB_COLUMNS).where(jobs.c.serial > after, jobs.c.state.not_in(_OVER))
+    def living(self) -> list[JobRow]:
+        """Jobs that are not over, the oldest first."""
+        query = select(*_JOB_COLUMNS).where(jobs.c.state.not_in(_OVER))
         with self.reading() as connection:
             return [_job_row(row) for row in connection.execute(query.order_by(jobs.c.serial))]
+
+    def new(self, known: Container[int], newest: int) -> list[JobRow]:
+        """Jobs that are not over and not known yet, the oldest first; ``newest``: the highest serial that is known.
+
+        Of two submissions at once the one with the lower serial may be stored later: those a little older count, too.
+        """
+        recent = select(jobs.c.serial).where(jobs.c.serial > newest - AT_ONCE, jobs.c.state.not_in(_OVER))
+        with self.reading() as connection:
+            unknown = [serial for serial in connection.execute(recent).scalars() if serial not in known]
+            rows = [
+                row
+                for some in _in_pieces(unknown)
+                for row in connection.execute(select(*_JOB_COLUMNS).where(jobs.c.serial.in_(some)))
+            ]
+        return sorted(map(_job_row, rows), key=lambda row: row.serial)
 
     def launches(self, serials: Iterable[int]) -> dict[int, tuple[Launch, ...]]:
         """Of each job the launches of its newest try, in the order in which they were intended."""

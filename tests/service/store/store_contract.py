@@ -92,6 +92,15 @@ class StoreContract:
         for owner in ("a", "b", "c", "d"):
             assert [row.name for row in rows if row.owner == owner] == [f"job{number}" for number in range(25)]
 
+    def test_a_job_that_is_stored_after_a_newer_one_is_not_overlooked(self, store: Store) -> None:
+        for _ in range(3):
+            store.submit(new(), 10.0)
+        assert [row.serial for row in store.new((), 0)] == [1, 2, 3]
+        assert [row.serial for row in store.new({1, 3}, 3)] == [2]
+        before = record(store, 2)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), "me", 11.0)
+        assert store.new({1, 3}, 3) == []
+
     def test_jobs_are_listed_in_pages_and_by_what_is_asked(self, store: Store) -> None:
         for number in range(7):
             store.submit(new(f"Job-{number}" if number % 2 else "x_y", "alice" if number < 3 else "bob"), 10.0)
