@@ -144,7 +144,7 @@ def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop
     wait_until(lambda: not client.cluster()["problem"], "the service to see it again", WAIT_S)
     with contextlib.ExitStack() as stack:
         for tag in (f"{prefix},{prefix}-99-1", "somebody-elses"):
-            conf = hadoop.spark_conf(executors=0) | {"spark.yarn.tags": tag}
+            conf = hadoop.spark_conf(executors=1) | {"spark.yarn.tags": tag}
             sleeper = service.folder / "sleeper.py"
             sleeper.write_text(
                 "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()\nimport time\ntime.sleep(600)\n"

@@ -268,7 +268,7 @@ def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [1, 3, 5, *(pytest.param(act, marks=pytest.mark.variant) for act in (0, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13))]
+    "act", [3, *(pytest.param(act, marks=pytest.mark.variant) for act in (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13))]
 )
 def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: JobService, act: int) -> None:
     stays, goes = service.job("stays"), service.job("goes")

@@ -208,7 +208,8 @@ class Manager:
         if _is_news(before, step.record):
             stored = self._store.save(before, step.record, self._holder, now, account)
             job.record, job.row = stored, replace(job.row, **asdict(account), tries=stored.tries)
-            log.info("%s: %s: %s", job.id, stored.state, stored.cause)
+            if (before.state, before.cause) != (stored.state, stored.cause):
+                log.info("%s: %s: %s", job.id, stored.state, stored.cause)
         else:
             job.record = step.record  # what is only remembered
         for launch in step.submit:
