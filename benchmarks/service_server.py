@@ -224,8 +224,13 @@ def _project(folder: Path, runs: int) -> None:
     for number in range(runs):
         run = folder / "Experiments" / f"app_{number}"
         run.mkdir(parents=True)
-        record: dict[str, object] = {"name": "digits" if number % 2 else "letters", "verb": "collective_all_reduce", "workers": 2}
-        record |= {"user": "ana", "started": 1000.0 + number, "arguments": {"lr": number % 100 / 100}}
+        record: dict[str, object] = {"name": "digits" if number % 2 else "letters", "workers": 2}
+        record |= {
+            "verb": "collective_all_reduce",
+            "user": "ana",
+            "started": 1000.0 + number,
+            "arguments": {"lr": number % 100 / 100},
+        }
         state = "FAILED" if number % 7 == 0 else "FINISHED"
         (run / "run.json").write_text(json.dumps(record))
         (run / "status.json").write_text(json.dumps({"state": state, "seconds": 3.5 + number % 11}))

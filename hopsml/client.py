@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job. Times: seconds since 1970, 0 for not yet."""
+    """A job. Times: seconds since 1970, 0 for not yet; ``why`` it does not run, of a list only where that was asked."""
 
     id: str
     serial: int
@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True):
     submitted_s: float
     started_s: float
     ended_s: float
+    why: str = ""
 
 
 class JobApplication(msgspec.Struct, frozen=True):
@@ -60,12 +61,11 @@ class JobApplication(msgspec.Struct, frozen=True):
     cause: str
 
 
-class JobDetail(Job, frozen=True):
-    """A job with all that is known of it; ``spec``: YAML; ``why``: it does not run."""
+class JobDetail(Job, frozen=True, kw_only=True):
+    """A job with all that is known of it; ``spec``: YAML."""
 
     spec: str
     profile: str
-    why: str
     applications: list[JobApplication]
 
 
@@ -144,14 +144,22 @@ class Client:
         return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), Job)
 
     def jobs(
-        self, *, states: tuple[Lifecycle, ...] = (), owner: str = "", queue: str = "", text: str = "", limit: int = 100
+        self,
+        *,
+        states: tuple[Lifecycle, ...] = (),
+        owner: str = "",
+        queue: str = "",
+        text: str = "",
+        limit: int = 100,
+        why: bool = False,
     ) -> list[Job]:
-        """Jobs, the newest first, at most ``limit``; ``text``: a part of the name."""
+        """Jobs, the newest first, at most ``limit``; ``text``: a part of the name; ``why``: say why jobs wait."""
         found: list[Job] = []
         before: int | None = None
         while len(found) < limit:
             query = {"state": [state.value for state in states], "owner": owner, "queue": queue, "text": text}
-            more = {"limit": min(1000, limit - len(found)), **({"before": before} if before is not None else {})}
+            more: dict[str, Any] = {"limit": min(1000, limit - len(found)), "why": "true" if why else ""}
+            more |= {"before": before} if before is not None else {}
             page = msgspec.convert(self._call("GET", "jobs", query={**query, **more}), _Page)
             found += page.jobs
             if (before := page.cursor) is None:

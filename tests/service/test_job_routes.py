@@ -20,7 +20,7 @@ from hopsml.service import server
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import Jobs
-from hopsml.service.rest import job_models
+from hopsml.service.rest import job_models, job_routes
 from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.service_application import api, service_application
 from hopsml.service.scheduler.resources import Resources
@@ -178,6 +178,23 @@ def test_pages_of_jobs(served: Served) -> None:
     first = served.ask("GET", "jobs?limit=2").json()
     second = served.ask("GET", f"jobs?limit=2&before={first['cursor']}").json()
     assert [job["serial"] for page in (first, second) for job in page["jobs"]] == [5, 4, 3, 2]
+
+
+def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_routes, "WHYS", 2)
+    for _ in range(4):
+        served.submit()
+    served.ask("POST", "jobs/4/cancel")
+    served.jobs.manager.turn()
+    asked, plain = (served.ask("GET", f"jobs?{query}").json()["jobs"] for query in ("why=true", ""))
+    assert [job["why"] != "" for job in asked] == [False, True, True, False], "the newest two of those that wait"
+    assert asked[1]["why"] == served.ask("GET", "jobs/3/why").json()["why"]
+    assert [job["why"] for job in plain] == [""] * 4
+    assert msgspec.convert(asked[1], client.Job).why.startswith("needs 1 slot")
+
+
+def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
+    assert served.ask("GET", "../about").json()["jobs"] is True
 
 
 def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,23 +15,9 @@ import pytest
 from tests import leaks
 from tests.service.project import ProjectOnDisk
 from tests.service.searching import searched
+from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
 
 pytestmark = pytest.mark.local
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-HOSTILE = (
-    "<script>window.hit=1</script>",
-    "<img src=x onerror=window.hit=1>",
-    '"><svg onload=window.hit=1>',
-    "javascript:window.hit=1",
-    "{{constructor.constructor('window.hit=1')()}}",
-    "${window.hit=1}",
-    "</title><script>window.hit=1</script>",
-    "\u202eright to left \x1b[31m",
-)
-WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-WAITS = 500  # looks, one each 20 ms
-SERIOUS = ("serious", "critical")
 
 
 def fill(project: ProjectOnDisk) -> None:
@@ -59,19 +43,6 @@ def fill(project: ProjectOnDisk) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, without a window."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium: apt-get install -y --no-install-recommends chromium")
-    from playwright.sync_api import sync_playwright
-
-    with leaks.not_of_this_test(), sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
     """A project with runs of all kinds."""
     project = ProjectOnDisk(tmp_path_factory.mktemp("pages") / "digits")
@@ -88,33 +59,6 @@ def address(filled: ProjectOnDisk) -> Iterator[str]:
         yield process.stdout.readline().strip()
         process.terminate()
         assert process.wait(20) == 0
-
-
-def until(page: Any, expression: str) -> None:
-    """Wait for something to be so. Playwright's own wait evaluates a text within the page, which its policy forbids."""
-    for _ in range(WAITS):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(20)
-    raise AssertionError(f"it did not come to {expression}: {page.locator('main').inner_text()[:2000]}")
-
-
-class Tab:
-    """One tab; what its console says is kept, and must be nothing."""
-
-    def __init__(self, context: Any, address: str) -> None:
-        context.set_default_timeout(15_000)
-        self.page, self.said = context.new_page(), list[str]()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self._root = address.split("?")[0]
-        self.page.goto(address)
-
-    def open(self, place: str) -> Any:
-        """Go to a place of the page, and wait until it is shown."""
-        self.page.goto(f"{self._root}#/{place}")
-        self.page.wait_for_selector("main h1")
-        return self.page
 
 
 @pytest.fixture
@@ -145,6 +89,12 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
     page.get_by_label("Value at step").press("Enter")
     page.wait_for_selector("th:has-text('At step 10')")
     assert rows.count() == 0 and page.locator("canvas").count() == 1
+
+
+def test_of_jobs_nothing_is_said_where_no_service_runs_them(tab: Tab) -> None:
+    page = tab.open("")
+    page.wait_for_selector("h1:has-text('Runs')")
+    assert page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts() == ["Runs", "Compare"]
 
 
 def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
@@ -236,18 +186,6 @@ def test_hostile_texts_stay_texts(tab: Tab) -> None:
         until(page, "!document.querySelector('main').textContent.includes('Reading')")
         assert page.evaluate("window.hit") is None, place
         assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
-
-
-def violations(page: Any) -> list[dict[str, Any]]:
-    """What axe finds that is serious, in short."""
-    source = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    page.evaluate(source)  # not as a script of the page, which forbids it
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        {"id": one["id"], "nodes": [node["html"][:200] for node in one["nodes"][:3]]}
-        for one in found
-        if one["impact"] in SERIOUS
-    ]
 
 
 @pytest.mark.parametrize("tab", [(WIDE, "light"), (NARROW, "dark")], indirect=True, ids=["wide", "narrow"])

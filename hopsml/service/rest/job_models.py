@@ -61,11 +61,16 @@ class JobAnswer(BaseModel):
     submitted_s: float
     started_s: float = Field(description="0: it does not run, or has not yet.")
     ended_s: float = Field(description="0: it is not over.")
+    why: str = Field(
+        default="",
+        description="Why it does not run, with numbers; empty where it does, is over, or a list was asked without it.",
+    )
 
     @classmethod
-    def of(cls, row: JobRow) -> JobAnswer:
+    def of(cls, row: JobRow, why: str = "") -> JobAnswer:
         """From its row."""
-        return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
+        stored = {name: getattr(row, name) for name in cls.model_fields if name != "why"}
+        return cls.model_validate({**stored, "why": why})
 
 
 class JobPage(BaseModel):
@@ -80,7 +85,6 @@ class JobDetail(JobAnswer):
 
     spec: str = Field(description="The job file, checked, as YAML.")
     profile: str
-    why: str = Field(description="Why it does not run, with numbers; empty where it does, or is over.")
     applications: list[ApplicationAnswer]
 
 

@@ -20,6 +20,7 @@ from hopsml.states import Lifecycle
 router = APIRouter(prefix="/api/v1")
 _JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
 LOG_BYTES = 1 << 20  # of one answer
+WHYS = 100  # of one answer: for each the scheduler looks at all nodes, and holds up the next turn meanwhile
 
 
 def _jobs(request: Request) -> Jobs:
@@ -130,10 +131,14 @@ def listed(
     text: Annotated[str, Query(description="A part of the name.")] = "",
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    why: Annotated[bool, Query(description=f"Whether to say why jobs wait, of the first {WHYS} that do.")] = False,
 ) -> models.JobPage:
     """Jobs, the newest first."""
     page = jobs.store.jobs(JobFilter(tuple(state), owner, queue, text), before=before, limit=limit)
-    return models.JobPage(jobs=[models.JobAnswer.of(row) for row in page.jobs], cursor=page.cursor)
+    waiting = [row for row in page.jobs if row.state == Lifecycle.WAITING] if why else []
+    reasons = {row.serial: jobs.why(row) for row in waiting[:WHYS]}
+    told = [models.JobAnswer.of(row, reasons.get(row.serial, "")) for row in page.jobs]
+    return models.JobPage(jobs=told, cursor=page.cursor)
 
 
 @router.get("/jobs/{job}")
@@ -154,8 +159,8 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
         spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
     except ValueError:  # of another version of hopsml
         spec = row.spec
-    answer = models.JobAnswer.of(row).model_dump()
-    return models.JobDetail(**answer, spec=spec, profile=row.profile, why=jobs.why(row), applications=applications)
+    answer = models.JobAnswer.of(row, jobs.why(row)).model_dump()
+    return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications)
 
 
 @router.get("/jobs/{job}/why")

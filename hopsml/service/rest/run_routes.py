@@ -113,9 +113,9 @@ async def comparison(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """``api/about``: which project this is."""
-    project = _project(request)
-    return JsonAnswer({"project": project.name, "url": project.url, "columns": run_list.COLUMNS})
+    """``api/about``: which project this is, and whether jobs are run here, too."""
+    project, jobs = _project(request), hasattr(request.app.state, "jobs")
+    return JsonAnswer({"project": project.name, "url": project.url, "columns": run_list.COLUMNS, "jobs": jobs})
 
 
 def routes() -> list[Route]:

@@ -19,13 +19,13 @@ function address(path, query = {}) {
   return `api/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-async function get(url, abort) {
+async function answered(url, options) {
   let answer;
   try {
-    answer = await fetch(url, { signal: abort, headers: { accept: "application/json" } });
+    answer = await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("the server does not answer", "start `hopsml ui` again and open the address that it prints", 0);
+    throw new ApiError("the server does not answer", "start `hopsml ui`, or `hopsml server`, again and open the address that it prints", 0);
   }
   const content = await answer.json().catch((error) => {
     if (error.name === "AbortError" || answer.ok) throw error;
@@ -34,6 +34,12 @@ async function get(url, abort) {
   if (!answer.ok) throw new ApiError(content.error || `status ${answer.status}`, content.remedy || "", answer.status);
   return content;
 }
+
+const get = (url, abort) => answered(url, { signal: abort, headers: { accept: "application/json" } });
+
+/** Ask for a change; what is refused is an ApiError, as of `get`. */
+const send = (url, content = {}) =>
+  answered(url, { method: "POST", headers: { accept: "application/json", "content-type": "application/json" }, body: JSON.stringify(content) });
 
 const connection = signal("connecting"); // connecting | live | away
 const listeners = new Set();
@@ -108,4 +114,4 @@ function useData(url, concerns) {
   return { data: state.data, error: state.error, stale: state.url !== url };
 }
 
-export { address, connection, get, listen, listeners, useData };
+export { address, connection, get, listen, listeners, send, useData };

@@ -27,6 +27,17 @@ function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+/** How long something has been so, as one says it: "12 s", "4 min", "2 h 07 min", "3 d 4 h". */
+function age(seconds) {
+  if (seconds === null || !Number.isFinite(seconds)) return "–";
+  const whole = Math.max(0, seconds);
+  if (whole < 60) return `${Math.floor(whole)} s`;
+  return whole < 3600 ? `${Math.floor(whole / 60)} min` : duration(whole);
+}
+
+/** MiB as GiB, with three digits at most before there are no more to be left out. */
+const gibibytes = (mib) => (mib < 10240 ? String(Math.round(mib / 102.4) / 10) : count(Math.round(mib / 1024)));
+
 /** Seconds since 1970 as "27 Nov, 14:05", of another year with it; "–" for none. */
 function time(seconds) {
   if (!seconds) return "–";
@@ -35,6 +46,9 @@ function time(seconds) {
   const month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"][moment.getMonth()];
   return `${moment.getDate()} ${month}${year}, ${two(moment.getHours())}:${two(moment.getMinutes())}`;
 }
+
+/** The same with seconds: "27 Nov, 14:05:09". */
+const moment = (seconds) => (seconds ? `${time(seconds)}:${String(new Date(seconds * 1000).getSeconds()).padStart(2, "0")}` : "–");
 
 /** The same to the second, for titles. */
 const exactTime = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString() : "");
@@ -47,4 +61,4 @@ function bytes(value) {
   return `${unit && rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`;
 }
 
-export { asNumber, bytes, count, duration, exactTime, number, time };
+export { age, asNumber, bytes, count, duration, exactTime, gibibytes, moment, number, time };

@@ -54,7 +54,7 @@ function Compare({ query }) {
     to({ run: ids.filter((one) => one !== id) });
   };
   if (!ids.length)
-    return html`<h1>Compare</h1><${Empty} title="No runs are chosen"><p>Tick two or more runs in the list; up to 200 stand beside each other here.</p><a class="button strong" href=${link([])}>Choose runs</a></${Empty}>`;
+    return html`<h1>Compare</h1><${Empty} title="No runs are chosen"><p>Tick two or more runs in the list; up to 200 stand beside each other here.</p><a class="button strong" href=${link(["runs"])}>Choose runs</a></${Empty}>`;
   return html`<h1>Compare ${count(ids.length)} ${ids.length === 1 ? "run" : "runs"}</h1>
     ${error && html`<${Trouble} error=${error} />`}
     ${!found && !error && html`<p class="soft">Reading the runs…</p>`}

@@ -41,7 +41,7 @@ function Run({ id, tab, trial, query }) {
   const { data: detail, error } = useData(address(["runs", id], { trial }), (kind, run) => run === id);
   const goesOn = detail ? ONGOING.includes(detail.row.state) : false;
   const now = useNow(goesOn);
-  if (!detail) return error ? html`<${Trouble} error=${error} /><p><a href=${link([])}>All runs</a></p>` : html`<p class="soft">Reading the run…</p>`;
+  if (!detail) return error ? html`<${Trouble} error=${error} /><p><a href=${link(["runs"])}>All runs</a></p>` : html`<p class="soft">Reading the run…</p>`;
   const tabs = TABS.filter(([name]) => name !== "trials" || detail.row.is_search);
   const here = tabs.some(([name]) => name === tab) ? tab : detail.row.is_search ? "trials" : "curves";
   return html`<${Head} detail=${detail} now=${now} />

@@ -59,7 +59,7 @@ function Nothing({ page, filter }) {
   if (page.total)
     return html`<${Empty} title="No run passes this filter">
       <p>Terms narrow one another: <code>digits state:failed lr>0.1</code> finds failed runs of that name with a larger rate.</p>
-      <button onClick=${() => go(link([]))}>Show all ${count(page.total)} runs</button></${Empty}>`;
+      <button onClick=${() => go(link(["runs"]))}>Show all ${count(page.total)} runs</button></${Empty}>`;
   return html`<${Empty} title="There are no runs yet">
     <p>A run appears here as soon as it is started with this project, from a notebook, a script or Airflow:</p>
     <pre>import hopsml${"\n"}result = hopsml.experiment.collective_all_reduce(train, args={"lr": 0.01}, num_workers=2)</pre>
@@ -83,7 +83,7 @@ function Runs({ query }) {
   const [shown, setShown] = useState(() => kept.get("columns", USUAL));
   const [typed, setTyped] = useState(filter);
   const state = { filter, sort: query.get("sort"), order: query.get("order"), offset: offset || "" };
-  const to = (change, replace) => go(link([], { ...state, ...change }), replace);
+  const to = (change, replace) => go(link(["runs"], { ...state, ...change }), replace);
   useEffect(() => { setTyped(filter); }, [filter]);
   useEffect(() => {
     const timer = setTimeout(() => { if (typed !== filter) to({ filter: typed, offset: "" }, true); }, 200);

@@ -93,6 +93,19 @@ function useFind(run, query) {
   return { text, setText, hit, none, next };
 }
 
+/** For the input that finds: Ctrl-F leads to it, as only a part of the lines are elements that the browser could search. */
+function useFinder() {
+  const finder = useRef(null);
+  useEffect(() => {
+    const onKey = (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key === "f") { event.preventDefault(); finder.current.focus(); finder.current.select(); }
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  return finder;
+}
+
 function Download({ run, trial, ranks }) {
   const url = (rank) => address(["runs", run, "files", "logs", `g0-rank${rank}.log`], { trial });
   if (!ranks.length) return null;
@@ -105,14 +118,7 @@ function Logs({ run, trial, goesOn, isSearch }) {
   const [follow, setFollow] = useState(goesOn);
   const query = { trial, rank, level, text: useSettled(typed) };
   const lines = useLines(run, query), find = useFind(run, query);
-  const finder = useRef(null);
-  useEffect(() => {
-    const onKey = (event) => {
-      if ((event.ctrlKey || event.metaKey) && event.key === "f") { event.preventDefault(); finder.current.focus(); finder.current.select(); }
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  const finder = useFinder();
   const search = (backwards) => { setFollow(false); find.next(backwards); };
   const wanted = find.text.toLowerCase();
   const draw = (row) => {
@@ -139,4 +145,4 @@ function Logs({ run, trial, goesOn, isSearch }) {
   </div>`;
 }
 
-export { Logs, marked };
+export { Logs, marked, useFinder };

@@ -1,0 +1,85 @@
+// What the driver of a task prints: read piece by piece as it grows, kept as lines, of which those that are seen are drawn.
+import { html, useState } from "../lib.js";
+import { address, get } from "../api.js";
+import { count } from "../format.js";
+import { marked, useFinder } from "./logs.js";
+import { Rows } from "./rows.js";
+import { Empty } from "./small.js";
+
+const ROW = 20; // pixels
+const KEPT = 200_000; // lines; of a longer log the newest ones
+const WIDEST = 4000; // characters of a line that are drawn
+const PIECES = 8; // of one look, each up to a MiB
+
+const newLog = (source = "") => ({ source, offset: 0, lines: [], rest: "", dropped: 0, isWhole: false });
+
+/** The newest application of a task that a log can be of; of the first task where none is named. */
+function sourceOf(applications, task) {
+  const of = task || applications[0]?.task;
+  return applications.filter((one) => one.task === of && one.application_id).at(-1);
+}
+
+/** A progress bar writes over its line again and again: its last state stays. */
+const overwritten = (line) => (line.includes("\r") ? line.replace(/\r+$/, "").split("\r").at(-1) : line);
+
+function append(log, text) {
+  const parts = (log.rest + text).split("\n");
+  log.rest = parts.pop();
+  for (const line of parts) log.lines.push(overwritten(line));
+  const tooMany = log.lines.length - KEPT;
+  if (tooMany > 0) { log.lines.splice(0, tooMany); log.dropped += tooMany; }
+}
+
+/** What has come since the last look; a log of another application begins anew. */
+async function readOn(log, job, task, abort) {
+  const source = sourceOf(job.applications, task);
+  if (log.source !== (source?.tag ?? "")) Object.assign(log, newLog(source?.tag));
+  log.isWhole = !source;
+  for (let piece = 0; source && piece < PIECES && !log.isWhole; piece += 1) {
+    const part = await get(address(["v1", "jobs", job.id, "log"], { task: source.task, offset: log.offset }), abort);
+    if (abort.aborted || log.source !== source.tag) return;
+    append(log, part.text);
+    log.offset = part.end;
+    log.isWhole = part.text === "";
+  }
+}
+
+/** Find in lines that are here: the text, where it was found last, and the ways to the next and to the one before. */
+function useFind(total, line) {
+  const [text, setText] = useState(""), [hit, setHit] = useState(null), [isNowhere, setNowhere] = useState(false);
+  const type = (value) => { setText(value); setHit(null); setNowhere(false); };
+  const next = (backwards, said) => { // what stands in the input: the newest letter may not be drawn yet
+    const wanted = said.toLowerCase();
+    const step = backwards ? -1 : 1, from = hit === null ? (backwards ? total : -1) : hit.row;
+    let row = null;
+    for (let gone = 1; wanted && gone <= total && row === null; gone += 1) {
+      const at = (((from + step * gone) % total) + total) % total; // beyond the end from the other end
+      if (line(at).toLowerCase().includes(wanted)) row = at;
+    }
+    setNowhere(wanted !== "" && row === null);
+    if (row !== null) setHit({ row });
+  };
+  return { text, type, hit, isNowhere, next };
+}
+
+function DriverLog({ log, tasks, task, onTask, goesOn }) {
+  const [follow, setFollow] = useState(goesOn);
+  const total = log.lines.length + (log.rest ? 1 : 0);
+  const line = (row) => (row < log.lines.length ? log.lines[row] : overwritten(log.rest));
+  const find = useFind(total, line), finder = useFinder();
+  const search = (backwards, said = find.text) => { setFollow(false); find.next(backwards, said); };
+  const wanted = find.text.toLowerCase();
+  const draw = (row) => html`<div key=${row} class=${find.hit?.row === row ? "row found" : "row"}><span class="where">${log.dropped + row + 1}</span><span class="bar"></span><span class="text">${marked((line(row) ?? "").slice(0, WIDEST), wanted)}</span></div>`;
+  return html`<div class="stack">
+    <div class="tools">
+      ${tasks.length > 1 && html`<label class="field">Driver of <select value=${task || tasks[0]} onChange=${(e) => onTask(e.target.value)}>${tasks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>`}
+      <input class="wide" ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.type(e.target.value)}
+        onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />
+      <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
+      <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button></div>
+    ${total === 0 ? html`<${Empty} title=${log.source ? "Nothing was printed" : "No driver has begun"}><p>${goesOn ? "Lines appear here as soon as the driver prints one." : "The newest try of this job left no lines."}</p></${Empty}>`
+      : html`<${Rows} total=${total} height=${ROW} draw=${draw} seen=${() => {}} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
+    <p class="progress" aria-live="polite">${count(log.dropped + total)} lines${log.dropped ? `, of which the newest ${count(KEPT)} are here` : ""}${find.isNowhere ? "; the text is in none of them" : ""}${log.isWhole ? "" : "; more is on its way"}</p></div>`;
+}
+
+export { DriverLog, newLog, readOn };

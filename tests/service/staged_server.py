@@ -1,0 +1,120 @@
+"""Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
+
+    python -m tests.service.staged_server FOLDER
+
+<folder>/stage/<serial>.log     what the drivers of a job print
+<folder>/stage/<serial>.end     how its applications end: a state, and why
+<folder>/project/, queues.yaml  its runs, its queues
+
+Prints one line of JSON: the address, and a token of each who may ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+
+from hopsml.service import server
+from hopsml.service.engine import Engine, Look, Order
+from hopsml.service.engine.base import NodeSeen
+from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store import Store
+from hopsml.service.store.tokens import Role, Tokens
+from hopsml.states import Lifecycle
+
+EACH = Resources(8, 32, 128 << 10)
+NODES = tuple(NodeSeen(name, EACH, Resources()) for name in ("node1", "node2"))
+HOSTILE_OWNER = '"><img src=x onerror=window.hit=1>'
+CALLERS = {
+    "ana": Role.USER,
+    "ben": Role.USER,
+    HOSTILE_OWNER: Role.USER,
+    "vera": Role.VIEWER,
+    "olga": Role.OPERATOR,
+}
+
+
+class StagedEngine:
+    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end."""
+
+    def __init__(self, stage: Path, prefix: str) -> None:
+        self._stage, self._prefix = stage, prefix
+        self._seen: dict[str, SeenApplication] = {}
+        stage.mkdir(parents=True, exist_ok=True)
+
+    def _file(self, tag: str, kind: str) -> Path:
+        return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
+
+    def look(self) -> Look:
+        """Hear from the files."""
+        for tag, seen in list(self._seen.items()):
+            if not seen.state.is_final:
+                with contextlib.suppress(FileNotFoundError):
+                    state, _, why = self._file(tag, "end").read_text().partition(" ")
+                    self._seen[tag] = SeenApplication(seen.id, Lifecycle(state), why)
+        return Look(Sight({tag: (seen,) for tag, seen in list(self._seen.items())}), NODES)
+
+    def submit(self, order: Order) -> None:
+        """It runs, with all that it wants."""
+        number = len(self._seen) + 1
+        self._seen[order.tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
+
+    def withdraw(self, tag: str) -> None:
+        """Nothing is under way."""
+
+    def ask(self, application_id: str) -> None:
+        """It ends at once."""
+        for tag, seen in list(self._seen.items()):
+            if seen.id == application_id:
+                self._seen[tag] = SeenApplication(seen.id, Lifecycle.STOPPED, "it was asked to end")
+
+    kill = ask
+
+    def worker(self, each: Resources) -> Resources:
+        """As much as was asked for."""
+        return each
+
+    def driver(self) -> Resources:
+        """Little."""
+        return Resources(0, 1, 1024)
+
+    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+        """Of the job's file."""
+        for tag, seen in list(self._seen.items()):
+            if seen.id == application_id and self._file(tag, "log").exists():
+                return self._file(tag, "log").read_bytes()[offset : offset + limit]
+        return b""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def main() -> None:
+    """Serve."""
+    folder = Path(sys.argv[1])
+
+    def engine(profile: object, prefix: str, project_url: str, state: Path) -> Engine:
+        return StagedEngine(folder / "stage", prefix)
+
+    def ready(address: str) -> None:
+        store = Store.open(f"sqlite:///{folder.absolute()}/state/service.db")
+        made = {user: Tokens(store).create(user, role, time.time()) for user, role in CALLERS.items()}
+        store.close()
+        print(json.dumps({"address": address.partition("?")[0], "tokens": made}), flush=True)
+
+    server._engine = engine
+    wanted = server.ServerSettings(
+        folder / "state",
+        profile="local",
+        project_url=f"file://{folder.absolute()}/project",
+        queues=folder / "queues.yaml",
+    )
+    server.serve(wanted, ready)
+
+
+if __name__ == "__main__":
+    main()
