@@ -30,7 +30,7 @@ _PAUSE_S = 0.5
 T = TypeVar("T")
 
 
-class Job(msgspec.Struct, frozen=True):
+class ServiceJob(msgspec.Struct, frozen=True):
     """A job. Times: seconds since 1970, 0 for not yet; ``why`` it does not run, of a list only where that was asked."""
 
     id: str
@@ -61,7 +61,7 @@ class JobApplication(msgspec.Struct, frozen=True):
     cause: str
 
 
-class JobDetail(Job, frozen=True, kw_only=True):
+class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
     """A job with all that is known of it; ``spec``: YAML."""
 
     spec: str
@@ -80,7 +80,7 @@ class JobChange(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class Token(msgspec.Struct, frozen=True):
+class TokenRecord(msgspec.Struct, frozen=True):
     """A token of somebody's, without itself. Times: seconds since 1970."""
 
     id: str
@@ -93,7 +93,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class _Page(msgspec.Struct):
-    jobs: list[Job]
+    jobs: list[ServiceJob]
     cursor: int | None
 
 
@@ -127,7 +127,7 @@ class Client:
                 "HOPSML_TOKEN"
             ) from None
 
-    def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> Job:
+    def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
         """Queue the job of a file; the code that it names as workspace is uploaded.
 
         ``idempotency_key``: of two calls with the same one there is one job; without it each call queues one, also where
@@ -141,7 +141,7 @@ class Client:
         digest = self._call("POST", "workspaces", content=code)["workspace"]
         asked = {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), Job)
+        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
 
     def jobs(
         self,
@@ -152,9 +152,9 @@ class Client:
         text: str = "",
         limit: int = 100,
         why: bool = False,
-    ) -> list[Job]:
+    ) -> list[ServiceJob]:
         """Jobs, the newest first, at most ``limit``; ``text``: a part of the name; ``why``: say why jobs wait."""
-        found: list[Job] = []
+        found: list[ServiceJob] = []
         before: int | None = None
         while len(found) < limit:
             query = {"state": [state.value for state in states], "owner": owner, "queue": queue, "text": text}
@@ -166,9 +166,9 @@ class Client:
                 break
         return found
 
-    def job(self, job: str | int) -> JobDetail:
+    def job(self, job: str | int) -> ServiceJobDetail:
         """One job, by its id or its number. Raises JobNotFound."""
-        return msgspec.convert(self._call("GET", f"jobs/{_quoted(job)}"), JobDetail)
+        return msgspec.convert(self._call("GET", f"jobs/{_quoted(job)}"), ServiceJobDetail)
 
     def why(self, job: str | int) -> str:
         """Why it does not run; empty where it does, or is over."""
@@ -199,7 +199,7 @@ class Client:
             else:
                 time.sleep(poll_s)
 
-    def wait(self, job: str | int, timeout_s: float | None = None, poll_s: float = 1.0) -> JobDetail:
+    def wait(self, job: str | int, timeout_s: float | None = None, poll_s: float = 1.0) -> ServiceJobDetail:
         """Wait for its end. Raises TimeoutError after ``timeout_s`` seconds; the job goes on."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (found := self.job(job)).state.is_final:
@@ -208,23 +208,23 @@ class Client:
             time.sleep(poll_s)
         return found
 
-    def cancel(self, job: str | int) -> Job:
+    def cancel(self, job: str | int) -> ServiceJob:
         """End it for good."""
         return self._changed(job, "cancel")
 
-    def pause(self, job: str | int) -> Job:
+    def pause(self, job: str | int) -> ServiceJob:
         """Let it give its slots back until it is resumed."""
         return self._changed(job, "pause")
 
-    def resume(self, job: str | int) -> Job:
+    def resume(self, job: str | int) -> ServiceJob:
         """Let it wait for slots again."""
         return self._changed(job, "resume")
 
-    def move(self, job: str | int, *, queue: str | None = None, priority: int | None = None) -> Job:
+    def move(self, job: str | int, *, queue: str | None = None, priority: int | None = None) -> ServiceJob:
         """Another queue, or another priority."""
         return self._changed(job, "move", {"queue": queue, "priority": priority})
 
-    def clone(self, job: str | int) -> Job:
+    def clone(self, job: str | int) -> ServiceJob:
         """Queue the same job, with the same code, once more."""
         return self._changed(job, "clone")
 
@@ -238,17 +238,19 @@ class Client:
         asked = {"user": user, "role": role, "label": label, "lasts_s": lasts_s}
         return str(self._call("POST", "tokens", asked, repeat=False)["token"])
 
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[TokenRecord]:
         """Those that were created, the oldest first; for administrators."""
-        return msgspec.convert(self._call("GET", "tokens"), list[Token])
+        return msgspec.convert(self._call("GET", "tokens"), list[TokenRecord])
 
     def revoke_token(self, token_id: str) -> None:
         """End one, by its id; for administrators."""
         self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
 
-    def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> Job:
+    def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"
-        return msgspec.convert(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), Job)
+        return msgspec.convert(
+            self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), ServiceJob
+        )
 
     # ------------------------------------------------------------------------------------ HTTP
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from hopsml.client import Client, Job
+from hopsml.client import Client, ServiceJob
 from hopsml.states import Lifecycle
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.jars import ensure_jars
@@ -125,7 +125,7 @@ def alone(folder: Path) -> list[Path]:
     return paths
 
 
-def told(client: Client, jobs: list[Job]) -> list[str]:
+def told(client: Client, jobs: list[ServiceJob]) -> list[str]:
     """How jobs stand."""
     return [
         f"{found.id} {found.state}" + (f" ({found.why})" if found.why else "")
@@ -133,7 +133,7 @@ def told(client: Client, jobs: list[Job]) -> list[str]:
     ]
 
 
-def wait_for(client: Client, job: Job, *states: Lifecycle) -> Lifecycle:
+def wait_for(client: Client, job: ServiceJob, *states: Lifecycle) -> Lifecycle:
     """Say each change, until it is in one of these states."""
     last, deadline = "", time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
@@ -147,7 +147,7 @@ def wait_for(client: Client, job: Job, *states: Lifecycle) -> Lifecycle:
     raise SystemExit(f"hopsml demo-service: {job.id} is {last} after {WAIT_S:g} s")
 
 
-def count(cluster: Cluster, client: Client, jobs: list[Job], states: dict[str, Lifecycle]) -> dict[str, int]:
+def count(cluster: Cluster, client: Client, jobs: list[ServiceJob], states: dict[str, Lifecycle]) -> dict[str, int]:
     """By what YARN says of all applications: those that were started twice for one launch, those that still run."""
     listed = cluster.resource_manager.applications()
     tags = [tag for app in listed for tag in str(app.get("applicationTags", "")).split(",") if tag.count("-") > 3]

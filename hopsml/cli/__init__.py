@@ -20,7 +20,6 @@ def main() -> None:
         evaluate,
         follow,
         job,
-        jobs,
         logs,
         metrics,
         model,
@@ -68,7 +67,6 @@ def main() -> None:
         app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
-    jobs.register(job.app)
     app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
     app.add_typer(serving.app, name="serving")

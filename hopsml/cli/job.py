@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopsml.cli import jobs
+
 if TYPE_CHECKING:
     from hopsml.service.spec import JobSpec
 
 WRONG = 2  # exit status for a job file with mistakes
-app = typer.Typer(no_args_is_help=True, help="Job files: check, show what an engine gets of one, their JSON schema.")
+app = typer.Typer(no_args_is_help=True, help="Job files, and jobs of a service: submit, list, explain, change.")
 
 
-class Engine(str, Enum):
+class RenderTarget(str, Enum):
     """What can run a job."""
 
     SPARK_SUBMIT = "spark-submit"
@@ -35,7 +37,7 @@ def check(job: Annotated[str, typer.Argument(help="a job file")]) -> None:
 @app.command()
 def render(
     job: Annotated[str, typer.Argument(help="a job file")],
-    to: Annotated[Engine, typer.Option(help="for which engine")] = Engine.SPARK_SUBMIT,
+    to: Annotated[RenderTarget, typer.Option(help="for which engine")] = RenderTarget.SPARK_SUBMIT,
     profile: Annotated[
         str | None,
         typer.Option(help="a file of conf/; the job's, else $HOPSML_PROFILE, else yarn-cluster or kubernetes"),
@@ -47,7 +49,7 @@ def render(
     from hopsml import profiles, redact
 
     loaded, path = _loaded(job), Path(job).absolute()
-    if to is Engine.KUBERNETES:
+    if to is RenderTarget.KUBERNETES:
         import yaml
 
         from hopsml.service.render import kubernetes
@@ -94,3 +96,6 @@ def _check_installed() -> None:
     for name in ("pydantic", "croniter"):
         if find_spec(name) is None:
             raise ArgumentError(f"job files need {name}, which is not installed: {extras.install('service')}")
+
+
+jobs.register(app)

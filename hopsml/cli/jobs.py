@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hopsml.client import Client, Job
+    from hopsml.client import Client, ServiceJob
 
 JobArgument = Annotated[str, typer.Argument(help="a job: NAME-NUMBER, or the number alone")]
 AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
@@ -67,7 +67,7 @@ def run(
     _submitted(submitted, wait)
 
 
-def _submitted(job: Job, wait: bool) -> None:
+def _submitted(job: ServiceJob, wait: bool) -> None:
     print(job.id, flush=True)
     if not wait:
         return
@@ -188,7 +188,7 @@ def clone(job: JobArgument) -> None:
     print(_client().clone(job).id)
 
 
-def _told(job: Job, what: str) -> None:
+def _told(job: ServiceJob, what: str) -> None:
     print(f"{job.id}: it is over: {job.state}" if job.state.is_final else f"{job.id} {what}")
 
 

@@ -12,17 +12,17 @@ from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.spec import JobSpec
-from hopsml.service.store import JobRow, Store
+from hopsml.service.store import JobRow, JobStore
 from hopsml.service.workspaces import Workspaces
 
 log = logging.getLogger("hopsml.service")
 
 
 @dataclass
-class Jobs:
+class JobService:
     """One server's; ``start`` and ``close`` begin and end its thread."""
 
-    store: Store
+    store: JobStore
     engine: Engine
     workspaces: Workspaces
     manager: Manager

@@ -24,11 +24,11 @@ from hopsml.service import holder, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
-from hopsml.service.jobs import Jobs
+from hopsml.service.jobs import JobService
 from hopsml.service.manager import Manager
 from hopsml.service.render import memory
 from hopsml.service.scheduler.policy import Policy
-from hopsml.service.store import Store
+from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.submission import is_detachable
@@ -79,11 +79,11 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         listener.close()
 
 
-def opened(wanted: ServerSettings, address: str) -> tuple[Jobs, str]:
+def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
-    store = Store.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
+    store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
@@ -99,7 +99,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[Jobs, str]:
         policy=wanted.policy,
         queues=known,
     )
-    return Jobs(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
+    return JobService(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
 
 
 def _project_url(wanted: ServerSettings) -> str:
@@ -120,7 +120,7 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
     )
 
 
-def _own_token(state: Path, store: Store, address: str) -> str:
+def _own_token(state: Path, store: JobStore, address: str) -> str:
     """A token for whoever has started the server, in a file that nobody else can read; the one there, if it is valid."""
     token, tokens = _known_token(state / CLIENT), Tokens(store)
     if not token or tokens.caller(token, time.time()) is None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import spec as specs
-from hopsml.service.engine import Order
-from hopsml.service.lifecycle import Launch
+from hopsml.service.engine import SubmitOrder
+from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow
@@ -66,7 +66,7 @@ class Workspaces:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         return found
 
-    def order(self, row: JobRow, spec: JobSpec, launch: Launch, profile: Profile, prefix: str) -> Order:
+    def order(self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str) -> SubmitOrder:
         """How an application of a job is submitted; its files are looked at when its turn comes."""
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
@@ -83,7 +83,7 @@ class Workspaces:
             path.write_text(specs.dump(named))
             return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables)[launch.task]
 
-        return Order(launch.tag, plan, variables)
+        return SubmitOrder(launch.tag, plan, variables)
 
 
 def pack(folder: Path) -> bytes:

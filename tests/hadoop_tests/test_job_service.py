@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hopsml.client import Client, JobDetail
+from hopsml.client import Client, ServiceJobDetail
 from hopsml.service.spec import load
 from hopsml.states import Lifecycle
 from hopsml.storage import filesystem
@@ -104,8 +104,8 @@ def service(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     filesystem.close_all()
 
 
-def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], JobDetail | None]:
-    def look() -> JobDetail | None:
+def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], ServiceJobDetail | None]:
+    def look() -> ServiceJobDetail | None:
         found = client.job(job)
         return found if found.state in states else None
 

@@ -18,7 +18,7 @@ from typing import Any
 from hopsml.service import server
 from hopsml.service.engine.local import LocalEngine
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import Store
+from hopsml.service.store import JobStore
 
 
 class Acts:
@@ -51,7 +51,7 @@ def main() -> None:
     """Serve."""
     state, cores = Path(sys.argv[1]), int(sys.argv[2])
     acts = Acts(int(sys.argv[3]) if len(sys.argv) > 3 else None)
-    for of, name in ((Store, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
+    for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
     server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
     wanted = server.ServerSettings(state, profile="local", project_url=f"file://{state}/project")

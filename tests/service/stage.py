@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hopsml.client import Client, Job
+from hopsml.client import Client, ServiceJob
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.project import ProjectOnDisk
@@ -49,7 +49,7 @@ class Stage:
         """What this user opens in a browser."""
         return f"{self._address}?token={self._tokens[user]}"
 
-    def submit(self, name: str, gpus: int, *, user: str = "ana", tasks: int = 1, **more: object) -> Job:
+    def submit(self, name: str, gpus: int, *, user: str = "ana", tasks: int = 1, **more: object) -> ServiceJob:
         """A job of so many workers of one GPU in each of its tasks."""
         path = self._code / f"{name}.yaml"
         names = ("train", "evaluate", "search")[:tasks]
@@ -59,16 +59,16 @@ class Stage:
         path.write_text("\n".join(lines) + "\n")
         return self.client(user).submit(path)
 
-    def reaches(self, job: Job, state: Lifecycle) -> None:
+    def reaches(self, job: ServiceJob, state: Lifecycle) -> None:
         """Wait for it."""
         wait_until(lambda: self.client("ana").job(job.id).state == state, f"{job.id} to be {state}")
 
-    def prints(self, job: Job, text: str) -> None:
+    def prints(self, job: ServiceJob, text: str) -> None:
         """Its drivers do."""
         with open(self.folder / "stage" / f"{job.serial}.log", "a") as file:
             file.write(text)
 
-    def ends(self, job: Job, said: str = "FINISHED") -> None:
+    def ends(self, job: ServiceJob, said: str = "FINISHED") -> None:
         """Its applications do: a state, and why."""
         fresh = self.folder / "stage" / f"{job.serial}.fresh"
         fresh.write_text(said)

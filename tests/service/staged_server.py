@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 from hopsml.service import server
-from hopsml.service.engine import Engine, Look, Order
+from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.engine.base import NodeSeen
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import Store
+from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.states import Lifecycle
 
@@ -58,7 +58,7 @@ class StagedEngine:
                     self._seen[tag] = SeenApplication(seen.id, Lifecycle(state), why)
         return Look(Sight({tag: (seen,) for tag, seen in list(self._seen.items())}), NODES)
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: SubmitOrder) -> None:
         """It runs, with all that it wants."""
         number = len(self._seen) + 1
         self._seen[order.tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
@@ -101,7 +101,7 @@ def main() -> None:
         return StagedEngine(folder / "stage", prefix)
 
     def ready(address: str) -> None:
-        store = Store.open(f"sqlite:///{folder.absolute()}/state/service.db")
+        store = JobStore.open(f"sqlite:///{folder.absolute()}/state/service.db")
         made = {user: Tokens(store).create(user, role, time.time()) for user, role in CALLERS.items()}
         store.close()
         print(json.dumps({"address": address.partition("?")[0], "tokens": made}), flush=True)

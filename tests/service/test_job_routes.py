@@ -19,7 +19,7 @@ from hopsml import client
 from hopsml.service import server
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.project import Project
-from hopsml.service.jobs import Jobs
+from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models, job_routes
 from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.service_application import api, service_application
@@ -34,7 +34,7 @@ JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
 class Served:
     """A service that was not started: its manager takes a turn when a test says so."""
 
-    def __init__(self, jobs: Jobs, project: Project) -> None:
+    def __init__(self, jobs: JobService, project: Project) -> None:
         self.jobs = jobs
         self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
         tokens = Tokens(jobs.store)
@@ -75,10 +75,10 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     answer = served.submit()
     assert answer.status_code == 201, answer.text
-    job = msgspec.convert(answer.json(), client.Job)
+    job = msgspec.convert(answer.json(), client.ServiceJob)
     assert (job.id, job.owner, job.state) == ("digits-1", "user", "WAITING")
     served.jobs.manager.turn()
-    detail = msgspec.convert(served.ask("GET", "jobs/digits-1").json(), client.JobDetail)
+    detail = msgspec.convert(served.ask("GET", "jobs/digits-1").json(), client.ServiceJobDetail)
     assert "script: train.py" in detail.spec and "needs 1 slot" in detail.why
     assert served.ask("GET", "jobs/1/why").json() == {"why": detail.why}
     changes = msgspec.convert(served.ask("GET", "jobs/1/changes").json(), list[client.JobChange])
@@ -91,11 +91,11 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
 
 def test_the_client_knows_every_field_of_the_answers() -> None:
     for theirs, ours in (
-        (job_models.JobAnswer, client.Job),
-        (job_models.JobDetail, client.JobDetail),
+        (job_models.JobAnswer, client.ServiceJob),
+        (job_models.JobDetail, client.ServiceJobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
-        (job_models.TokenAnswer, client.Token),
+        (job_models.TokenAnswer, client.TokenRecord),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
@@ -190,7 +190,7 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
     assert [job["why"] != "" for job in asked] == [False, True, True, False], "the newest two of those that wait"
     assert asked[1]["why"] == served.ask("GET", "jobs/3/why").json()["why"]
     assert [job["why"] for job in plain] == [""] * 4
-    assert msgspec.convert(asked[1], client.Job).why.startswith("needs 1 slot")
+    assert msgspec.convert(asked[1], client.ServiceJob).why.startswith("needs 1 slot")
 
 
 def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
@@ -224,7 +224,7 @@ def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
     assert made.status_code == 201
     served.tokens["eve"] = made.json()["token"]  # type: ignore[index]
     assert served.submit("eve").status_code == 403  # the lowest role, where none is named
-    rows = msgspec.convert(served.ask("GET", "tokens", Role.ADMIN).json(), list[client.Token])
+    rows = msgspec.convert(served.ask("GET", "tokens", Role.ADMIN).json(), list[client.TokenRecord])
     (mine,) = [row for row in rows if row.user == "eve"]
     assert mine.role == "viewer" and made.json()["token"] not in str(rows)
     assert served.ask("DELETE", f"tokens/{mine.id}", Role.ADMIN).status_code == 204

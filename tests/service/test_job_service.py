@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.client import Client, JobDetail
+from hopsml.client import Client, ServiceJobDetail
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
@@ -143,8 +143,8 @@ def service(tmp_path: Path) -> Iterator[JobService]:
     wait_until(lambda: not made.runs(), "the end of all drivers")
 
 
-def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], JobDetail | None]:
-    def look() -> JobDetail | None:
+def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], ServiceJobDetail | None]:
+    def look() -> ServiceJobDetail | None:
         found = client.job(job)
         return found if found.state in states else None
 

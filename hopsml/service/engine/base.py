@@ -31,7 +31,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SubmitOrder:
     """An application to be submitted. ``plan`` is made on the thread that submits: it looks at files, and may refuse.
 
     ``variables``: of its driver, which has the plan's besides.
@@ -48,7 +48,7 @@ class Engine(Protocol):
     def look(self) -> Look:
         """How all applications of this service stand, and the nodes."""
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: SubmitOrder) -> None:
         """Begin to submit; the tag is among those that are being submitted when this returns."""
 
     def withdraw(self, tag: str) -> None:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.engine.base import Look, NodeSeen, Order
+from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
@@ -52,11 +52,11 @@ class LocalEngine:
                         self._over[name] = found[name]
         return Look(Sight(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: SubmitOrder) -> None:
         """Start the driver."""
         self._submissions.begin(order.tag, lambda waiter: self._start(order, waiter))
 
-    def _start(self, order: Order, waiter: Waiter) -> None:
+    def _start(self, order: SubmitOrder, waiter: Waiter) -> None:
         planned = order.plan()
         folder = self._folder / order.tag
         folder.mkdir(mode=0o700)

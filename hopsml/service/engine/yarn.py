@@ -11,7 +11,7 @@ from dataclasses import replace
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import end_requests
-from hopsml.service.engine.base import Look, NodeSeen, Order
+from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
@@ -74,7 +74,7 @@ class YarnEngine:
             ),
         )
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: SubmitOrder) -> None:
         """By spark-submit, which ends as soon as YARN has the application."""
         self._submissions.begin(order.tag, lambda waiter: submission.start(order.plan(), interrupts=waiter))
 

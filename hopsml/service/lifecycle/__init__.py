@@ -7,17 +7,17 @@
 Nothing here submits or kills: ``step`` says what is to be done once its record is safe in the store.
 """
 
-from hopsml.service.lifecycle.record import Ending, JobRecord, Launch, TaskRule
+from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
-from hopsml.service.lifecycle.step import Step, end, place, resume, step
+from hopsml.service.lifecycle.step import NextStep, end, place, resume, step
 
 __all__ = [
     "Ending",
     "JobRecord",
-    "Launch",
+    "NextStep",
     "SeenApplication",
     "Sight",
-    "Step",
+    "TaskLaunch",
     "TaskRule",
     "end",
     "place",

@@ -36,7 +36,7 @@ class TaskRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TaskLaunch:
     """One application that a job was to have: its row is there before it is submitted.
 
     ``tag``: of this launch alone; by it the application is found, whoever asks. ``state``: WAITING until the engine has
@@ -75,7 +75,7 @@ class JobRecord:
     failed_submissions: int = 0
     preemptions: int = 0
     time_limit_s: float | None = None
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[TaskLaunch, ...] = ()
     placed_s: float = 0.0
     started_s: float = 0.0
     ending_since_s: float = 0.0
@@ -83,12 +83,12 @@ class JobRecord:
     version: int = 0
 
     @property
-    def newest(self) -> tuple[Launch, ...]:
+    def newest(self) -> tuple[TaskLaunch, ...]:
         """Of each task its last launch."""
         return tuple({launch.task: launch for launch in self.launches}.values())
 
     @property
-    def living(self) -> tuple[Launch, ...]:
+    def living(self) -> tuple[TaskLaunch, ...]:
         """What may still run."""
         return tuple(launch for launch in self.launches if not launch.state.is_final)
 
@@ -97,7 +97,7 @@ class JobRecord:
         """Whether it has a place on the cluster: something of it runs, or is about to."""
         return self.state in (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
 
-    def changed(self, launch: Launch) -> JobRecord:
+    def changed(self, launch: TaskLaunch) -> JobRecord:
         """With this launch in the place of the one with its tag; behind the others where there is none."""
         if all(other.tag != launch.tag for other in self.launches):
             return replace(self, launches=(*self.launches, launch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hopsml.service.lifecycle.record import Ending, JobRecord, Launch
+from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.states import Lifecycle
 
@@ -19,29 +19,29 @@ USUAL_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """``record`` is to be stored first; then what is in ``submit`` is submitted, what is in ``ask`` is asked to end, and
     what is in ``kill`` is killed, again at each step until it is gone. ``withdraw``: tags of submissions to be broken off.
     """
 
     record: JobRecord
-    submit: tuple[Launch, ...] = ()
+    submit: tuple[TaskLaunch, ...] = ()
     ask: tuple[str, ...] = ()
     kill: tuple[str, ...] = ()
     withdraw: tuple[str, ...] = ()
 
 
-def place(record: JobRecord, prefix: str, now: float) -> Step:
+def place(record: JobRecord, prefix: str, now: float) -> NextStep:
     """A waiting job has been given its place: its next try begins. ``prefix``: of the tags, this service's own."""
     if record.state != Lifecycle.WAITING:
-        return Step(record)
+        return NextStep(record)
     number = record.tries + 1
     launches = tuple(
-        Launch(task.name, 1, _tag(prefix, record.serial, number, index, 1), intended_s=now)
+        TaskLaunch(task.name, 1, _tag(prefix, record.serial, number, index, 1), intended_s=now)
         for index, task in enumerate(record.tasks)
     )
     begun = replace(record, tries=number, launches=launches, placed_s=now, started_s=0.0, ending=Ending.NONE)
-    return Step(_turned(begun, Lifecycle.STARTING, "given its slots"), submit=launches)
+    return NextStep(_turned(begun, Lifecycle.STARTING, "given its slots"), submit=launches)
 
 
 def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
@@ -70,10 +70,10 @@ def resume(record: JobRecord, cause: str) -> JobRecord:
     return record
 
 
-def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> Step:
+def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
     """What has become of a job's applications since, and what follows. With an engine that is silent nothing does."""
     if not record.holds_slots:
-        return Step(record)
+        return NextStep(record)
     seen = replace(record, launches=tuple(_seen(launch, sight, now) for launch in record.launches))
     if seen.ending == Ending.NONE:
         judged = _judged(seen, sight, prefix, now)
@@ -91,7 +91,7 @@ def _tag(prefix: str, serial: int, number: int, task: int, launch: int) -> str:
 # ------------------------------------------------------------------------------------- what is seen
 
 
-def _seen(launch: Launch, sight: Sight, now: float) -> Launch:
+def _seen(launch: TaskLaunch, sight: Sight, now: float) -> TaskLaunch:
     if launch.state.is_final:
         return launch
     if sight.applications is None:
@@ -112,13 +112,13 @@ def _seen(launch: Launch, sight: Sight, now: float) -> Launch:
     return replace(launch, state=Lifecycle.LOST, cause="the service ended before it was submitted")
 
 
-def _own(launch: Launch, applications: tuple[SeenApplication, ...]) -> SeenApplication | None:
+def _own(launch: TaskLaunch, applications: tuple[SeenApplication, ...]) -> SeenApplication | None:
     if not launch.application_id:
         return applications[0] if applications else None
     return next((one for one in applications if one.id == launch.application_id), None)
 
 
-def _as_seen(launch: Launch, found: SeenApplication, now: float) -> Launch:
+def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaunch:
     return replace(
         launch,
         state=found.state,
@@ -133,25 +133,27 @@ def _as_seen(launch: Launch, found: SeenApplication, now: float) -> Launch:
 # ------------------------------------------------------------------------------------- what follows
 
 
-def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> Step:
+def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
     """Nobody has asked for its end: it is over, goes on, is mended, or has to be ended."""
     if all(launch.state == Lifecycle.FINISHED for launch in record.newest):
-        return Step(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
-    relaunched: list[Launch] = []
+        return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
+    relaunched: list[TaskLaunch] = []
     for launch in record.newest:
         if not launch.state.is_final or launch.state == Lifecycle.FINISHED:
             continue
         if not launch.application_id and launch.state == Lifecycle.LOST:
-            return Step(end(record, Ending.NOT_SUBMITTED, launch.cause, now))
+            return NextStep(end(record, Ending.NOT_SUBMITTED, launch.cause, now))
         index, rule = next((index, rule) for index, rule in enumerate(record.tasks) if rule.name == launch.task)
         if not rule.relaunch or not record.retries:
             said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'it did not say why'}"
-            return Step(end(record, Ending.FAILED, said, now))
+            return NextStep(end(record, Ending.FAILED, said, now))
         number = launch.number + 1
-        again = Launch(launch.task, number, _tag(prefix, record.serial, record.tries, index, number), intended_s=now)
+        again = TaskLaunch(
+            launch.task, number, _tag(prefix, record.serial, record.tries, index, number), intended_s=now
+        )
         record = replace(record.changed(again), retries=record.retries - 1)
         relaunched.append(again)
-    return Step(_in_time(_started(record, now), sight, now), submit=tuple(relaunched))
+    return NextStep(_in_time(_started(record, now), sight, now), submit=tuple(relaunched))
 
 
 def _started(record: JobRecord, now: float) -> JobRecord:
@@ -187,17 +189,17 @@ def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
     return record
 
 
-def _ended(record: JobRecord, sight: Sight, now: float) -> Step:
+def _ended(record: JobRecord, sight: Sight, now: float) -> NextStep:
     """It is to end: ask, then kill, until nothing of it is left."""
     if all(launch.state == Lifecycle.FINISHED for launch in record.newest):  # it was quicker
-        return Step(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
+        return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
     if not record.living:
-        return Step(_after(record, now))
+        return NextStep(_after(record, now))
     seen = tuple(launch.application_id for launch in record.living if launch.application_id)
     withdraw = tuple(launch.tag for launch in record.living if launch.tag in sight.submitting)
     if now - record.ending_since_s < GRACE_S.get(record.ending, USUAL_GRACE_S):
-        return Step(record, ask=seen, withdraw=withdraw)
-    return Step(record, kill=seen, withdraw=withdraw)
+        return NextStep(record, ask=seen, withdraw=withdraw)
+    return NextStep(record, kill=seen, withdraw=withdraw)
 
 
 def _after(record: JobRecord, now: float) -> JobRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hopsml.service.lifecycle import JobRecord, Launch
+from hopsml.service.lifecycle import JobRecord, TaskLaunch
 from hopsml.service.manager import requests
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow
@@ -25,7 +25,7 @@ class ManagedJob:
         return self.row.id
 
     @classmethod
-    def of(cls, row: JobRow, launches: tuple[Launch, ...]) -> ManagedJob:
+    def of(cls, row: JobRow, launches: tuple[TaskLaunch, ...]) -> ManagedJob:
         """From the store's rows; the job file in them was checked when it came."""
         spec = JobSpec.model_validate_json(row.spec)
         return cls(row, spec, record_of(row, launches, requests.rules(spec)))

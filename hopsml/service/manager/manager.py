@@ -16,9 +16,9 @@ from hopsml import profiles
 from hopsml.errors import StoreError
 from hopsml.profiles import Profile
 from hopsml.service import lifecycle
-from hopsml.service.engine import Engine, Look, Order
+from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.holder import is_gone
-from hopsml.service.lifecycle import Ending, JobRecord, Launch, Sight, Step
+from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
 from hopsml.service.lifecycle.sight import strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
@@ -29,7 +29,7 @@ from hopsml.service.scheduler.reasons import Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
 from hopsml.service.spec import JobSpec
-from hopsml.service.store import JobRow, StaleRecord, Store, WishKind, WishRow
+from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
 from hopsml.service.store.rows import Account, Leader
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
@@ -45,7 +45,7 @@ class Manager:
 
     def __init__(
         self,
-        store: Store,
+        store: JobStore,
         engine: Engine,
         workspaces: Workspaces,
         *,
@@ -64,7 +64,7 @@ class Manager:
         self._policy, self._queues, self._clock = policy, queues, clock
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
-        self._not_understood: dict[int, tuple[Launch, ...]] = {}  # jobs of another version of hopsml
+        self._not_understood: dict[int, tuple[TaskLaunch, ...]] = {}  # jobs of another version of hopsml
         self._scheduler = Scheduler(policy, queues)
         self._newest = 0  # the serial up to which jobs are known
         self._is_loaded = False
@@ -125,7 +125,7 @@ class Manager:
         self._is_loaded = True
         log.info("%d jobs that are not over", len(rows))
 
-    def _take(self, row: JobRow, launches: tuple[Launch, ...], now: float) -> None:
+    def _take(self, row: JobRow, launches: tuple[TaskLaunch, ...], now: float) -> None:
         self._newest = max(self._newest, row.serial)
         try:
             job = ManagedJob.of(row, launches)
@@ -201,7 +201,7 @@ class Manager:
     def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
         self._follow(job, lifecycle.step(job.record, sight, self._prefix, now), now)
 
-    def _follow(self, job: ManagedJob, step: Step, now: float, placement: Placement = ()) -> None:
+    def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
         """Store what has become of a job, and only then do what follows from it."""
         before = job.record
         account = self._account(job, placement)
@@ -245,7 +245,7 @@ class Manager:
             self._scheduler.adopt(self._queued(job, now), now)
         return []
 
-    def _order(self, job: ManagedJob, launch: Launch) -> Order:
+    def _order(self, job: ManagedJob, launch: TaskLaunch) -> SubmitOrder:
         return self._workspaces.order(job.row, job.spec, launch, self._profile, self._prefix)
 
     # ------------------------------------------------------------------------------------------ decisions and wishes
@@ -263,7 +263,7 @@ class Manager:
                     self._end(job, Ending.PREEMPTED, cause, now)
 
     def _end(self, job: ManagedJob, ending: Ending, cause: str, now: float) -> None:
-        self._follow(job, Step(lifecycle.end(job.record, ending, cause, now)), now)
+        self._follow(job, NextStep(lifecycle.end(job.record, ending, cause, now)), now)
 
     def _grant(self, wish: WishRow, now: float) -> None:
         job = self._jobs.get(wish.job)
@@ -276,7 +276,7 @@ class Manager:
             case WishKind.PAUSE:
                 self._end(job, Ending.PAUSED, f"paused by {wish.who}", now)
             case WishKind.RESUME:
-                self._follow(job, Step(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
+                self._follow(job, NextStep(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
             case WishKind.MOVE:
                 self._move(job, wish, now)
         self._store.answer(wish.id, "", now)
@@ -342,5 +342,5 @@ def _is_news(before: JobRecord, after: JobRecord) -> bool:
     return plain != replace(before, launches=tuple(_plain(launch) for launch in before.launches))
 
 
-def _plain(launch: Launch) -> Launch:
+def _plain(launch: TaskLaunch) -> TaskLaunch:
     return replace(launch, unseen_since_s=None, containers=0)

@@ -27,7 +27,7 @@ class Submission(BaseModel):
     )
 
 
-class Place(BaseModel):
+class QueuePlace(BaseModel):
     """Where in the queue a job is to be."""
 
     model_config = ConfigDict(extra="forbid")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
-from hopsml.service.jobs import Jobs
+from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
@@ -23,8 +23,8 @@ LOG_BYTES = 1 << 20  # of one answer
 WHYS = 100  # of one answer: for each the scheduler looks at all nodes, and holds up the next turn meanwhile
 
 
-def _jobs(request: Request) -> Jobs:
-    jobs: Jobs = request.app.state.jobs
+def _jobs(request: Request) -> JobService:
+    jobs: JobService = request.app.state.jobs
     return jobs
 
 
@@ -41,7 +41,7 @@ def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or th
     return row
 
 
-TheJobs = Annotated[Jobs, Depends(_jobs)]
+TheJobs = Annotated[JobService, Depends(_jobs)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 TheJob = Annotated[JobRow, Depends(_row)]
 
@@ -203,7 +203,7 @@ def cluster(jobs: TheJobs) -> models.ClusterAnswer:
 # ------------------------------------------------------------------------------------- changing
 
 
-def _wished(kind: WishKind, row: JobRow, jobs: Jobs, caller: Caller, value: str = "") -> models.JobAnswer:
+def _wished(kind: WishKind, row: JobRow, jobs: JobService, caller: Caller, value: str = "") -> models.JobAnswer:
     _may_change(caller, row)
     if not row.state.is_final:
         jobs.store.wish(row.serial, kind, value, caller.user, time.time())
@@ -230,7 +230,7 @@ def resume(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
 
 
 @router.post("/jobs/{job}/move", status_code=202)
-def move(row: TheJob, place: models.Place, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
     """Give a job another queue, or another priority."""
     queue, priority = place.queue or row.queue, place.priority or row.priority
     jobs.check_queue(queue)

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 
 from hopsml import __version__
 from hopsml.service.browse.project import Project
-from hopsml.service.jobs import Jobs
+from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_routes, page_files, run_routes, token_routes
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-def service_application(jobs: Jobs, project: Project, broadcaster: Broadcaster, name: str) -> ASGIApp:
+def service_application(jobs: JobService, project: Project, broadcaster: Broadcaster, name: str) -> ASGIApp:
     """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]

@@ -19,7 +19,7 @@ SHOWN = 3  # holders and nodes
 class Cause(StrEnum):
     """In the order in which they are looked at: the first that holds is told."""
 
-    PAUSED = "PAUSED"  # its last gang was not filled
+    PUT_OFF = "PUT_OFF"  # its last gang was not filled
     LEAVING = "LEAVING"  # others are giving back what is promised to it
     QUEUE_LIMIT = "QUEUE_LIMIT"
     DRIVER_LIMIT = "DRIVER_LIMIT"
@@ -72,7 +72,7 @@ class Reason:
 
     def _needs(self, clock: Callable[[float], str]) -> str:
         match self.cause:
-            case Cause.PAUSED:
+            case Cause.PUT_OFF:
                 return f"the cluster did not give all it was asked for; tried again at {clock(self.starts_s)}"
             case Cause.LEAVING:
                 return "has its place, from which others are about to leave"
@@ -113,7 +113,7 @@ def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
     about = replace(about, ahead=sum(other.rank < job.rank or (other.rank == job.rank and other.sequence < job.sequence)
                                      for other in scheduler.waiting[queue.name]))  # fmt: skip
     if job.not_before_s > now:
-        return replace(about, cause=Cause.PAUSED, starts_s=job.not_before_s)
+        return replace(about, cause=Cause.PUT_OFF, starts_s=job.not_before_s)
     limit = _limit(scheduler, job)
     if limit is not None:
         return replace(about, cause=limit[0], limit=limit[1], other_queues=tuple(_other_queues(scheduler, job)))

@@ -111,7 +111,7 @@ class WishRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RowPage:
     """Some of many; ``cursor`` leads to the next ones, None at the end."""
 
     jobs: tuple[JobRow, ...]

@@ -11,7 +11,7 @@ from sqlalchemy import Insert, and_, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
-from hopsml.service.lifecycle import Ending, JobRecord, Launch
+from hopsml.service.lifecycle import Ending, JobRecord, TaskLaunch
 from hopsml.service.lifecycle.step import differences
 from hopsml.service.store import database
 from hopsml.service.store.rows import (
@@ -21,7 +21,7 @@ from hopsml.service.store.rows import (
     JobRow,
     Leader,
     NewJob,
-    Page,
+    RowPage,
     WishKind,
     WishRow,
 )
@@ -40,7 +40,7 @@ class StaleRecord(Exception):
     """Somebody else has changed the job, or leads now: nothing was stored; look again."""
 
 
-class Store:
+class JobStore:
     """One database; all methods may be called from any thread."""
 
     def __init__(self, engine: Engine, url: str) -> None:
@@ -48,7 +48,7 @@ class Store:
         self._writing_engine = engine.execution_options(**{database.WRITES: True})
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str) -> JobStore:
         """Make a database, or bring it up to date. Raises StoreError where it cannot be reached or is of a newer hopsml."""
         return cls(database.opened(url), url)
 
@@ -104,7 +104,7 @@ class Store:
         with self.reading() as connection:
             return _job(connection, serial)
 
-    def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> Page:
+    def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> RowPage:
         """Jobs, the newest first; ``before``: the cursor of the page before."""
         chosen = wanted or JobFilter()
         rules = [
@@ -118,7 +118,7 @@ class Store:
         with self.reading() as connection:
             rows = connection.execute(query.order_by(jobs.c.serial.desc()).limit(limit + 1)).all()
         found = tuple(map(_job_row, rows[:limit]))
-        return Page(found, found[-1].serial if len(rows) > limit else None)
+        return RowPage(found, found[-1].serial if len(rows) > limit else None)
 
     def living(self) -> list[JobRow]:
         """Jobs that are not over, the oldest first."""
@@ -141,10 +141,10 @@ class Store:
             ]
         return sorted(map(_job_row, rows), key=lambda row: row.serial)
 
-    def launches(self, serials: Iterable[int]) -> dict[int, tuple[Launch, ...]]:
+    def launches(self, serials: Iterable[int]) -> dict[int, tuple[TaskLaunch, ...]]:
         """Of each job the launches of its newest try, in the order in which they were intended."""
         wanted = list(serials)
-        found: dict[int, list[Launch]] = {serial: [] for serial in wanted}
+        found: dict[int, list[TaskLaunch]] = {serial: [] for serial in wanted}
         query = (
             select(launches)
             .join(jobs, and_(jobs.c.serial == launches.c.job, jobs.c.tries == launches.c["try"]))
@@ -277,8 +277,8 @@ def _job_row(row: Row[Any]) -> JobRow:
     return JobRow(**{**values, "state": Lifecycle(values["state"])})
 
 
-def _launch(row: Row[Any]) -> Launch:
-    return Launch(
+def _launch(row: Row[Any]) -> TaskLaunch:
+    return TaskLaunch(
         row.task,
         row.number,
         row.tag,
@@ -311,7 +311,7 @@ def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
     }
 
 
-def _store_launch(connection: Connection, record: JobRecord, launch: Launch, before: Launch | None) -> None:
+def _store_launch(connection: Connection, record: JobRecord, launch: TaskLaunch, before: TaskLaunch | None) -> None:
     values = {
         "state": launch.state.value,
         "application_id": launch.application_id,
@@ -338,7 +338,7 @@ def _in_pieces(wanted: Sequence[int], length: int = 500) -> Iterator[Sequence[in
     return (wanted[at : at + length] for at in range(0, len(wanted), length))
 
 
-def record_of(row: JobRow, found: tuple[Launch, ...], ruled: JobRecord) -> JobRecord:
+def record_of(row: JobRow, found: tuple[TaskLaunch, ...], ruled: JobRecord) -> JobRecord:
     """How a job stands; ``ruled`` has what its job file says: tasks and limits."""
     names = ("serial", "state", "cause", "tries", "retries", "failed_submissions", "preemptions", "placed_s", "started_s",
              "ending_since_s", "ended_s", "version")  # fmt: skip

@@ -11,7 +11,7 @@ from sqlalchemy import insert, select, update
 
 from hopsml.errors import ArgumentError
 from hopsml.service.store.schema import tokens
-from hopsml.service.store.store import Store
+from hopsml.service.store.store import JobStore
 
 
 class Role(IntEnum):
@@ -47,7 +47,7 @@ class TokenRow:
 class Tokens:
     """The tokens of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: JobStore) -> None:
         self._store = store
 
     def create(self, user: str, role: Role, now: float, *, label: str = "", lasts_s: float | None = None) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.service.lifecycle import Ending, JobRecord, Launch, SeenApplication, Sight, TaskRule, end, place, step
+from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskLaunch, TaskRule, end, place, step
 from hopsml.service.lifecycle.sight import strays
 from hopsml.states import Lifecycle
 
@@ -71,7 +71,7 @@ class Service:
         self.stored = replace(record, launches=tuple(replace(one, unseen_since_s=None) for one in record.launches))
         self.memory = record
 
-    def submit(self, launches: tuple[Launch, ...]) -> None:
+    def submit(self, launches: tuple[TaskLaunch, ...]) -> None:
         for launch in launches:
             self.act()
             assert any(one.tag == launch.tag for one in self.stored.launches)  # the row is there first

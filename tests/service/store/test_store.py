@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError, StoreError
-from hopsml.service.store import Store
+from hopsml.service.store import JobStore
 from tests.service.store.store_contract import StoreContract, new
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path}/service.db")
+def store(tmp_path: Path) -> Iterator[JobStore]:
+    opened = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     opened.lead("me", "here", 0.0, 1e9)
     yield opened
     opened.close()
@@ -28,7 +28,7 @@ class TestSqlite(StoreContract):
     """All of it."""
 
 
-def test_a_serial_is_not_given_out_again(store: Store) -> None:
+def test_a_serial_is_not_given_out_again(store: JobStore) -> None:
     store.submit(new(), 10.0)
     with store.writing() as connection:
         connection.exec_driver_sql("DELETE FROM changes")
@@ -38,8 +38,8 @@ def test_a_serial_is_not_given_out_again(store: Store) -> None:
 
 def test_opened_again_and_by_two_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/service.db"
-    opened: list[Store] = []
-    threads = [threading.Thread(target=lambda: opened.append(Store.open(url))) for _ in range(4)]
+    opened: list[JobStore] = []
+    threads = [threading.Thread(target=lambda: opened.append(JobStore.open(url))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -52,12 +52,12 @@ def test_opened_again_and_by_two_at_once(tmp_path: Path) -> None:
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/service.db"
-    Store.open(url).close()
+    JobStore.open(url).close()
     with sqlite3.connect(tmp_path / "service.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     with pytest.raises(StoreError, match=r"newer hopsml.*9999"):
-        Store.open(url)
+        JobStore.open(url)
 
 
 def test_a_database_that_is_none_and_one_that_is_away(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_a_database_that_is_none_and_one_that_is_away(tmp_path: Path) -> None:
         ("postgresql://alice:s3cr3t@127.0.0.1:1/x", "see that it runs"),
     ):
         with pytest.raises(StoreError, match=said) as refused:
-            Store.open(url)
+            JobStore.open(url)
         assert "s3cr3t" not in str(refused.value)
     for url in ("nonsense", "mysql://host/x", "sqlite://", "sqlite:///:memory:"):
         with pytest.raises(ArgumentError, match="--database"):
-            Store.open(url)
+            JobStore.open(url)
 
 
-def test_a_full_disk_and_a_lock_come_in_words(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_and_a_lock_come_in_words(store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.writing() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
