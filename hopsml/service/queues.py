@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hopsml.errors import ArgumentError
 from hopsml.service.scheduler.policy import DEFAULT_QUEUE, Queue
-from hopsml.service.scheduler.resources import NOTHING, Resources
+from hopsml.service.scheduler.resources import NOTHING, UNLIMITED, Resources
 from hopsml.service.spec.names import Name
 from hopsml.service.spec.units import Memory
-
-_UNLIMITED = 1 << 40  # of what a limit does not name
 
 
 class QueueShare(BaseModel):
@@ -51,7 +49,7 @@ class QueueRule(BaseModel):
             name,
             self.weight,
             self.guaranteed.resources(0) if self.guaranteed else NOTHING,
-            self.limit.resources(_UNLIMITED) if self.limit else None,
+            self.limit.resources(UNLIMITED) if self.limit else None,
             self.driver_memory,
         )
 

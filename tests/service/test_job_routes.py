@@ -216,6 +216,16 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
 
 
+def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.submit()
+    printed = "é→x".encode()
+    monkeypatch.setattr(served.jobs, "log", lambda row, task, offset, limit: printed[offset : offset + 3])
+    assert served.ask("GET", "jobs/1/log").json() == {"text": "é", "end": 2}
+    assert served.ask("GET", "jobs/1/log?offset=2").json() == {"text": "→", "end": 5}
+    printed = printed[:4]  # it ended there
+    assert served.ask("GET", "jobs/1/log?offset=2").json() == {"text": "\ufffd", "end": 4}
+
+
 def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
     for role in (Role.VIEWER, Role.USER, Role.OPERATOR):
         assert served.ask("POST", "tokens", role, json={"user": "eve", "role": "admin"}).status_code == 403

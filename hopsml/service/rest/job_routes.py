@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 from typing import Annotated
@@ -183,7 +184,11 @@ def log(
 ) -> models.LogAnswer:
     """What the driver of a task has printed, from a byte on; of the first task where none is named."""
     found = jobs.log(row, task, offset, LOG_BYTES)
-    return models.LogAnswer(text=found.decode(errors="replace"), end=offset + len(found))
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, rest = decoder.decode(found), len(decoder.getstate()[0])  # a character that is not whole yet comes next time
+    if not text and rest:
+        text, rest = found.decode(errors="replace"), 0
+    return models.LogAnswer(text=text, end=offset + len(found) - rest)
 
 
 @router.get("/cluster")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.policy import GangRequest, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import UNLIMITED, GangShape, Resources, SlotGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,10 @@ def _largest(part: SlotGroup, empty: Nodes) -> str:
 
 
 def amount(resources: Resources) -> str:
-    """As a person says it: ``2 GPUs, 8 cores, 16 GiB``; what is 0 is left out."""
+    """As a person says it: ``2 GPUs, 8 cores, 16 GiB``; what is 0, or not limited, is left out."""
+    resources = Resources(
+        *(0 if each >= UNLIMITED else each for each in (resources.gpus, resources.cores, resources.memory_mib))
+    )
     memory = resources.memory_mib
     said = [
         f"{resources.gpus} GPU{'' if resources.gpus == 1 else 's'}" if resources.gpus else "",

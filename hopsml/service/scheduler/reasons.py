@@ -89,7 +89,7 @@ class Reason:
         more = f" and {len(self.free) - SHOWN} more nodes" if len(self.free) > SHOWN else ""
         free = f"{count} {'is' if count == 1 else 'are'} free" + (f" ({where}{more})" if where else "")
         slots = f"{self.slots} slot{'' if self.slots == 1 else 's'} of {amount(self.each)}"
-        before = f"; {self.ahead} of queue {self.queue} go first" if self.ahead else ""
+        before = f"; {self.ahead} of queue {self.queue} go{'es' * (self.ahead == 1)} first" if self.ahead else ""
         return f"needs {slots}, {free}{before}"
 
     def _held(self, clock: Callable[[float], str]) -> Iterator[str]:

@@ -39,6 +39,7 @@ class Resources:
 
 
 NOTHING = Resources()
+UNLIMITED = 1 << 40  # of what a limit does not name
 
 
 def total(several: Iterable[Resources]) -> Resources:

@@ -46,7 +46,7 @@ class TestWhy:
         cluster.submit("first", gang(4))
         cluster.submit("second", gang(3))
         assert told(cluster, "second") == (
-            "needs 3 slots of 1 GPU, 1 core, 0 are free; 1 of queue default go first; h0 holds 1; h1 holds 1; h2 holds 1;"
+            "needs 3 slots of 1 GPU, 1 core, 0 are free; 1 of queue default goes first; h0 holds 1; h1 holds 1; h2 holds 1;"
             " 3 more jobs hold the rest"
         )
 
