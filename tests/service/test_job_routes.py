@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 import time
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from hopsml.service.rest import job_models, job_routes
 from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.service_application import api, service_application
 from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
 
 pytestmark = pytest.mark.fast
@@ -64,8 +66,17 @@ class Served:
         return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with its tables, to be copied: making them takes longer than a test."""
+    folder = tmp_path_factory.mktemp("empty")
+    JobStore.open(f"sqlite:///{folder}/service.db").close()
+    return folder
+
+
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
     jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
     yield Served(jobs, Project(f"file://{tmp_path}/project"))

@@ -119,7 +119,7 @@ def happens(service: Service, what: str, number: int) -> None:
 
 
 @given(st.lists(EVENTS, max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_job_is_lost_and_none_runs_twice(story: list[tuple[str, int]]) -> None:
     service = Service(Yarn())
     for what, number in story:
