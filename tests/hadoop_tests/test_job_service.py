@@ -112,6 +112,7 @@ def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], Servic
     return look
 
 
+@pytest.mark.variant
 def test_killed_while_one_job_runs_and_another_is_submitted(hadoop: Hadoop, service: YarnService) -> None:
     client = service.start()
     runs = client.submit(service.job("runs"))

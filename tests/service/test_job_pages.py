@@ -117,6 +117,7 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     page.wait_for_selector("text=Nothing waits.")
 
 
+@pytest.mark.variant
 def test_jobs_are_filtered_paged_chosen_and_changed_together(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("full", GPUS, user="ben")
     stage.reaches(holder, Lifecycle.RUNNING)
@@ -154,6 +155,7 @@ def test_jobs_are_filtered_paged_chosen_and_changed_together(stage: Stage, opens
     assert len(client.jobs(states=(Lifecycle.WAITING,), text="many")) == 6
 
 
+@pytest.mark.variant
 def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) -> None:
     job = stage.submit("refused", 1)
     stage.reaches(job, Lifecycle.RUNNING)
@@ -180,6 +182,7 @@ def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) 
     own.said.clear()
 
 
+@pytest.mark.variant
 def test_a_job_that_is_not_there_is_said_and_not_looked_for_again(stage: Stage, opens: Opens) -> None:
     tab = opens()
     page = tab.open("job/nothing-9999")
@@ -188,6 +191,7 @@ def test_a_job_that_is_not_there_is_said_and_not_looked_for_again(stage: Stage, 
     assert len(tab.said) == 1 and "404" in tab.said.pop()
 
 
+@pytest.mark.variant
 def test_the_log_of_a_driver_is_followed_and_found_in(stage: Stage, opens: Opens) -> None:
     job = stage.submit("talks", 1, tasks=2)
     stage.prints(job, "".join(f"INFO step {step}\n" for step in range(3000)))
@@ -207,6 +211,7 @@ def test_the_log_of_a_driver_is_followed_and_found_in(stage: Stage, opens: Opens
     page.wait_for_selector("pre:has-text('script: train.py')")
 
 
+@pytest.mark.variant
 def test_a_job_leads_to_its_runs_and_to_no_others(stage: Stage, opens: Opens) -> None:
     job = stage.submit("trains", 1)
     ours, theirs = f"{job.id}-0a1b2c3d-train_1", f"{job.id}-7-0a1b2c3d-train_1"
@@ -220,6 +225,7 @@ def test_a_job_leads_to_its_runs_and_to_no_others(stage: Stage, opens: Opens) ->
     assert page.get_by_text(theirs).count() == 0
 
 
+@pytest.mark.variant
 def test_nobody_is_asked_once_the_job_is_over_or_the_page_is_left(stage: Stage, opens: Opens) -> None:
     job = stage.submit("quick", 1)
     stage.reaches(job, Lifecycle.RUNNING)
@@ -242,6 +248,7 @@ def test_nobody_is_asked_once_the_job_is_over_or_the_page_is_left(stage: Stage, 
     assert asked == []
 
 
+@pytest.mark.variant
 def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens: Opens) -> None:
     with leaks.not_of_this_test():
         stage = Stage(tmp_path / "empty")

@@ -171,6 +171,7 @@ def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: Jo
     assert service.stop() == 0
 
 
+@pytest.mark.variant
 def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) -> None:
     client = service.start()
     job = client.submit(service.job("shaky", retries=1))
@@ -246,6 +247,7 @@ def test_what_cannot_run_is_refused_with_what_could(service: JobService) -> None
     service.stop()
 
 
+@pytest.mark.variant
 def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
     client = service.start(cores=2)
     jobs = [client.submit(service.job(name)) for name in ("ends", "runs", "waits")]
@@ -298,6 +300,7 @@ def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: Job
     service.stop()
 
 
+@pytest.mark.variant
 def test_a_second_server_waits_and_takes_over(service: JobService, tmp_path: Path) -> None:
     client = service.start()
     job = client.submit(service.job("one"))
