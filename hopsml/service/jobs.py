@@ -17,6 +17,8 @@ from hopsml.service.workspaces import Workspaces
 
 log = logging.getLogger("hopsml.service")
 
+LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
+
 
 @dataclass
 class JobService:
@@ -45,7 +47,8 @@ class JobService:
             if now != told:
                 log.warning("%s", now)
                 told = now
-            self._woken.wait(TURN_S)
+            self._ended.wait(LEAST_S)
+            self._woken.wait(TURN_S - LEAST_S)
 
     def _turn(self) -> str:
         """How things stand after it, for whoever reads the log."""
