@@ -77,7 +77,9 @@ def test_what_unpacks_without_end_is_refused(kept: Workspaces, monkeypatch: pyte
         kept.put(zipped(*((f"f{number}", b"") for number in range(6))))
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\3\4 nonsense", zipped(("a.py", b"x" * 99))[:-30]])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\3\4 nonsense", zipped(("a.py", b"x" * 99))[:-30]], ids=["empty", "nonsense", "cut"]
+)
 def test_what_is_no_zip_is_refused(kept: Workspaces, content: bytes) -> None:
     with pytest.raises(ArgumentError, match="no zip"):
         kept.put(content)
