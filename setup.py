@@ -52,7 +52,12 @@ PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
 HERE = Path(__file__).parent
 LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
 LIBRARIES["hopsml.training.data"] = ["lib/*.jar"]
-PAGE = {"hopsml.service": [f"web/{place}" for place in ("*.*", "pages/*.js", "parts/*.js", "lib/*.*", "lib/licences/*.txt")]}
+MIGRATIONS = {
+    "hopsml.service.store": ["migrations/*.py", "migrations/versions/*.py"]
+}  # alembic's, which imports none of them
+PAGE = {
+    "hopsml.service": [f"web/{place}" for place in ("*.*", "pages/*.js", "parts/*.js", "lib/*.*", "lib/licences/*.txt")]
+}
 
 
 def compile_native() -> None:
@@ -106,7 +111,13 @@ setup(
         PROFILES,
     ],
     package_dir={PROFILES: "conf", PLUGIN: "hopsml/airflow/hopsworks_plugin"},
-    package_data={"hopsml": ["py.typed"], **LIBRARIES, **PAGE, PROFILES: ["README.md", "*.yaml", "discover_gpus.py"]},
+    package_data={
+        "hopsml": ["py.typed"],
+        **LIBRARIES,
+        **PAGE,
+        **MIGRATIONS,
+        PROFILES: ["README.md", "*.yaml", "discover_gpus.py"],
+    },
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     install_requires=CORE,
     extras_require=EXTRAS,

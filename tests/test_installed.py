@@ -226,6 +226,25 @@ for cell in ("%load_ext hopsml", "%runs"):
 
 
 @pytest.mark.local
+def test_a_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: far\ntasks: {main: {function: train.py:train, framework: distributed}}\n")
+    (tmp_path / "train.py").write_text("def train():\n    print('far away')\n    return {'x': 1.0}\n")
+    state = {"HOPSML_SERVER_STATE": str(tmp_path / "state")}
+    program = [str(installation / "bin" / "hopsml"), "server", "--profile", "local"]
+    kept = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("HOPSML_")
+    }
+    with subprocess.Popen(program, cwd=tmp_path, env={**kept, **state}, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and "?token=" in server.stdout.readline()
+            done = caller(installation, tmp_path, **state)("hopsml", "job", "submit", "job.yaml", "--wait")
+        finally:
+            server.terminate()
+    assert done.returncode == 0 and "far away" in done.stdout, done.stdout + done.stderr
+    assert server.returncode == 0
+
+
+@pytest.mark.local
 def test_airflow_is_told_of_the_operators(call: Call) -> None:
     found = "importlib.metadata.entry_points(group='apache_airflow_provider')"
     done = call("python", "-c", f"import importlib.metadata; print([one.load()()['operators'] for one in {found}])")
