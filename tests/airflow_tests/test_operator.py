@@ -43,7 +43,6 @@ WAITING = """
 """
 
 
-@pytest.mark.variant  # of test_pipeline.py
 def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     quick = airflow.script("quick.py", QUICK)
     plain = airflow.script("plain.py", 'print("noise")\nprint(\'{"loss": 0.5}\')')

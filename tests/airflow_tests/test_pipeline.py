@@ -14,6 +14,7 @@ from tests.airflow_tests.harness import ROOT, RUN_AFTER, Airflow, Ended, pipelin
 pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.tensorflow]
 
 
+@pytest.mark.variant  # two minutes; test_operator.py says it of small tasks, tests/docs/test_snippets.py of the way
 @pytest.mark.timeout(600)
 def test_the_pipeline_hands_each_run_directory_on_and_its_model_answers(airflow: Airflow, tmp_path: Path) -> None:
     file = ROOT / "airflow_dags" / "digits_pipeline.py"

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -83,29 +82,15 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, event
     run = tmp_path / "Experiments" / "app_1"
     shutil.copytree(events, run / "events" / "train")
     (run / "run.json").write_text("{}")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-c",
-        "from hopsml.cli import main; main()",
-        "tensorboard",
-        str(run),
-        "--port",
-        str(port),
-    ]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as page:
+    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "tensorboard", str(run), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
         try:
-            assert "train" in runs_of(port, page)
+            assert "train" in runs_of(announced(page), page)
         finally:
             page.send_signal(signal.SIGINT)
             page.wait(30)
+        assert page.returncode == 0
 
 
 @pytest.mark.tensorflow
@@ -121,10 +106,7 @@ def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path,
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
         try:
-            assert page.stdout is not None
-            said = page.stdout.readline().decode()
-            port = int(said.partition("http://127.0.0.1:")[2].partition("/")[0])
-            assert "a=1/events" in runs_of(port, page)
+            assert "a=1/events" in runs_of(announced(page), page)
         finally:
             page.send_signal(signal.SIGINT)
             page.wait(30)
@@ -139,6 +121,15 @@ def test_of_a_run_that_holds_others_only_events_are_fetched(tmp_path: Path) -> N
         (run / name).write_text("x")
     assert fetch(f"file://{run}", copy) == 1
     assert (copy / "a=1/events/events.out.tfevents.1").exists()
+
+
+def announced(page: subprocess.Popen[bytes]) -> int:
+    """The port on which it says that it serves: any free one, as another process may take one that was free before."""
+    assert page.stdout is not None
+    for line in page.stdout:
+        if port := line.decode().partition("http://127.0.0.1:")[2].partition("/")[0]:
+            return int(port)
+    raise AssertionError(f"it named no address and ended with exit status {page.wait(30)}")
 
 
 def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:
