@@ -144,6 +144,7 @@ def test_parameter_servers(home: Path) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.variant  # tests/cluster_tests/test_collective.py and tests/collective say it
 def test_arrays_that_workers_combine(home: Path) -> None:
     printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
     (accuracy,) = re.findall(r"'accuracy': (0\.\d+)", printed)

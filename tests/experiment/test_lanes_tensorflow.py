@@ -37,6 +37,7 @@ def train(units: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.variant  # of tests/experiment/test_search.py and test_maggy.py, with TensorFlow
 def test_trials_in_one_process_and_in_forks_of_their_own_train_alike(store: Path) -> None:
     with bench(train, preload=("tensorflow", "keras")) as found:
         lane = found.joined()

@@ -51,6 +51,7 @@ def seen(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.variant  # of tests/experiment/test_maggy.py; weights: tests/training/test_strategy_contract.py
 def test_it_distributes_shards_and_all_come_to_the_same_weights(store: Path, tmp_path: Path) -> None:
     folder = str(tmp_path)
 

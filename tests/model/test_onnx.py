@@ -95,6 +95,7 @@ print("as it should be")
 """
 
 
+@pytest.mark.variant  # of tests/model/test_exporters.py and tests/serving, with ONNX
 def test_graphs_are_called_and_served_without_the_frameworks_that_they_come_from(tmp_path: Path) -> None:
     """In processes of their own: PyTorch and ONNX Runtime leave threads where they are imported."""
     environment = os.environ | {
