@@ -1,7 +1,7 @@
 """Accuracy where gradients travel in half precision, or are applied a step late, beside the plain exchange.
 
-Between workers of one host gradients go through memory, and nothing is compressed: here they form a group of their own, as if
-each were on a host of its own, so that all of it goes over sockets.
+Between workers of one host gradients go through memory, and nothing is compressed: here they form a group of their own, as
+if each were on a host of its own, so that all of it goes over sockets.
 """
 
 from __future__ import annotations
