@@ -70,6 +70,6 @@ def test_lamb_is_the_published_one_where_a_variable_has_a_ratio() -> None:
     layers = [index for index, each in enumerate(references.problem()) if each.ndim > 1]
 
     def of_hopsml(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
-        return rules.lamb(weight, gradient, *kept, RATES[step], step + 1, np, weight_decay=1e-2)
+        return rules.lamb(weight, gradient, kept[0], kept[1], RATES[step], step + 1, np, weight_decay=1e-2)
 
     assert references.error(ours(of_hopsml, layers), published("lamb", layers, weight_decay=1e-2)) <= 1e-12
