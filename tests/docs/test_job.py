@@ -56,6 +56,15 @@ def test_the_example_is_right(tmp_path: Path) -> None:
     assert set(job.tasks) == {"train", "evaluate"} and job.profile == "yarn"
 
 
+def test_readmes_job_file_is_right_and_its_function_is_there() -> None:
+    (example,) = pages.snippets("README.md", "yaml")
+    job = spec.loads(example)
+    train = job.tasks["train"]
+    file, _, function = str(train.function).partition(":")
+    assert (train.min, train.max, job.queue, job.retries) == (2, 8, "research", 2)
+    assert f"\ndef {function}(" in (pages.ROOT / "spark_jobs" / file).read_text()
+
+
 def test_limits_are_those_of_the_code() -> None:
     text = " ".join(pages.text(PAGE).split())
     for words in (
