@@ -37,6 +37,7 @@ EXTRAS = {
         *("alembic>=1.14", "croniter>=6", "fastapi>=0.115", "psycopg[binary]>=3.2", "pydantic>=2.10,<3"),
         *("sqlalchemy>=2.0,<3", "starlette>=0.46", "uvicorn>=0.30"),
     ],
+    "aws": ["boto3>=1.35"],
     "onnx": ["onnx>=1.19", "onnxruntime>=1.23", "onnxscript>=0.5", "skl2onnx>=1.19"],
     "search": [
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),

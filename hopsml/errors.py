@@ -30,7 +30,8 @@
     │   └── CollectiveUnavailable             the native library is not there
     ├── ServiceError (RuntimeError)           the job service cannot do what was asked
     │   ├── StoreError                        its database is away, full, locked, or of a newer version
-    │   └── JobNotFound (LookupError)         it has no such job
+    │   ├── JobNotFound (LookupError)         it has no such job
+    │   └── ProviderError                     nodes could not be listed, added or ended; the message has the provider's words
     ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
     │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
     │   └── ClusterUnavailable                no ResourceManager answers at the addresses
@@ -224,6 +225,10 @@ class StoreError(ServiceError):
 
 class JobNotFound(ServiceError, LookupError):
     """The service has no such job."""
+
+
+class ProviderError(ServiceError):
+    """Whoever gives nodes could not list, add or end some; the message has its words. It is asked again."""
 
 
 class ClusterError(HopsmlError, RuntimeError):

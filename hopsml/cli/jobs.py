@@ -69,6 +69,8 @@ def run(
 
 def _submitted(job: ServiceJob, wait: bool) -> None:
     print(job.id, flush=True)
+    if job.why:
+        typer.echo(job.why, err=True)
     if not wait:
         return
     from hopsml.states import Lifecycle

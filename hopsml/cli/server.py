@@ -14,6 +14,7 @@ def server(
     port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
     host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
     queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="a file with nodes that may be added; none are else")] = None,
     state: Annotated[
         Path | None, typer.Option(help="folder of this server; $HOPSML_SERVER_STATE, else ~/.hopsml/server")
     ] = None,
@@ -32,5 +33,6 @@ def server(
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
-    wanted = ServerSettings(state or client.state_folder(), database, profile, project_url, host, port, queues)
+    folder = state or client.state_folder()
+    wanted = ServerSettings(folder, database, profile, project_url, host, port, queues, nodes=nodes)
     serve(wanted, lambda address: print(address, flush=True))

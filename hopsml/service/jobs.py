@@ -11,6 +11,7 @@ from hopsml.errors import ArgumentError, StoreError
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.workspaces import Workspaces
@@ -30,6 +31,7 @@ class JobService:
     manager: Manager
     profile: str
     queues: tuple[str, ...]
+    scaler: Scaler | None = None
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -38,6 +40,8 @@ class JobService:
         """Begin to run jobs."""
         self._thread = threading.Thread(target=self._run, name="hopsml-jobs", daemon=True)
         self._thread.start()
+        if self.scaler is not None:
+            self.scaler.start()
 
     def _run(self) -> None:
         told = ""
@@ -68,6 +72,8 @@ class JobService:
         """End the thread, and what it has begun to submit; applications go on, and are found by the next server."""
         self._ended.set()
         self._woken.set()
+        if self.scaler is not None:
+            self.scaler.close()
         if self._thread is not None:
             self._thread.join()
         self.engine.close()

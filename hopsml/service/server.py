@@ -20,13 +20,14 @@ from pathlib import Path
 from hopsml import profiles, settings
 from hopsml.errors import ArgumentError
 from hopsml.profiles import Profile
-from hopsml.service import holder, queues
+from hopsml.service import holder, nodes_file, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import JobService
 from hopsml.service.manager import Manager
 from hopsml.service.render import memory
+from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
@@ -39,7 +40,7 @@ TAG = "hopsml-job"
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue."""
+    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add."""
 
     state: Path
     database: str = ""
@@ -49,6 +50,7 @@ class ServerSettings:
     port: int = 0
     queues: Path | None = None
     policy: Policy | None = None
+    nodes: Path | None = None
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -83,10 +85,13 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
+    supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
     store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
+    if supply is not None and isinstance(engine, LocalEngine):
+        raise ArgumentError(f"--nodes: profile '{profile.name}' runs jobs on this machine alone; name one of YARN")
     workspaces = Workspaces(wanted.state, _project_url(wanted))
     manager = Manager(
         store,
@@ -99,7 +104,9 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         policy=wanted.policy,
         queues=known,
     )
-    return JobService(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
+    scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
+    names = tuple(queue.name for queue in known)
+    return JobService(store, engine, workspaces, manager, profile.name, names, scaler), name
 
 
 def _project_url(wanted: ServerSettings) -> str:

@@ -97,6 +97,11 @@ class YarnNode:
         """Whether it takes new containers."""
         return self.state == "RUNNING"
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being decommissioned gracefully: it takes no new containers, and those it has run on."""
+        return self.state == "DECOMMISSIONING"
+
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> YarnNode:
         """From a ``node`` object of the ResourceManager's REST API."""

@@ -13,12 +13,13 @@ from hopsml.submission import SubmissionPlan
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node that takes work. ``used``: by everybody."""
+    """A node. ``used``: by everybody. Where it is not open it is being taken out of service, and takes nothing more."""
 
     name: str
     capacity: Resources
     used: Resources
     label: str = ""
+    is_open: bool = True
 
 
 @dataclass(frozen=True, slots=True)

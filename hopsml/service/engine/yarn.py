@@ -68,9 +68,10 @@ class YarnEngine:
                     Resources(node.gpus, node.cores, node.memory_mib),
                     Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
                     node.label,
+                    node.is_open,
                 )
                 for node in nodes
-                if node.is_open
+                if node.is_open or node.is_leaving
             ),
         )
 

@@ -15,17 +15,19 @@ from dataclasses import asdict, replace
 from hopsml import profiles
 from hopsml.errors import StoreError
 from hopsml.profiles import Profile
-from hopsml.service import lifecycle
+from hopsml.service import autoscaler, lifecycle
+from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.holder import is_gone
 from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
 from hopsml.service.lifecycle.sight import strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
-from hopsml.service.scheduler import admission, reasons
+from hopsml.service.scheduler import admission, demand, reasons
+from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
-from hopsml.service.scheduler.reasons import Reason
+from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
 from hopsml.service.spec import JobSpec
@@ -68,6 +70,8 @@ class Manager:
         self._scheduler = Scheduler(policy, queues)
         self._newest = 0  # the serial up to which jobs are known
         self._is_loaded = False
+        self._there: dict[str, Resources] = {}  # nodes that the engine has listed, with what they have
+        self._scaling = ScalingView()
         self.leader: Leader | None = None
         self.problem = ""  # why the engine could not be asked, the last time
 
@@ -183,8 +187,10 @@ class Manager:
         for gone in nodes.rows.keys() - seen.keys():
             nodes.gone(gone)
         ours = self._used_by_node()
+        self._there = {node.name: node.capacity for node in seen.values()}
         for node in seen.values():
-            nodes.put(node.name, node.capacity, node.label)
+            is_open = node.is_open and node.name not in self._scaling.closed
+            nodes.put(node.name, node.capacity, node.label, is_open=is_open)
             others = node.used.minus(ours.get(node.name, Resources()))
             nodes.others(node.name, Resources(max(0, others.gpus), max(0, others.cores), max(0, others.memory_mib)))
 
@@ -302,7 +308,10 @@ class Manager:
                 return ""
             now = self._clock()
             reason: Reason = reasons.why(self._scheduler, row.id, now)
-            return reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))
+            said = [reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))]
+            if reason.cause in (Cause.NO_ROOM, Cause.ROOM_KEPT):
+                said += [self._scaling.waits.get(row.id, ""), self._scaling.problem]
+            return "; ".join(one for one in said if one)
 
     def refusal(self, spec: JobSpec) -> str:
         """Why a job could never run here, with what could; "" where it can, or where that is not known yet."""
@@ -310,9 +319,32 @@ class Manager:
             if not self._scheduler.nodes.rows:
                 return ""
             asked = requests.request(spec.name, "", spec.queue, spec.priority, spec, self._engine)
-            return admission.refusal(
-                asked, self._scheduler.nodes, self._scheduler.queues.get(spec.queue, Queue(spec.queue))
-            )
+            queue = self._scheduler.queues.get(spec.queue, Queue(spec.queue))
+            return admission.refusal(asked, self._scheduler.nodes, queue, self._scaling.addable)
+
+    def growth(self, spec: JobSpec) -> str:
+        """Which nodes have to be added before a job can run, in words; "" for none."""
+        with self._lock:
+            addable = self._scaling.addable
+            asked = requests.gang(spec, self._engine)
+            return autoscaler.growth(asked, self._scheduler.nodes, addable) if addable else ""
+
+    # ------------------------------------------------------------------------------------------ nodes that come and go
+
+    def demand(self) -> tuple[Demand, dict[str, Resources]] | None:
+        """What waits for room, and the nodes that there are; None where it is not known, or not this server's to decide."""
+        with self._lock:
+            if not self._is_loaded or not self.leads or self.problem:
+                return None
+            return demand.of(self._scheduler, self._clock()), dict(self._there)
+
+    def scaled(self, view: ScalingView) -> frozenset[str]:
+        """What has been decided about nodes: from now on nothing is placed on those that are to go; which are in use."""
+        with self._lock:
+            self._scaling = view
+            for name in view.closed:
+                self._scheduler.nodes.close(name)
+            return frozenset(filter(self._scheduler.nodes.in_use, view.closed))
 
     def resign(self) -> None:
         """Let another server lead at once."""

@@ -106,7 +106,7 @@ def submit(
     )
     row = jobs.store.submit(new, time.time())
     jobs.wake()
-    return models.JobAnswer.of(row)
+    return models.JobAnswer.of(row, jobs.manager.growth(job))
 
 
 @router.post("/jobs/{job}/clone", status_code=201)

@@ -11,11 +11,14 @@ from hopsml.service.scheduler.resources import UNLIMITED, GangShape, Resources, 
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """Nodes that an autoscaler could add: up to ``count`` of them."""
+    """Nodes that an autoscaler could add: up to ``count`` of them, of a group; each is there after about ``boot_s``."""
 
     capacity: Resources
     count: int
     label: str = ""
+    group: str = ""
+    price: float = 1.0
+    boot_s: float = 0.0
 
 
 def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[NodeKind, ...] = ()) -> str:

@@ -35,9 +35,10 @@ class Nodes:
 
     # ------------------------------------------------------------------------------ what there is
 
-    def put(self, name: str, capacity: Resources, label: str = "") -> None:
-        """Add a node, or change one."""
+    def put(self, name: str, capacity: Resources, label: str = "", *, is_open: bool = True) -> None:
+        """Add a node, or change one. Where it is not open nothing more is placed there; what is there stays."""
         row = self.rows.get(name)
+        is_same = row is not None and label == self.labels[row] and is_open != (name in self._closed)
         if row is None:
             row = len(self.names)
             self.names.append(name)
@@ -50,14 +51,27 @@ class Nodes:
         self._free[row] += change
         self._idle[row] += change
         self.labels[row] = label
-        self._closed.discard(name)
-        self._mark()
+        (self._closed.discard if is_open else self._closed.add)(name)
+        self._free_in_all = None
+        if not is_same:
+            self._mark()
 
     def close(self, name: str) -> None:
         """Place nothing more on a node; what is there stays."""
-        if name in self.rows:
+        if name in self.rows and name not in self._closed:
             self._closed.add(name)
             self._mark()
+
+    def is_open(self, name: str) -> bool:
+        """Whether something may be placed there."""
+        return name in self.rows and name not in self._closed
+
+    def in_use(self, name: str) -> bool:
+        """Whether anybody has something on a node, or is promised it."""
+        row = self.rows.get(name)
+        if row is None:
+            return False
+        return bool((self._free[row] != self._capacity[row]).any() or (self._idle[row] != self._capacity[row]).any())
 
     def others(self, name: str, used: Resources) -> None:
         """How much of a node other tenants of the cluster use now."""
@@ -74,9 +88,8 @@ class Nodes:
     def gone(self, name: str) -> None:
         """A node has nothing any more; jobs on it are told to have ended, or to be fewer, by their own events."""
         if name in self.rows:
-            self.put(name, Resources(), self.labels[self.rows[name]])
+            self.put(name, Resources(), self.labels[self.rows[name]], is_open=False)
             self.others(name, Resources())
-            self.close(name)
 
     def capacity(self, label: str | None = None) -> Resources:
         """Of all nodes that let something in; those of one label, or all."""
@@ -114,6 +127,15 @@ class Nodes:
         for name, row in self.rows.items():
             if name not in self._closed:
                 other.put(name, _resources(self._capacity[row]), self.labels[row])
+        return other
+
+    def clone(self) -> Nodes:
+        """The same nodes with the same on them, to try on."""
+        other = Nodes()
+        other.rows, other.names, other.labels = dict(self.rows), list(self.names), list(self.labels)
+        other._capacity, other._others = self._capacity.copy(), self._others.copy()
+        other._free, other._idle, other._closed = self._free.copy(), self._idle.copy(), set(self._closed)
+        other._mark()
         return other
 
     # ---------------------------------------------------------------------------- what is promised

@@ -296,7 +296,17 @@ class Scheduler:
         return self._start_if_idle(job, now)
 
     def _start_placed(self, now: float) -> list[Action]:
-        return [action for job in list(self._placed.values()) for action in self._start_if_idle(job, now)]
+        """Those start whose place has become free; whose place is on a node that is closed by now waits again."""
+        actions: list[Action] = []
+        for job in list(self._placed.values()):
+            if all(map(self.nodes.is_open, {node for nodes in job.placement for node in nodes})):
+                actions += self._start_if_idle(job, now)
+                continue
+            del self._placed[job.request.job_id]
+            job.count(now, self.policy)
+            self._forget(job)
+            self._enqueue(job, now)
+        return actions
 
     def _start_if_idle(self, job: QueuedJob, now: float) -> list[Action]:
         if not self.nodes.is_idle(job.request.gang, job.placement):

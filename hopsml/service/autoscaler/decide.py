@@ -1,0 +1,277 @@
+"""Which nodes to add, to drain and to end: the gangs that wait are packed whole, in the scheduler's order, and what they
+lack is added; what no gang could use, and has been idle for long enough, goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hopsml.service.autoscaler import words
+from hopsml.service.autoscaler.memory import FleetMemory
+from hopsml.service.autoscaler.model import (
+    DrainNode,
+    FleetNode,
+    LaunchNodes,
+    NodeGroup,
+    NodePhase,
+    RecallNode,
+    ScalingAction,
+    ScalingView,
+    TerminateNode,
+)
+from hopsml.service.autoscaler.packing import NodeOffer, Packing, cheapest
+from hopsml.service.scheduler.admission import NodeKind
+from hopsml.service.scheduler.demand import Demand
+from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.resources import GangShape, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``memory`` is for the next one."""
+
+    memory: FleetMemory
+    actions: tuple[ScalingAction, ...]
+    view: ScalingView
+
+
+def decide(
+    memory: FleetMemory, groups: Mapping[str, NodeGroup], demand: Demand, fleet: Sequence[FleetNode], now: float
+) -> Decision:
+    """The same for the same. ``groups``: in the order in which they are preferred; nodes of other groups are left alone."""
+    nodes = [node for node in fleet if node.group in groups]
+    memory, overdue = memory.looked(groups, nodes, now)
+    listed = Counter(node.group for node in nodes)
+    plan = _Plan(memory, groups, demand, [node for node in nodes if node not in overdue], listed, now)
+    for job, gang in demand.gangs:
+        plan.serve(job, gang)
+    launches = plan.launches(listed)
+    memory = plan.idle(memory)
+    ended = [
+        *(TerminateNode(node, "it has not come in time") for node in overdue if not node.is_used),
+        *plan.terminations(),
+    ]
+    drains = plan.drains(memory)
+    recalls = [RecallNode(node) for node in plan.nodes if node.id in plan.recalled]
+    return Decision(memory, (*ended, *drains, *recalls, *launches), plan.view(drains))
+
+
+def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
+    """Which nodes a gang would wait for if nothing ran on those that there are, in words; "" where it needs none."""
+    packing, offers = Packing(nodes.emptied()), []
+    for kind in sorted(addable, key=lambda kind: kind.price):
+        names = [f"+{kind.group}/{number}" for number in range(kind.count)]
+        for name in names:
+            packing.put(name, kind.capacity, kind.label, hidden=True)
+        offers.append(NodeOffer(kind.group, names, kind.price))
+    placement = cheapest(packing, gang, offers)
+    used = {name for placed in placement or () for name in placed}
+    counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
+    return "; ".join(words.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group])
+
+
+class _Plan:
+    """One decision under way. Nodes that boot, and those that could be added, have names of their own in the packing."""
+
+    def __init__(
+        self,
+        memory: FleetMemory,
+        groups: Mapping[str, NodeGroup],
+        demand: Demand,
+        nodes: Sequence[FleetNode],
+        listed: Counter[str],
+        now: float,
+    ) -> None:
+        self.nodes, self.recalled = sorted(nodes, key=lambda node: node.id), set[str]()
+        self._memory, self._groups, self._demand, self._now = memory, groups, demand, now
+        self._packing = Packing(demand.nodes)
+        self._new: dict[str, list[str]] = {name: [] for name in groups}  # names in the packing, not launched yet
+        self._names: dict[str, tuple[str, FleetNode | None]] = {}  # of those -> group, the node where it boots
+        self._leaving: dict[str, FleetNode] = {}  # by name: those that may be called back
+        self._launched: dict[str, dict[str, None]] = {name: {} for name in groups}
+        self._jobs: dict[str, dict[str, None]] = {name: {} for name in groups}
+        self._refused: dict[GangShape, None] = {}
+        self._waits: dict[str, str] = {}
+        for node in self.nodes:
+            self._put(node)
+        self._offer(listed)
+        self._foresee()
+
+    # ------------------------------------------------------------------------------------- what there is
+
+    def _put(self, node: FleetNode) -> None:
+        group = self._groups[node.group]
+        if node.phase == NodePhase.BOOTING and not node.is_warned and node.id not in self._memory.came:
+            name = f"booting {node.id}"
+            self._names[name] = (node.group, node)
+            self._packing.put(name, self._memory.group(node.group).shape(group), group.label)
+        elif node.name and (node.is_warned or node.phase != NodePhase.UP):
+            self._packing.close(node.name)
+            if node.phase == NodePhase.DRAINING and not node.is_warned:
+                self._leaving[node.name] = node
+                self._packing.put(node.name, node.capacity, group.label, hidden=True)
+
+    def _rests(self, group: str) -> bool:
+        return self._now < self._memory.group(group).rests_until_s
+
+    def _offer(self, listed: Counter[str]) -> None:
+        for name, group in self._groups.items():
+            shape = self._memory.group(name).shape(group)
+            for number in range(0 if self._rests(name) else group.most - listed[name]):
+                new = f"+{name}/{number}"
+                self._names[new] = (name, None)
+                self._new[name].append(new)
+                self._packing.put(new, shape, group.label, hidden=True)
+
+    def _foresee(self) -> None:
+        """What will be free before a node could have booted need not be added."""
+        boots = [
+            self._memory.group(name).usual_boot_s(group) for name, group in self._groups.items() if self._new[name]
+        ]
+        for end in self._demand.ends:
+            if end.at_s <= self._now + min(boots, default=0.0):
+                self._packing.give_back(end.gang, end.placement)
+
+    # ------------------------------------------------------------------------------------- who waits
+
+    def serve(self, job: str, gang: GangShape) -> None:
+        """Place a gang, with more nodes where it needs them."""
+        if gang in self._refused:
+            placement = None
+        else:
+            placement = self._packing.place(gang) or self._grown(gang)
+        if placement is None:
+            self._refused[gang] = None
+            self._waits[job] = self._told_of_rest(gang)
+            return
+        self._packing.take(gang, placement)
+        used = {name: None for nodes in placement for name in nodes}
+        for name in used:
+            if name in self._leaving:
+                self.recalled.add(self._leaving.pop(name).id)
+            group, booting = self._names.get(name, ("", None))
+            if group and booting is None:
+                self._launched[group][name] = None
+                self._jobs[group][job] = None
+        self._new = {group: [name for name in names if name not in used] for group, names in self._new.items()}
+        self._waits[job] = "; ".join(self._told(used))
+
+    def _grown(self, gang: GangShape) -> Placement | None:
+        leaving = list(self._leaving)
+        if (placement := self._packing.place(gang, leaving)) is not None:
+            return placement
+        offers = [NodeOffer(name, names, self._groups[name].price) for name, names in self._new.items() if names]
+        return cheapest(self._packing, gang, sorted(offers, key=lambda offer: offer.price), leaving)
+
+    def _told(self, used: Mapping[str, None]) -> Iterator[str]:
+        """Which nodes a job waits for."""
+        found = [self._names[name] for name in used if name in self._names]
+        for name, group in self._groups.items():
+            memory = self._memory.group(name)
+            usual_s = memory.usual_boot_s(group)
+            boots = [node.launched_s for of, node in found if of == name and node is not None]
+            if boots:
+                since_s = max(0.0, self._now - min(boots))
+                yield words.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
+            if new := sum(of == name and node is None for of, node in found):
+                yield words.added(name, new, usual_s)
+
+    def _told_of_rest(self, gang: GangShape) -> str:
+        labels = {part.label for part in gang.parts}
+        return "; ".join(
+            words.resting(name, memory.failures, memory.rests_until_s - self._now)
+            for name, group in self._groups.items()
+            if group.label in labels and self._rests(name)
+            for memory in (self._memory.group(name),)
+        )
+
+    # ------------------------------------------------------------------------------------- what follows
+
+    def _alive(self, group: str) -> list[FleetNode]:
+        """Nodes of a group that are there to stay, or come."""
+        return [
+            node
+            for node in self.nodes
+            if node.group == group
+            and not node.is_warned
+            and (node.phase in (NodePhase.BOOTING, NodePhase.UP) or node.id in self.recalled)
+        ]
+
+    def launches(self, listed: Counter[str]) -> list[LaunchNodes]:
+        """For gangs, and for groups that have fewer than they should."""
+        found = []
+        for name, group in self._groups.items():
+            count = len(self._launched[name])
+            if not self._rests(name):
+                missing = group.least - len(self._alive(name))
+                count = max(count, min(missing, group.most - listed[name]))
+            if count > 0:
+                found.append(LaunchNodes(name, count, tuple(self._jobs[name])))
+        return found
+
+    def idle(self, memory: FleetMemory) -> FleetMemory:
+        """Since when nodes have had no work, and no gang that waits could use them."""
+        wanting = self._could_ever_run()
+        idle = {
+            node.id: memory.idle_s.get(node.id, self._now)
+            for node in self.nodes
+            if node.phase == NodePhase.UP and not node.is_used and not self._is_wanted(node, wanting)
+        }
+        return replace(memory, idle_s=idle)
+
+    def _is_wanted(self, node: FleetNode, wanting: Sequence[GangShape]) -> bool:
+        label = self._groups[node.group].label
+        parts = (part for gang in wanting for part in gang.parts)
+        return node.name in self._packing.taken or any(
+            part.label == label and part.each.within(node.capacity) for part in parts
+        )
+
+    def _could_ever_run(self) -> list[GangShape]:
+        """Gangs for which there is no room, now and with all that may be added now, but once others have ended."""
+        if not self._refused:
+            return []
+        empty = Packing(self._demand.nodes.emptied())
+        for name, group in self._groups.items():
+            shape = self._memory.group(name).shape(group)
+            up = sum(node.group == name and node.phase == NodePhase.UP for node in self.nodes)
+            for number in range(group.most - up):
+                empty.put(f"+{name}/{number}", shape, group.label)
+        return [gang for gang in self._refused if empty.place(gang) is not None]
+
+    def drains(self, memory: FleetMemory) -> list[DrainNode]:
+        """Warned ones at once; idle ones, the longest idle first, down to the least there should be."""
+        found = [
+            DrainNode(node, "it will be taken away")
+            for node in self.nodes
+            if node.is_warned and node.phase in (NodePhase.BOOTING, NodePhase.UP)
+        ]
+        for name, group in self._groups.items():
+            alive = self._alive(name)
+            idle = [node for node in alive if node.id in memory.idle_s]
+            idle.sort(key=lambda node: (memory.idle_s[node.id], node.id))
+            long = [node for node in idle if self._now - memory.idle_s[node.id] >= group.idle_s]
+            for node in long[: max(0, len(alive) - group.least)]:
+                found.append(DrainNode(node, f"idle for {words.duration(self._now - memory.idle_s[node.id])}"))
+        return found
+
+    def terminations(self) -> list[TerminateNode]:
+        """Drained ones on which nothing runs any more, nor is promised."""
+        return [
+            TerminateNode(node, "nothing runs on it any more")
+            for node in self.nodes
+            if node.phase == NodePhase.DRAINING and not node.is_used and node.id not in self.recalled
+        ]
+
+    def view(self, drains: Sequence[DrainNode]) -> ScalingView:
+        """For those who place jobs, accept them and say why they wait."""
+        leaving = [node for node in self.nodes if node.phase in (NodePhase.DRAINING, NodePhase.ENDING)]
+        closed = {node.name for node in [*leaving, *(drain.node for drain in drains)] if node.id not in self.recalled}
+        addable = []
+        for name, group in self._groups.items():
+            memory = self._memory.group(name)
+            there = sum(node.phase == NodePhase.UP and node.name not in closed for node in self._alive(name))
+            kind = NodeKind(memory.shape(group), group.most - there, group.label, name, group.price)
+            addable.append(replace(kind, boot_s=memory.usual_boot_s(group)))
+        waits = {job: said for job, said in self._waits.items() if said}
+        return ScalingView(frozenset(closed - {""}), tuple(addable), waits)

@@ -1,0 +1,51 @@
+"""YARN's own draining: a host in the ResourceManager's exclude file, and the ResourceManager told to read it again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hopsml.errors import ProviderError
+
+SHOWN = 500
+
+
+class YarnExclusion:
+    """``file``: yarn.resourcemanager.nodes.exclude-path, where it can be written from here. ``refresh``: a command."""
+
+    def __init__(self, file: Path, refresh: Sequence[str], within_s: float) -> None:
+        self._file, self._refresh, self._within_s = file, tuple(refresh), within_s
+        self._is_told = True  # the ResourceManager, of all that is in the file
+
+    def exclude(self, host: str) -> None:
+        """YARN places nothing more there; what runs there runs on."""
+        self._change(lambda hosts: hosts if host in hosts else [*hosts, host])
+
+    def admit(self, host: str) -> None:
+        """It may come (back): also once it has ended, as another node may get its name."""
+        self._change(lambda hosts: [each for each in hosts if each != host])
+
+    def _change(self, change: Callable[[list[str]], list[str]]) -> None:
+        try:
+            before = self._file.read_text().split() if self._file.exists() else []
+            after = change(before)
+            if after == before and self._is_told:
+                return
+            self._is_told = False
+            fresh = self._file.with_name(f"{self._file.name}.new")
+            fresh.write_text("".join(f"{host}\n" for host in after))
+            os.replace(fresh, self._file)
+            done = subprocess.run(
+                self._refresh, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=self._within_s
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ProviderError(
+                f"YARN's exclude file {self._file}: {error}; correct `drain` of the nodes file"
+            ) from error
+        if done.returncode:
+            raise ProviderError(
+                f"{self._refresh[0]}: exit status {done.returncode}: {done.stderr.strip()[-SHOWN:]}; correct `refresh`"
+            )
+        self._is_told = True

@@ -1,0 +1,225 @@
+"""Nodes are added for gangs that lack them, as few as will do, and go when nobody needs them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service.autoscaler import FleetMemory, FleetNode, GroupMemory, NodePhase, growth
+from hopsml.service.scheduler import admission
+from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.policy import GangRequest, Queue
+from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from tests.service.autoscaler.worlds import World, cores, gang, group
+
+pytestmark = pytest.mark.fast
+
+
+def test_as_few_as_will_do_once_and_the_gang_runs() -> None:
+    world = World(group(each=4, most=8), static={"a": 2})
+    world.waiting["one"] = gang(10)
+    assert world.turn() == ["+2 cpu"]
+    assert world.turn() == []  # they boot
+    assert world.until_quiet(12) == [] and "one" in world.running
+
+
+def test_free_in_pieces_is_not_free() -> None:
+    world = World(group(each=4), static={"a": 3, "b": 3})
+    world.waiting["one"] = gang(2, each=2)
+    assert world.turn() == []  # 2 on each of them
+    world.waiting["two"] = gang(1, each=2)
+    assert world.turn() == ["+1 cpu"]  # two cores are free, and no two on one node
+
+
+def test_the_gangs_of_one_decision_share_new_nodes() -> None:
+    world = World(group(each=4))
+    world.waiting |= {"one": gang(3), "two": gang(3), "three": gang(1)}
+    assert world.turn() == ["+2 cpu"]
+
+
+def test_what_is_free_before_a_node_has_booted_is_not_added() -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 80.0
+    assert world.turn() == []
+    world.ends_s["one"] = world.now + 300.0
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_the_cheaper_the_first_and_several_where_one_does_not_do() -> None:
+    large = group("large", each=8, price=3.0)
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(2, each=2)
+    assert world.turn() == ["+2 small"]
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(8)
+    assert world.turn() == ["+1 large"]  # 3 in place of 4
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(10)
+    assert world.turn() == ["+1 small", "+1 large"]
+    world = World(group("a", each=2), group("b", each=2))
+    world.waiting["one"] = gang(2)
+    assert world.turn() == ["+1 a"]
+
+
+def test_parts_of_a_gang_on_nodes_of_several_labels() -> None:
+    driver = SlotGroup("driver", 1, cores(1), is_driver=True)
+    workers = SlotGroup("workers", 4, Resources(gpus=1, cores=1), label="gpu")
+    gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14))
+    world = World(group(), gpu)
+    world.waiting["one"] = GangShape((driver, workers))
+    assert world.turn() == ["+1 cpu", "+2 gpu"]
+
+
+def test_never_above_the_most_and_nothing_for_what_could_not_run_anyway() -> None:
+    world = World(group(each=4, most=2))
+    world.waiting["huge"] = gang(9)
+    world.waiting["wide"] = gang(1, each=5)
+    assert world.turn() == []
+    world.waiting["small"] = gang(1)
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_a_group_has_at_least_so_many_and_idle_ones_go_drained_first() -> None:
+    world = World(group(least=1, idle_s=100.0))
+    assert world.turn() == ["+1 cpu"]
+    world.waiting["one"] = gang(8)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(20) == [] and "one" in world.running
+    world.end("one")
+    said = world.until_quiet(100)
+    assert [word.split()[0] for word in said] == ["drain", "end"] and len(world.up("cpu")) == 1
+
+
+def test_an_idle_node_stays_while_a_gang_that_waits_for_others_could_use_it() -> None:
+    world = World(group(most=2, idle_s=50.0))
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(20)
+    world.end("one")
+    world.waiting["both"] = gang(8)
+    assert world.until_quiet(50) == []
+    world.waiting.clear()
+    assert world.until_quiet(50) == ["drain cpu-1", "end cpu-1"]
+
+
+def test_a_drained_node_that_is_needed_is_called_back() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    while not (said := world.turn()):
+        pass
+    assert said == ["drain cpu-1"]
+    world.waiting["two"] = gang(5)
+    assert world.turn() == ["recall cpu-1", "+1 cpu"]
+
+
+def test_nothing_is_ended_that_is_in_use() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    assert world.turn() == ["drain cpu-1"]
+    assert world.until_quiet(50) == []
+    world.end("one")
+    assert world.turn() == ["end cpu-1"]
+
+
+def test_a_warned_node_counts_as_absent() -> None:
+    world = World(group())
+    world.waiting["one"] = gang(2)
+    world.until_quiet(15)
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    world.waiting["two"] = gang(2)  # it would fit beside one
+    assert world.carry_out(world.decided()) == ["drain cpu-1", "+1 cpu"]
+    assert "cpu-1" in world.decided().view.closed
+
+
+def test_what_does_not_come_is_given_up_and_asked_for_again_after_a_pause_that_doubles() -> None:
+    world = World(group(boot_limit_s=100.0), boots_s=None)
+    world.waiting["one"] = gang(4)
+    asked, told = [], []
+    for _ in range(400):
+        said = world.turn()
+        asked += [world.now] if "+1 cpu" in said else []
+        told += [world.decided().view.waits["one"]] if "end cpu-2" in said else []
+    gaps = [round(later - before) for before, later in itertools.pairwise(asked)]
+    assert gaps[:4] == [165, 225, 345, 585]  # 100 s from the look that found it, and 60, 120, 240, 480
+    assert told == ["nodes of 'cpu' did not come, 2 times in a row; they are asked for again in 2 min"]
+
+
+def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_not_count() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.fleet = {"i-7": replace(world.fleet["cpu-1"], id="i-7")}  # it has got its name
+    assert world.turn() == [] and not world.memory.group("cpu").failures
+    world.fleet = {}
+    assert world.turn() == [] and world.memory.group("cpu").failures == 1
+
+
+def test_boot_times_and_shapes_are_those_of_the_nodes_that_came() -> None:
+    world = World(group(each=4, boot_limit_s=500.0), boots_s=60.0)
+    world.waiting["one"] = gang(4)
+    world.turn()
+    assert world.decided().view.waits["one"] == "1 node of 'cpu' is booting (since 0 s, at most 8 min)"
+    world.until_quiet(15)
+    assert world.memory.group("cpu").boots_s == (60.0,)
+    world.waiting["two"] = gang(8)
+    assert world.decided().view.waits["two"] == "waits for 2 more nodes of group 'cpu', about 60 s"
+    world.turn(), world.turn()
+    assert world.decided().view.waits["two"] == "2 nodes of 'cpu' are booting (since 5 s, usually 60 s)"
+    smaller = FleetMemory({"cpu": GroupMemory(capacity=cores(3))})
+    world = World(group(each=4))
+    world.memory = smaller
+    world.waiting["one"] = gang(1, each=4)
+    assert world.turn() == []
+
+
+def test_a_service_that_comes_back_counts_what_boots_already() -> None:
+    world = World(group())
+    world.waiting["one"] = gang(8)
+    world.turn()
+    world.memory = FleetMemory()
+    assert world.turn() == []
+    late = World(group(boot_limit_s=100.0))
+    late.fleet["old"] = FleetNode("old", "cpu", NodePhase.BOOTING, late.now - 5000.0)
+    late.waiting["one"] = gang(4)
+    late.boots_s = None
+    assert late.turn() == []  # it is given a while, for all that its group allows it
+    assert late.until_quiet(30)[0] == "end old"
+
+
+def test_a_node_that_is_lost_is_replaced_at_once_and_given_up_later() -> None:
+    world = World(group(boot_limit_s=100.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.boots_s = None
+    world.nodes.gone("cpu-1")
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], phase=NodePhase.BOOTING, name="")
+    world.waiting["two"] = gang(4)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(20)[0] == "end cpu-1"
+
+
+def test_what_admission_says_of_nodes_that_could_come() -> None:
+    view = World(group(most=3, boot_limit_s=180.0)).decided().view
+    asked = GangRequest("one", gang(9))
+    nodes = Nodes()
+    assert admission.refusal(asked, nodes, Queue()) and not admission.refusal(asked, nodes, Queue(), view.addable)
+    assert growth(asked.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
+    nodes.put("a", cores(9))
+    assert growth(asked.gang, nodes, view.addable) == ""
+    assert "room for 21 such slots" in admission.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
+
+
+@pytest.mark.parametrize("wrong", [{"least": 5}, {"most": -1}, {"least": -1}, {"each": 0}])
+def test_groups_that_cannot_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ArgumentError, match="group 'cpu'"):
+        group(**wrong)
