@@ -39,10 +39,10 @@ class Hadoop(Cluster):
         with leaks.not_of_this_test():
             super().revive(*names)
 
-    def add_nodemanager(self) -> str:
+    def add_nodemanager(self, *, wait: bool = True) -> str:
         """As Cluster.add_nodemanager."""
         with leaks.not_of_this_test():
-            return super().add_nodemanager()
+            return super().add_nodemanager(wait=wait)
 
     def spark_conf(self, **wishes: object) -> dict[str, str]:
         """Settings for a small application on this YARN; ``wishes`` are tools.hadoop.spark.spark_conf's."""

@@ -42,6 +42,7 @@ class YarnService:
     def __init__(self, hadoop: Hadoop, folder: Path) -> None:
         self.hadoop, self.folder = hadoop, folder
         self.process: subprocess.Popen[str] | None = None
+        self.options: tuple[str, ...] = ()  # of the server, besides
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(TRAIN)
         profile = {
@@ -60,7 +61,7 @@ class YarnService:
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         command = [sys.executable, "-c", "from hopsml.cli import main; main()", "server", "--profile", "small"]
-        command += ["--state", str(self.folder / "state")]
+        command += ["--state", str(self.folder / "state"), *self.options]
         with open(self.folder / "server.log", "a") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
@@ -77,10 +78,11 @@ class YarnService:
         self.process = None
         return status
 
-    def job(self, name: str) -> Path:
-        """A job of one worker that runs until ``end``."""
+    def job(self, name: str, more: str = "") -> Path:
+        """A job that runs until ``end``, of one worker where ``more`` does not say otherwise."""
         path = self.folder / "code" / f"{name}.yaml"
-        path.write_text(JOB.format(name=name, arguments=json.dumps({"name": name, "folder": str(self.folder)})))
+        arguments = json.dumps({"name": name, "folder": str(self.folder)})
+        path.write_text(JOB.format(name=name, arguments=f"{arguments}{more}"))
         assert load(path).name == name
         return path
 

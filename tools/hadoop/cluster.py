@@ -216,13 +216,14 @@ class Cluster:
         if {"nn", "rm"} & set(names):
             self.wait_ready(partly=True)  # the others have to register with it again
 
-    def add_nodemanager(self) -> str:
-        """Start one more NodeManager; returns its name once it is RUNNING."""
+    def add_nodemanager(self, *, wait: bool = True) -> str:
+        """Start one more NodeManager; returns its name once it is RUNNING, or at once."""
         name = f"nm{1 + max((int(known[2:]) for known in self.names('nm')), default=0)}"
         self._reserve_ports(name)
         since_ms = time.time() * 1000
         self._launch(name)
-        self._wait_for(name, since_ms)
+        if wait:
+            self._wait_for(name, since_ms)
         return name
 
     def remove_nodemanager(self, name: str) -> None:
@@ -247,9 +248,11 @@ class Cluster:
             exclude.write(f"{host(name)}\n")
         self.rmadmin("-refreshNodes", "-g", str(timeout_s), "-server")
 
-    def recommission(self) -> None:
-        """Let every decommissioned NodeManager back in; one that has ended needs ``revive`` as well."""
-        (self.home / "exclude").write_text("")
+    def recommission(self, *names: str) -> None:
+        """Let decommissioned NodeManagers back in, all where none is named; one that has ended needs ``revive`` as well."""
+        exclude = self.home / "exclude"
+        kept = [each for each in exclude.read_text().split() if names and each not in map(host, names)]
+        exclude.write_text("".join(f"{each}\n" for each in kept))
         self.rmadmin("-refreshNodes")
 
     def wait_no_containers(self, name: str, timeout_s: float = 30) -> None:

@@ -62,7 +62,13 @@ class Ec2Provider:
         del jobs
         with _refusals(f"launch {count} of {group}"):
             there = self._described()[group]
-            self._desire(group, there["DesiredCapacity"] + count)
+            wanted = there["DesiredCapacity"] + count
+            if wanted > there["MaxSize"]:
+                raise ProviderError(
+                    f"EC2: {self._groups[group]} has at most {there['MaxSize']} instances, and {wanted} are wanted; raise "
+                    "its MaxSize, or lower `max` of the group"
+                )
+            self._desire(group, wanted)
 
     def drain(self, node: GivenNode) -> None:
         """A tag; what boots or does not exist yet has none."""

@@ -1,0 +1,79 @@
+"""Nodes of a real YARN come for a gang that does not fit, are drained when it has ended, and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.states import Lifecycle
+from hopsml.storage import filesystem
+from tests import leaks
+from tests.cluster.workloads import wait_until
+from tests.hadoop_tests import nodes_hook
+from tests.hadoop_tests.conftest import Hadoop
+from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, reaches
+from tools.hadoop.cluster import Cluster
+from tools.hadoop.jars import CACHE, ensure_jars
+from tools.hadoop.settings import Shape
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
+
+NODES = """
+provider: {{command: {python} {hook} {home}}}
+groups:
+  small: {{node: {{cores: 4, memory: 2560m}}, max: 3, idle: 5s, boots_within: 2m}}
+"""
+FOUR = ", count: 4, resources: {cores: 1, memory: 1g}"
+
+
+@pytest.fixture
+def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
+    """A service on a cluster of one node, which has room for a driver and one worker."""
+    cluster = Hadoop(CACHE / f"nodes-{os.getpid()}")
+    with leaks.not_of_this_test():
+        cluster.start(ensure_jars(), Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=2560, vcores=4), guarded=True)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    service = YarnService(cluster, tmp_path)
+    nodes = NODES.format(python=sys.executable, hook=nodes_hook.__file__, home=cluster.home)
+    (tmp_path / "nodes.yaml").write_text(nodes)
+    service.options = ("--nodes", str(tmp_path / "nodes.yaml"))
+    yield service
+    if service.process is not None:
+        service.signal(signal.SIGKILL)
+    filesystem.close_all()
+    cluster.stop(now=True, remove=True)
+
+
+def test_a_gang_that_does_not_fit_gets_nodes_of_yarn_and_they_end_drained(growing: YarnService) -> None:
+    home = growing.hadoop.home
+
+    def added() -> list[str]:
+        return [name for name in Cluster(home).names("nm") if name != "nm1"]
+
+    def calls() -> list[str]:
+        return [line.split()[0] for line in (home / "calls").read_text().splitlines()]
+
+    client = growing.start()
+    wait_until(lambda: client.cluster()["capacity"]["memory_mib"], "the node", WAIT_S)
+    wide = client.submit(growing.job("wide", FOUR))
+    assert wide.why == "waits for 2 more nodes of group 'small', about 2 min"
+    wait_until(lambda: "2 nodes of 'small' are booting" in client.why(wide.id), "word of the nodes", WAIT_S)
+    assert added() == ["nm2", "nm3"]
+    wait_until(lambda: (growing.folder / "wide.starts").exists(), "the workers", WAIT_S)
+    growing.signal(signal.SIGKILL)
+    client = growing.start()  # finds nodes and job again
+    wait_until(reaches(client, wide.id, Lifecycle.RUNNING), "the job", WAIT_S)
+    assert len((growing.folder / "wide.starts").read_text()) == 4
+    growing.end("wide")
+    assert client.wait(wide.id, WAIT_S).state == Lifecycle.FINISHED
+    wait_until(lambda: not added(), "the end of the nodes", WAIT_S)
+    assert sorted(calls()) == ["drain", "drain", "launch", "terminate", "terminate"]
+    states = {host: node["state"] for host, node in growing.hadoop.resource_manager.nodes().items()}
+    assert [host for host, state in states.items() if state == "RUNNING"] == ["127.0.0.11"]
+    assert growing.signal(signal.SIGTERM) == 0

@@ -1,0 +1,49 @@
+"""Run as a program by the service: nodes that are files, as a site's own executable would keep machines.
+
+python hook.py FOLDER list|launch|drain|recall|terminate
+
+<folder>/<id>.json    a node as ``list`` prints it; ``up`` besides: the test's cluster shows it
+<folder>/calls        what it was called with, a line each
+<folder>/broken       what it complains of, while there is such a file
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    folder, verb = Path(sys.argv[1]), sys.argv[2]
+    told = json.load(sys.stdin)
+    if verb != "list":
+        with open(folder / "calls", "a") as calls:
+            calls.write(f"{verb} {json.dumps(told, sort_keys=True)}\n")
+    if (folder / "broken").exists():
+        print((folder / "broken").read_text(), file=sys.stderr)
+        return 3
+    if verb == "list":
+        nodes = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        print(json.dumps({"nodes": nodes}))
+    elif verb == "launch":
+        for number in range(told["count"]):
+            name = f"{told['group']}-{time.time_ns()}-{number}"
+            write(folder, {"id": name, "group": told["group"], "hosts": [name], "launched_s": time.time()})
+    elif verb == "terminate":
+        (folder / f"{told['id']}.json").unlink()
+    else:
+        node = json.loads((folder / f"{told['id']}.json").read_text())
+        write(folder, {**node, "state": "draining" if verb == "drain" else "up"})
+    return 0
+
+
+def write(folder: Path, node: dict[str, object]) -> None:
+    fresh = folder / f"{node['id']}.fresh"
+    fresh.write_text(json.dumps(node))
+    fresh.rename(fresh.with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Nodes by a site's own executable: what it is told, what it may say, and what becomes of one that hangs or fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ProviderError
+from hopsml.service.providers.command import CommandProvider
+from hopsml.service.providers.exclusion import YarnExclusion
+from tests.service.providers import hook
+
+pytestmark = pytest.mark.fast
+
+
+def provider(folder: Path, within_s: float = 30.0) -> CommandProvider:
+    return CommandProvider((sys.executable, hook.__file__, str(folder)), within_s)
+
+
+def test_nodes_come_are_drained_called_back_and_end(tmp_path: Path) -> None:
+    nodes = provider(tmp_path)
+    before = time.time()
+    nodes.launch("gpu", 2, ("one", "two"))
+    first, second = nodes.list()
+    assert first.group == "gpu" and first.hosts == (first.id,) and before <= first.launched_s <= time.time()
+    nodes.drain(first)
+    assert [node.is_draining for node in nodes.list()] == [True, False]
+    nodes.recall(first)
+    assert [node.is_draining for node in nodes.list()] == [False, False]
+    nodes.terminate(second)
+    assert [node.id for node in nodes.list()] == [first.id]
+    said = (tmp_path / "calls").read_text().splitlines()
+    assert said[0] == 'launch {"count": 2, "group": "gpu", "jobs": ["one", "two"]}'
+    assert said[1] == f"drain {json.dumps({'group': 'gpu', 'hosts': [first.id], 'id': first.id}, sort_keys=True)}"
+
+
+def script(folder: Path, text: str) -> CommandProvider:
+    path = folder / "nodes.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return CommandProvider((str(path),), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo no quota >&2; exit 7", "exit status 7: no quota"),
+        ("echo hello", r"list printed 'hello\\n'.*JSON"),
+        ('echo \'{"nodes": [{"id": "a"}]}\'', r"nodes.0.group: .*nodes.0.launched_s: "),
+        (
+            'echo \'{"nodes": [{"id": "a", "group": "g", "launched_s": 1, "state": "gone"}]}\'',
+            "nodes.0.state: .*'draining'",
+        ),
+        ('echo \'{"nodes": [], "more": 1}\'', "more: Extra inputs"),
+    ],
+)
+def test_what_it_must_not_say(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ProviderError, match=said):
+        script(tmp_path, text).list()
+
+
+def test_one_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    hanging = script(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    with pytest.raises(ProviderError, match=r"did not end within 0.5 s.*`within`"):
+        hanging.list()
+    child = int((tmp_path / "child").read_text())
+    assert not os.path.exists(f"/proc/{child}/cmdline") or not Path(f"/proc/{child}/cmdline").read_bytes()
+
+
+def test_one_that_is_not_there() -> None:
+    with pytest.raises(ProviderError, match="/nowhere cannot be run: No such file"):
+        CommandProvider(("/nowhere",), 1.0).list()
+
+
+def test_yarns_file_and_its_command(tmp_path: Path) -> None:
+    file = tmp_path / "exclude"
+    yarn = YarnExclusion(file, ("sh", "-c", f"test ! -e {tmp_path}/broken && echo x >> {tmp_path}/told"), 30.0)
+    yarn.exclude("node1"), yarn.exclude("node2"), yarn.exclude("node1")
+    assert file.read_text() == "node1\nnode2\n" and (tmp_path / "told").read_text() == "x\nx\n"
+    yarn.admit("node1"), yarn.admit("node3")
+    assert file.read_text() == "node2\n" and (tmp_path / "told").read_text() == "x\nx\nx\n"
+    (tmp_path / "broken").touch()
+    with pytest.raises(ProviderError, match="sh: exit status 1"):
+        yarn.exclude("node4")
+    (tmp_path / "broken").unlink()
+    yarn.exclude("node4")  # YARN has not heard of it yet
+    assert (tmp_path / "told").read_text() == "x\nx\nx\nx\n"
+    with pytest.raises(ProviderError, match="exclude file /nowhere/exclude"):
+        YarnExclusion(Path("/nowhere/exclude"), ("true",), 1.0).exclude("a")
