@@ -28,7 +28,7 @@ from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec.names import Label, Name
 from hopsml.service.spec.units import Duration, Memory
 
-FIELDS = "a nodes file has provider, groups, drain; see how-to/autoscaling"
+FIELDS = "a nodes file has provider, groups, drain; see docs/how-to/autoscaling.md"
 
 
 class Ec2Place(BaseModel):

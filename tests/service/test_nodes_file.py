@@ -12,6 +12,7 @@ from hopsml.service.autoscaler import NodeGroup
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.ec2 import Ec2Provider
 from hopsml.service.scheduler.resources import Resources
+from tests.docs import pages
 
 pytestmark = pytest.mark.fast
 GROUPS = "groups: {cpu: {node: {cores: 4, memory: 16g}, max: 2}}"
@@ -37,6 +38,12 @@ def test_all_of_it(tmp_path: Path) -> None:
         NodeGroup("gpu", Resources(8, 64, 480 << 10), 16, 1, "gpu", 12.5, 900.0, 300.0),
         NodeGroup("cpu", Resources(0, 32, 128 << 10), 20),
     )
+
+
+def test_the_files_of_the_page(tmp_path: Path) -> None:
+    first, second = pages.snippets("docs/how-to/autoscaling.md", "yaml")
+    assert [group.name for group in load(tmp_path, first).groups] == ["cpu", "gpu"]
+    assert isinstance(load(tmp_path, second).provider, Ec2Provider)
 
 
 def test_ec2(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 ``decide`` takes what is remembered, what waits and which nodes there are; it says what to launch, drain, and end.
 """
 
-from hopsml.service.autoscaler.decide import Decision, decide, growth
+from hopsml.service.autoscaler.decide import ScalingDecision, decide, growth
 from hopsml.service.autoscaler.memory import FleetMemory, GroupMemory
 from hopsml.service.autoscaler.model import (
     DrainNode,
@@ -18,7 +18,6 @@ from hopsml.service.autoscaler.model import (
 )
 
 __all__ = [
-    "Decision",
     "DrainNode",
     "FleetMemory",
     "FleetNode",
@@ -28,6 +27,7 @@ __all__ = [
     "NodePhase",
     "RecallNode",
     "ScalingAction",
+    "ScalingDecision",
     "ScalingView",
     "TerminateNode",
     "decide",

@@ -28,7 +28,7 @@ from hopsml.service.scheduler.resources import GangShape, Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ScalingDecision:
     """``memory`` is for the next one."""
 
     memory: FleetMemory
@@ -38,7 +38,7 @@ class Decision:
 
 def decide(
     memory: FleetMemory, groups: Mapping[str, NodeGroup], demand: Demand, fleet: Sequence[FleetNode], now: float
-) -> Decision:
+) -> ScalingDecision:
     """The same for the same. ``groups``: in the order in which they are preferred; nodes of other groups are left alone."""
     nodes = [node for node in fleet if node.group in groups]
     memory, overdue = memory.looked(groups, nodes, now)
@@ -54,7 +54,7 @@ def decide(
     ]
     drains = plan.drains(memory)
     recalls = [RecallNode(node) for node in plan.nodes if node.id in plan.recalled]
-    return Decision(memory, (*ended, *drains, *recalls, *launches), plan.view(drains))
+    return ScalingDecision(memory, (*ended, *drains, *recalls, *launches), plan.view(drains))
 
 
 def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hopsml.service.autoscaler import (
-    Decision,
     DrainNode,
     FleetMemory,
     FleetNode,
@@ -14,6 +13,7 @@ from hopsml.service.autoscaler import (
     NodeGroup,
     NodePhase,
     RecallNode,
+    ScalingDecision,
     TerminateNode,
     decide,
 )
@@ -87,10 +87,10 @@ class World:
         self.nodes.forget(wanted, placement)
         self.nodes.leave(wanted, placement)
 
-    def decided(self) -> Decision:
+    def decided(self) -> ScalingDecision:
         return decide(self.memory, self.groups, self.demand(), self.seen(), self.now)
 
-    def carry_out(self, decision: Decision) -> list[str]:
+    def carry_out(self, decision: ScalingDecision) -> list[str]:
         """Looks beside it whether it may be."""
         self.memory = decision.memory
         said = []
