@@ -75,6 +75,7 @@ class Scaler:
     def close(self) -> None:
         """End the thread; nodes stay as they are."""
         self._ended.set()
+        self._provider.close()
         if self._thread is not None:
             self._thread.join()
 
@@ -141,6 +142,7 @@ class Scaler:
                     node.launched_s,
                     name,
                     there.get(name, NOTHING),
+                    demand.nodes.labels[demand.nodes.rows[name]] if name else "",
                     is_used=any(demand.nodes.in_use(each) for each in _called(node, name, demand)),
                     is_warned=node.is_warned,
                 )

@@ -105,12 +105,12 @@ class _Plan:
         if node.phase == NodePhase.BOOTING and not node.is_warned and node.id not in self._memory.came:
             name = f"booting {node.id}"
             self._names[name] = (node.group, node)
-            self._packing.put(name, self._memory.group(node.group).shape(group), group.label)
+            self._packing.put(name, *self._memory.group(node.group).shape(group))
         elif node.name and (node.is_warned or node.phase != NodePhase.UP):
             self._packing.close(node.name)
             if node.phase == NodePhase.DRAINING and not node.is_warned:
                 self._leaving[node.name] = node
-                self._packing.put(node.name, node.capacity, group.label, hidden=True)
+                self._packing.put(node.name, node.capacity, node.label, hidden=True)
 
     def _rests(self, group: str) -> bool:
         return self._now < self._memory.group(group).rests_until_s
@@ -122,7 +122,7 @@ class _Plan:
                 new = f"+{name}/{number}"
                 self._names[new] = (name, None)
                 self._new[name].append(new)
-                self._packing.put(new, shape, group.label, hidden=True)
+                self._packing.put(new, *shape, hidden=True)
 
     def _foresee(self) -> None:
         """What will be free before a node could have booted need not be added."""
@@ -221,10 +221,9 @@ class _Plan:
         return replace(memory, idle_s=idle)
 
     def _is_wanted(self, node: FleetNode, wanting: Sequence[GangShape]) -> bool:
-        label = self._groups[node.group].label
         parts = (part for gang in wanting for part in gang.parts)
         return node.name in self._packing.taken or any(
-            part.label == label and part.each.within(node.capacity) for part in parts
+            part.label == node.label and part.each.within(node.capacity) for part in parts
         )
 
     def _could_ever_run(self) -> list[GangShape]:
@@ -236,7 +235,7 @@ class _Plan:
             shape = self._memory.group(name).shape(group)
             up = sum(node.group == name and node.phase == NodePhase.UP for node in self.nodes)
             for number in range(group.most - up):
-                empty.put(f"+{name}/{number}", shape, group.label)
+                empty.put(f"+{name}/{number}", *shape)
         return [gang for gang in self._refused if empty.place(gang) is not None]
 
     def drains(self, memory: FleetMemory) -> list[DrainNode]:
@@ -271,7 +270,8 @@ class _Plan:
         for name, group in self._groups.items():
             memory = self._memory.group(name)
             there = sum(node.phase == NodePhase.UP and node.name not in closed for node in self._alive(name))
-            kind = NodeKind(memory.shape(group), group.most - there, group.label, name, group.price)
+            capacity, label = memory.shape(group)
+            kind = NodeKind(capacity, group.most - there, label, name, group.price)
             addable.append(replace(kind, boot_s=memory.usual_boot_s(group)))
         waits = {job: said for job, said in self._waits.items() if said}
         return ScalingView(frozenset(closed - {""}), tuple(addable), waits)

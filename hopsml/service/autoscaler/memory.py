@@ -16,29 +16,29 @@ GRACE_S = 120.0  # a service that has just come back does not give up what it ha
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """``boots_s``: how long its nodes took, the newest last. ``capacity``: of the node that came last, where one did."""
+    """``boots_s``: how long its nodes took, the newest last. ``seen``: (what it has, its label) of a node that came."""
 
     boots_s: tuple[float, ...] = ()
     failures: int = 0  # since a node came
     rests_until_s: float = 0.0
-    capacity: Resources | None = None
+    seen: tuple[Resources, str] | None = None
 
     def usual_boot_s(self, group: NodeGroup) -> float:
         """What is to be expected: the median; the bound as long as none has come."""
         return statistics.median(self.boots_s) if self.boots_s else group.boot_limit_s
 
-    def shape(self, group: NodeGroup) -> Resources:
-        """What a further node would have: what came counts more than what was said."""
-        return self.capacity or group.capacity
+    def shape(self, group: NodeGroup) -> tuple[Resources, str]:
+        """What a further node would have, and its label: what came counts more than what was said."""
+        return self.seen or (group.capacity, group.label)
 
     def failed(self, now: float) -> GroupMemory:
         """Something that was asked for has not come."""
         pause = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(self.failures, 10))
         return replace(self, failures=self.failures + 1, rests_until_s=now + pause)
 
-    def came(self, boot_s: float, capacity: Resources) -> GroupMemory:
+    def came(self, boot_s: float) -> GroupMemory:
         """A node has."""
-        return GroupMemory((*self.boots_s, boot_s)[-BOOTS:], capacity=capacity)
+        return GroupMemory((*self.boots_s, boot_s)[-BOOTS:], seen=self.seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,8 @@ class FleetMemory:
             if node.phase != NodePhase.UP:
                 continue
             if node.id in self.absent_s and node.id not in self.came:
-                told[node.group] = told[node.group].came(now - node.launched_s, node.capacity)
-            else:
-                told[node.group] = replace(told[node.group], capacity=node.capacity)
+                told[node.group] = told[node.group].came(now - node.launched_s)
+            told[node.group] = replace(told[node.group], seen=(node.capacity, node.label))
         overdue = [node for node in nodes if node.id in absent and self._is_overdue(node, groups, absent[node.id], now)]
         for name in {node.group for node in overdue} | self._vanished(nodes):
             told[name] = told[name].failed(now)

@@ -59,6 +59,7 @@ class FleetNode:
     launched_s: float
     name: str = ""
     capacity: Resources = NOTHING
+    label: str = ""
     is_used: bool = False
     is_warned: bool = False
 

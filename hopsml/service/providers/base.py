@@ -40,3 +40,6 @@ class NodeProvider(Protocol):
 
     def terminate(self, node: GivenNode) -> None:
         """End a node, or the wait for one that has not come."""
+
+    def close(self) -> None:
+        """Break off a call that is under way in another thread, where that can be done."""

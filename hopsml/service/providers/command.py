@@ -52,6 +52,7 @@ class CommandProvider:
 
     def __init__(self, command: Sequence[str], within_s: float) -> None:
         self._command, self._within_s = tuple(command), within_s
+        self._running: subprocess.Popen[str] | None = None
 
     def list(self) -> Sequence[GivenNode]:
         """As it prints them."""
@@ -87,6 +88,11 @@ class CommandProvider:
         """End it."""
         self._call("terminate", _named(node))
 
+    def close(self) -> None:
+        """Kill what runs."""
+        if (process := self._running) is not None:
+            _kill(process)
+
     def _call(self, verb: str, told: Mapping[str, object]) -> str:
         try:
             process = subprocess.Popen(
@@ -100,6 +106,7 @@ class CommandProvider:
             )
         except OSError as error:
             raise ProviderError(f"{self._command[0]} cannot be run: {error.strerror}; correct `command`") from error
+        self._running = process
         try:
             printed, complained = process.communicate(json.dumps(told), self._within_s)
         except subprocess.TimeoutExpired as expired:
@@ -108,9 +115,8 @@ class CommandProvider:
                 "nodes boot, or raise `within`"
             ) from expired
         finally:
-            with contextlib.suppress(ProcessLookupError):  # with what it has started and left
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+            self._running = None
+            _kill(process)
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
@@ -121,6 +127,13 @@ class CommandProvider:
                 f"{self._command[0]} {verb} failed: exit status {process.returncode}: {complained.strip()[-SHOWN:]}"
             )
         return printed
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With what it has started; not what it leaves running when it ends by itself."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _named(node: GivenNode) -> dict[str, object]:

@@ -92,6 +92,9 @@ class Ec2Provider:
                     InstanceId=node.id, ShouldDecrementDesiredCapacity=True
                 )
 
+    def close(self) -> None:
+        """Its calls end soon by themselves."""
+
     def _desire(self, group: str, count: int) -> None:
         self._scaling.set_desired_capacity(
             AutoScalingGroupName=self._groups[group], DesiredCapacity=count, HonorCooldown=False

@@ -29,7 +29,7 @@ class Nodes:
         self._others = np.zeros((0, 3), np.int64)
         self._free = np.zeros((0, 3), np.int64)
         self._idle = np.zeros((0, 3), np.int64)
-        self._open: dict[str, npt.NDArray[np.bool_]] = {}  # label -> rows on which something may be placed
+        self._masks: dict[str, npt.NDArray[np.bool_]] | None = {}  # see _open; None: to be made anew
         self._closed: set[str] = set()
         self._free_in_all: Resources | None = None  # None: to be counted anew
 
@@ -249,10 +249,16 @@ class Nodes:
         )
 
     def _mark(self) -> None:
-        self._free_in_all = None
-        self._open = {label: np.zeros(len(self._capacity), np.bool_) for label in set(self.labels)}
-        for row, (name, label) in enumerate(zip(self.names, self.labels, strict=True)):
-            self._open[label][row] = name not in self._closed
+        self._free_in_all = self._masks = None
+
+    @property
+    def _open(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Label -> rows on which something may be placed."""
+        if self._masks is None:
+            self._masks = {label: np.zeros(len(self._capacity), np.bool_) for label in set(self.labels)}
+            for row, (name, label) in enumerate(zip(self.names, self.labels, strict=True)):
+                self._masks[label][row] = name not in self._closed
+        return self._masks
 
 
 def _row(resources: Resources) -> Array:

@@ -174,9 +174,12 @@ def test_boot_times_and_shapes_are_those_of_the_nodes_that_came() -> None:
     assert world.decided().view.waits["two"] == "waits for 2 more nodes of group 'cpu', about 60 s"
     world.turn(), world.turn()
     assert world.decided().view.waits["two"] == "2 nodes of 'cpu' are booting (since 5 s, usually 60 s)"
-    smaller = FleetMemory({"cpu": GroupMemory(capacity=cores(3))})
+
+
+@pytest.mark.parametrize("seen", [(cores(3), ""), (cores(4), "other")])
+def test_nothing_is_launched_for_what_the_nodes_that_came_would_not_do_for(seen: tuple[Resources, str]) -> None:
     world = World(group(each=4))
-    world.memory = smaller
+    world.memory = FleetMemory({"cpu": GroupMemory(seen=seen)})
     world.waiting["one"] = gang(1, each=4)
     assert world.turn() == []
 

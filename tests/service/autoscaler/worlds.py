@@ -68,7 +68,9 @@ class World:
                 and self.now - node.launched_s >= self.boots_s
             ):
                 of = self.groups[node.group]
-                self.fleet[node.id] = replace(node, phase=NodePhase.UP, name=node.id, capacity=of.capacity)
+                self.fleet[node.id] = replace(
+                    node, phase=NodePhase.UP, name=node.id, capacity=of.capacity, label=of.label
+                )
                 self.nodes.put(node.id, of.capacity, of.label)
         self.start()
         return self.carry_out(self.decided())

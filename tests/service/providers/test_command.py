@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from hopsml.errors import ProviderError
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.exclusion import YarnExclusion
+from tests.cluster.workloads import wait_until
 from tests.service.providers import hook
 
 pytestmark = pytest.mark.fast
@@ -39,11 +40,11 @@ def test_nodes_come_are_drained_called_back_and_end(tmp_path: Path) -> None:
     assert said[1] == f"drain {json.dumps({'group': 'gpu', 'hosts': [first.id], 'id': first.id}, sort_keys=True)}"
 
 
-def script(folder: Path, text: str) -> CommandProvider:
+def script(folder: Path, text: str, within_s: float = 0.5) -> CommandProvider:
     path = folder / "nodes.sh"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    return CommandProvider((str(path),), 0.5)
+    return CommandProvider((str(path),), within_s)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,25 @@ def test_one_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path) -> No
     with pytest.raises(ProviderError, match=r"did not end within 0.5 s.*`within`"):
         hanging.list()
     child = int((tmp_path / "child").read_text())
-    assert not os.path.exists(f"/proc/{child}/cmdline") or not Path(f"/proc/{child}/cmdline").read_bytes()
+    wait_until(lambda: is_dead(child), "its end")
+
+
+def is_dead(pid: int) -> bool:
+    """Gone, or not waited for yet."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_service_that_ends_does_not_wait_for_one_that_hangs(tmp_path: Path) -> None:
+    provider = script(tmp_path, f"touch {tmp_path}/runs; exec sleep 300", within_s=300.0)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(provider.list)
+        wait_until((tmp_path / "runs").exists, "it to run")
+        provider.close()
+        with pytest.raises(ProviderError, match="exit status -9"):
+            call.result(30)
 
 
 def test_one_that_is_not_there() -> None:

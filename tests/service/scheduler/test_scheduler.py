@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError
+from hopsml.service.scheduler.job import JobPhase
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler, StartJob
@@ -286,6 +287,32 @@ class TestTrouble:
         assert cluster.submit("one", gang(1)) == []
         cluster.scheduler.nodes.put("a", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+one"]
+
+    def test_whose_place_is_on_a_node_that_closes_waits_for_another_one(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("low", gang(2), priority=1)
+        assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
+        cluster.scheduler.nodes.close("a")
+        assert cluster.leaves("low") == []
+        assert {job.phase for job in cluster.scheduler.jobs.values()} == {JobPhase.WAITING}
+        cluster.capacity["b"] = 2
+        cluster.scheduler.nodes.put("b", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+urgent"]
+
+    def test_a_node_is_in_use_while_anybody_has_something_on_it(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        nodes = cluster.scheduler.nodes
+        cluster.submit("low", gang(2), priority=1)
+        assert nodes.in_use("a") and not nodes.in_use("b") and not nodes.in_use("c")
+        nodes.close("b")
+        cluster.submit("urgent", gang(2), priority=50)
+        cluster.leaves("low")
+        assert nodes.in_use("a")  # now by urgent
+        assert cluster.ended("urgent") == ["+low"] and nodes.in_use("a")
+        cluster.ended("low")
+        assert not nodes.in_use("a")
+        nodes.others("a", Resources(cores=1))
+        assert nodes.in_use("a")
 
     def test_what_other_tenants_use_is_not_given_out(self):
         cluster = Cluster({"a": 4})
