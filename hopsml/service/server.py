@@ -86,12 +86,12 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
+    if supply is not None and not is_detachable(profile):
+        raise ArgumentError(f"--nodes: profile '{profile.name}' runs jobs on this machine alone; name one of YARN")
     store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
-    if supply is not None and isinstance(engine, LocalEngine):
-        raise ArgumentError(f"--nodes: profile '{profile.name}' runs jobs on this machine alone; name one of YARN")
     workspaces = Workspaces(wanted.state, _project_url(wanted))
     manager = Manager(
         store,

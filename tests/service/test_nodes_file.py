@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service import nodes_file
+from hopsml.service import nodes_file, server
 from hopsml.service.autoscaler import NodeGroup
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.ec2 import Ec2Provider
@@ -73,6 +73,13 @@ def test_ec2(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         load(tmp_path, text)
+
+
+def test_a_machine_alone_gets_no_nodes(tmp_path: Path) -> None:
+    (tmp_path / "nodes.yaml").write_text(WHOLE)
+    with pytest.raises(ArgumentError, match="profile 'local' runs jobs on this machine alone"):
+        server.opened(server.ServerSettings(tmp_path, profile="local", nodes=tmp_path / "nodes.yaml"), "")
+    assert not (tmp_path / "service.db").exists()
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.service import spec as specs
-from hopsml.service.autoscaler import NodeGroup
+from hopsml.service.autoscaler import NodeGroup, ScalingView
 from hopsml.service.engine import Look
 from hopsml.service.engine.base import NodeSeen
 from hopsml.service.manager import Manager
@@ -160,20 +160,49 @@ def test_a_service_that_comes_back_finds_what_boots_and_what_is_drained(service:
 
 def test_a_provider_that_refuses_is_told_of_and_asked_again(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     asked = service.submit("one", 6)
-    (service.folder / "broken").write_text("no quota")
+    (service.folder / "broken-list").write_text("no quota")
     with caplog.at_level(logging.WARNING, "hopsml.service"):
         service.turn(), service.turn()
     assert [record.getMessage() for record in caplog.records].count(caplog.records[-1].getMessage()) == 1
     assert "nodes cannot be added or ended" in service.manager.why(asked) and "no quota" in service.manager.why(asked)
-    (service.folder / "broken").unlink()
+    (service.folder / "broken-list").unlink()
     service.until(service.nodes, "nodes")
+
+
+def test_a_launch_that_is_refused_is_not_repeated_at_once(service: Service) -> None:
+    asked = service.submit("one", 6)
+    (service.folder / "broken-launch").write_text("no quota")
+    for _ in range(3):
+        service.turn()
+    assert service.calls() == ["launch"]
+    assert "nodes of 'cpu' did not come; they are asked for again in" in service.manager.why(asked)
+
+
+def test_a_job_that_comes_just_before_its_node_is_closed_keeps_it(service: Service) -> None:
+    first = service.grown("one", 2)
+    service.ends(first)
+    service.until(lambda: service.state(first) == Lifecycle.FINISHED, "its end")
+    scaled, jobs = service.manager.scaled, []
+
+    def after_another(view: ScalingView) -> frozenset[str]:
+        if view.closed and not jobs:
+            jobs.append(service.submit("two", 2))
+            service.manager.turn()
+        return scaled(view)
+
+    service.manager.scaled = after_another  # type: ignore[method-assign]
+    service.until(lambda: jobs and service.state(jobs[0]) == Lifecycle.RUNNING, "the other job")
+    for _ in range(3):
+        service.turn()
+    assert service.calls() == ["launch"] and len(service.nodes()) == 1
 
 
 def test_nothing_is_done_where_another_server_leads(service: Service) -> None:
     service.submit("one", 6)
     service.store.lead("other", "elsewhere", time.time(), 1e6)
+    (service.folder / "broken-list").write_text("not even asked")
     service.turn(), service.turn()
-    assert not service.calls()
+    assert not service.calls() and not service.scaler._problem
     assert not service.manager.leads
 
 

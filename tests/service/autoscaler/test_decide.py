@@ -26,6 +26,13 @@ def test_as_few_as_will_do_once_and_the_gang_runs() -> None:
     assert world.until_quiet(12) == [] and "one" in world.running
 
 
+@pytest.mark.parametrize("count", range(1, 9))
+def test_not_one_more(count: int) -> None:
+    world = World(group(each=4, most=8))
+    world.waiting["one"] = gang(4 * count - 1)
+    assert world.turn() == [f"+{count} cpu"]
+
+
 def test_free_in_pieces_is_not_free() -> None:
     world = World(group(each=4), static={"a": 3, "b": 3})
     world.waiting["one"] = gang(2, each=2)
@@ -107,6 +114,17 @@ def test_an_idle_node_stays_while_a_gang_that_waits_for_others_could_use_it() ->
     assert world.until_quiet(50) == ["drain cpu-1", "end cpu-1"]
 
 
+def test_an_idle_node_stays_for_a_gang_that_waits_for_others_to_boot() -> None:
+    world = World(group(idle_s=50.0), boots_s=20.0)
+    world.waiting["one"] = gang(4)
+    world.until_quiet(10)
+    world.end("one")
+    world.boots_s = 150.0
+    world.waiting["wide"] = gang(8)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(40) == [] and "wide" in world.running
+
+
 def test_a_drained_node_that_is_needed_is_called_back() -> None:
     world = World(group(idle_s=50.0))
     world.waiting["one"] = gang(4)
@@ -156,7 +174,7 @@ def test_what_does_not_come_is_given_up_and_asked_for_again_after_a_pause_that_d
 def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_not_count() -> None:
     world = World(group(), boots_s=None)
     world.waiting["one"] = gang(4)
-    world.turn()
+    world.turn(), world.turn()
     world.fleet = {"i-7": replace(world.fleet["cpu-1"], id="i-7")}  # it has got its name
     assert world.turn() == [] and not world.memory.group("cpu").failures
     world.fleet = {}

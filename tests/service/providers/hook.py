@@ -4,7 +4,7 @@ python hook.py FOLDER list|launch|drain|recall|terminate
 
 <folder>/<id>.json    a node as ``list`` prints it; ``up`` besides: the test's cluster shows it
 <folder>/calls        what it was called with, a line each
-<folder>/broken       what it complains of, while there is such a file
+<folder>/broken-list  what it complains of, while there is such a file; of the other verbs likewise
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def main() -> int:
     if verb != "list":
         with open(folder / "calls", "a") as calls:
             calls.write(f"{verb} {json.dumps(told, sort_keys=True)}\n")
-    if (folder / "broken").exists():
-        print((folder / "broken").read_text(), file=sys.stderr)
+    if (folder / f"broken-{verb}").exists():
+        print((folder / f"broken-{verb}").read_text(), file=sys.stderr)
         return 3
     if verb == "list":
         nodes = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
