@@ -33,10 +33,11 @@ def draw(study: dict[str, Any], picture: str) -> None:
             axes.errorbar(at, means, spreads, marker=MARKS[number % len(MARKS)], capsize=3, **style)
     if study["is_bar"]:
         values = [value for line in study["lines"].values() for place in line.values() for value in place]
-        axes.set_ylim(min(values) - 0.3 * (max(values) - min(values) or 1.0), None)
+        above = 100.0 if "%" in study["unit"] else None
+        axes.set_ylim(min(values) - 0.3 * (max(values) - min(values) or 1.0), above)
     if study["reference"] is not None:
         axes.axhline(study["reference"], color="#616161", linestyle=":", linewidth=1)
-    axes.set_xticks(range(len(places)), places)
+    axes.set_xticks(range(len(places)), places, fontsize=8 if len(places) > 4 else None)
     axes.set_xlabel(study["axis"])
     axes.set_ylabel(study["unit"])
     axes.set_title(study["title"], fontsize=10, loc="left")

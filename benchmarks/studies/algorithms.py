@@ -28,16 +28,21 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     seeds = list(range(options.choose(5, 2)))
     values = {}
     for way, settings in WAYS.items():
-        given: dict[str, Any] = {
-            "args": {"algorithm": way, "settings": settings, "seeds": seeds},
-            "progress": False,
-            "keep_warm": 60.0,
-        }
-        if way == "async_sgd":
-            found = experiment.parameter_server(train, num_workers=WORKERS, num_ps=1, **given)
+        given: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
+        if way == "async_sgd":  # a run for each seed: a second loop of one run goes on from the first one's checkpoint
+            values[way] = [
+                experiment.parameter_server(
+                    train,
+                    args={"algorithm": way, "settings": settings, "seeds": [seed]},
+                    num_workers=WORKERS,
+                    num_ps=1,
+                    **given,
+                ).value[0]
+                for seed in seeds
+            ]
         else:
-            found = experiment.collective_all_reduce(train, num_workers=WORKERS, **given)
-        values[way] = found.value
+            args = {"algorithm": way, "settings": settings, "seeds": seeds}
+            values[way] = experiment.collective_all_reduce(train, args=args, num_workers=WORKERS, **given).value
         options.say(f"{way}: {values[way]}")
     study = Study(
         "algorithms",

@@ -15,7 +15,7 @@ from benchmarks.options import Options
 from benchmarks.studies import digits
 from benchmarks.studies.study import Line, Study
 
-EPOCHS, BATCH, RATE = 12, 64, 0.1
+EPOCHS, BATCH, RATES = 12, 64, (0.1, 0.02)
 SECRET = b"not a secret: a study on loopback"
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -30,37 +30,34 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
     from hopsml import experiment
 
     seeds = list(range(options.choose(5, 2)))
-    values = {}
-    for way, settings in WAYS.items():
-        args = {"seeds": seeds, "settings": settings}
-        values[way] = experiment.collective_all_reduce(
-            train, args=args, num_workers=2, implementation="hopsml", progress=False, keep_warm=60.0
-        ).value
-        options.say(f"{way}: {values[way]}")
+    found: dict[float, dict[str, list[float]]] = {rate: {} for rate in RATES}
+    for rate, values in found.items():
+        for way, settings in WAYS.items():
+            args = {"seeds": seeds, "rate": rate, "settings": settings}
+            values[way] = experiment.collective_all_reduce(
+                train, args=args, num_workers=2, implementation="hopsml", progress=False, keep_warm=60.0
+            ).value
+            options.say(f"{way} at {rate}: {values[way]}")
     study = Study(
         "exchange",
         f"Digits by two workers: accuracy after {EPOCHS} epochs, mean of {len(seeds)} seeds",
         "how gradients travel",
         "accuracy on 517 other digits (%)",
-        (Line("accuracy", values),),
+        tuple(Line(f"rate {rate}", values) for rate, values in found.items()),
         (f"exchange: Keras fit, a global batch of {BATCH}, momentum SGD, gradients over sockets",),
         is_bar=True,
-        reference=statistics.fmean(values["plain"]),
     )
-    lost = {
-        way: [before - now for before, now in zip(values["plain"], each, strict=True)] for way, each in values.items()
-    }
-    return study, [
-        Figure(
-            f"exchange.lost_points_{way.replace(' ', '_')}", round(statistics.fmean(each), 2), "points", len(each),
-            round(min(each), 2), round(max(each), 2), "the plain exchange",
-        )
-        for way, each in lost.items()
-        if way != "plain"
-    ]  # fmt: skip
+    return study, [_lost(way, rate, found[rate]) for rate in RATES for way in WAYS if way != "plain"]
 
 
-def train(seeds: list[int], settings: dict[str, Any]) -> list[float]:
+def _lost(way: str, rate: float, values: dict[str, list[float]]) -> Figure:
+    points = [before - now for before, now in zip(values["plain"], values[way], strict=True)]
+    name = f"exchange.lost_points_{way.replace(' ', '_')}_{rate}"
+    mean = round(statistics.fmean(points), 2)
+    return Figure(name, mean, "points", len(points), round(min(points), 2), round(max(points), 2), "the plain exchange")
+
+
+def train(seeds: list[int], rate: float, settings: dict[str, Any]) -> list[float]:
     """The accuracy with each seed."""
     import keras
     import tensorflow as tf
@@ -72,9 +69,9 @@ def train(seeds: list[int], settings: dict[str, Any]) -> list[float]:
         steps = EPOCHS * digits.TRAINED // BATCH
         with strategy.scope():
             net = digits.keras_net(seed)
-            rate = keras.optimizers.schedules.PolynomialDecay(RATE, steps, 0.0, 2.0)
+            falling = keras.optimizers.schedules.PolynomialDecay(rate, steps, 0.0, 2.0)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            net.compile(keras.optimizers.SGD(rate, momentum=0.9), loss)
+            net.compile(keras.optimizers.SGD(falling, momentum=0.9), loss)
         data = tf.data.Dataset.from_tensor_slices((images[..., None], targets)).shuffle(digits.TRAINED, seed=seed)
         net.fit(data.batch(BATCH), epochs=EPOCHS, verbose=0)
         found.append(digits.keras_accuracy(net))
