@@ -92,6 +92,24 @@ class TokenRecord(msgspec.Struct, frozen=True):
     revoked_s: float | None
 
 
+class AuditRecord(msgspec.Struct, frozen=True):
+    """A call that has changed something, or was refused; ``user`` is empty where nobody's token was given."""
+
+    id: int
+    at_s: float
+    user: str
+    role: str
+    action: str
+    target: str
+    outcome: int
+    peer: str
+
+
+class _AuditPage(msgspec.Struct):
+    entries: list[AuditRecord]
+    cursor: int | None
+
+
 class _Page(msgspec.Struct):
     jobs: list[ServiceJob]
     cursor: int | None
@@ -245,6 +263,19 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         """End one, by its id; for administrators."""
         self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
+
+    def audit(self, *, user: str = "", action: str = "", limit: int = 100) -> list[AuditRecord]:
+        """Who has changed what, and who was refused, the newest first, at most ``limit``; for administrators."""
+        found: list[AuditRecord] = []
+        before: int | None = None
+        while len(found) < limit:
+            query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
+            query |= {"before": before} if before is not None else {}
+            page = msgspec.convert(self._call("GET", "audit", query=query), _AuditPage)
+            found += page.entries
+            if (before := page.cursor) is None:
+                break
+        return found
 
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"

@@ -20,6 +20,7 @@ def server(
     project_url: Annotated[
         str, typer.Option(help="where jobs record runs; the profile's, or $HOPSML_PROJECT_URL")
     ] = "",
+    audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
 ) -> None:
     """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
     from hopsml import client
@@ -32,5 +33,7 @@ def server(
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
-    wanted = ServerSettings(state or client.state_folder(), database, profile, project_url, host, port, queues)
+    wanted = ServerSettings(
+        state or client.state_folder(), database, profile, project_url, host, port, queues, audit_days=audit_days
+    )
     serve(wanted, lambda address: print(address, flush=True))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 
 from hopsml import suggestions
@@ -13,10 +15,14 @@ from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
+from hopsml.service.store.audit import AuditLog
 from hopsml.service.workspaces import Workspaces
 
 log = logging.getLogger("hopsml.service")
 
+DAY_S = 86_400.0
+AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
+DROP_S = 3600.0  # between two looks for older ones
 LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
 
 
@@ -30,6 +36,8 @@ class JobService:
     manager: Manager
     profile: str
     queues: tuple[str, ...]
+    audit_days: float = AUDIT_DAYS
+    _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -54,11 +62,19 @@ class JobService:
         """How things stand after it, for whoever reads the log."""
         try:
             self.manager.turn()
+            self.drop_old(time.time())
         except StoreError as error:
             return str(error)
         except Exception:  # one job's trouble must not end the service
             log.exception("a turn failed; the next one begins with what is stored")
         return self.manager.standing()
+
+    def drop_old(self, now: float) -> None:
+        """Forget entries of the audit log that are older than they are kept; whoever leads does, at most once an hour."""
+        if self.manager.leads and now - self._dropped_s >= DROP_S:
+            self._dropped_s = now
+            if dropped := AuditLog(self.store).drop(now - self.audit_days * DAY_S):
+                log.info("%d entries of the audit log are older than %g days and dropped", dropped, self.audit_days)
 
     def wake(self) -> None:
         """Let the next turn begin at once."""

@@ -24,7 +24,7 @@ from hopsml.service import holder, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
-from hopsml.service.jobs import JobService
+from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
 from hopsml.service.render import memory
 from hopsml.service.scheduler.policy import Policy
@@ -49,6 +49,7 @@ class ServerSettings:
     port: int = 0
     queues: Path | None = None
     policy: Policy | None = None
+    audit_days: float = AUDIT_DAYS
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -81,6 +82,8 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
 
 def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
+    if not wanted.audit_days > 0:
+        raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
@@ -99,7 +102,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         policy=wanted.policy,
         queues=known,
     )
-    return JobService(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
+    names = tuple(queue.name for queue in known)
+    return JobService(store, engine, workspaces, manager, profile.name, names, wanted.audit_days), name
 
 
 def _project_url(wanted: ServerSettings) -> str:

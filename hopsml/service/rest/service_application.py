@@ -11,11 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import job_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import audit_routes, job_routes, page_files, run_routes, token_routes
 from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def service_application(jobs: JobService, project: Project, broadcaster: Broadca
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
     tokens = Tokens(jobs.store)
-    return Guarded(app, lambda token: tokens.caller(token, time.time()), name)
+    guarded = Guarded(app, lambda token: tokens.caller(token, time.time()), name)
+    return Audited(guarded, AuditLog(jobs.store))
 
 
 def api() -> FastAPI:
@@ -47,6 +50,7 @@ def api() -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_wrong)
     app.include_router(job_routes.router)
     app.include_router(token_routes.router)
+    app.include_router(audit_routes.router)
     return app
 
 

@@ -31,6 +31,9 @@ from hopsml.states import Lifecycle
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
 
+# What is to be stored with a change, in its transaction; it is told what was changed.
+Also = Callable[["Connection", str], None]
+
 _JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
 AT_ONCE = 1000  # submissions that may be under way
 _OVER = [state.value for state in Lifecycle if state.is_final]
@@ -70,8 +73,8 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- jobs
 
-    def submit(self, new: NewJob, now: float) -> JobRow:
-        """Store a job that waits. The same key of the same owner once more: the job that is there.
+    def submit(self, new: NewJob, now: float, also: Also | None = None) -> JobRow:
+        """Store a job that waits. The same key of the same owner once more: the job that is there, and nothing is stored.
 
         Raises ArgumentError where that key was used for another job.
         """
@@ -85,7 +88,10 @@ class JobStore:
             with self.writing() as connection:
                 serial = _inserted(connection, insert(jobs).values(values))
                 _change(connection, serial, 0, "", Lifecycle.WAITING, "submitted", now)
-                return _job(connection, serial)
+                row = _job(connection, serial)
+                if also is not None:
+                    also(connection, row.id)
+                return row
         except IntegrityError:
             return self._submitted_before(new)
 
@@ -197,10 +203,12 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- wishes
 
-    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float) -> WishRow:
+    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float, also: Also | None = None) -> WishRow:
         """Store what somebody wants of a job. Raises JobNotFound."""
         with self.writing() as connection:
-            _job(connection, serial)
+            row = _job(connection, serial)
+            if also is not None:
+                also(connection, row.id)
             values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
             number = _inserted(connection, insert(wishes).values(values))
         return WishRow(number, serial, kind, value, who, now)
