@@ -27,6 +27,7 @@ from hopsml.states import Lifecycle
 TIMEOUT_S = 60.0
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
 _PAUSE_S = 0.5
+_PATIENCE_S = 60.0  # for a server that says that there are too many calls
 T = TypeVar("T")
 
 
@@ -305,8 +306,9 @@ class Client:
         data = json.dumps(asked).encode() if asked is not None else content or None
         sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
         request = urllib.request.Request(url, data, sent, method=method)
-        problem = ""
-        for attempt in range(_TRIES if repeat else 1):
+        problem, patient_until = "", time.monotonic() + _PATIENCE_S
+        attempts = iter(range(_TRIES if repeat else 1))
+        while (attempt := next(attempts, None)) is not None:
             if attempt:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
@@ -314,7 +316,11 @@ class Client:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as refused:
                 with refused:
-                    raise _refusal(refused.code, refused.read()) from None
+                    wait_s = _wait_s(refused)
+                    if wait_s is None or time.monotonic() + wait_s > patient_until:
+                        raise _refusal(refused.code, refused.read()) from None
+                time.sleep(wait_s)
+                attempts = iter(range(_TRIES if repeat else 1))  # nothing was done: it may be repeated, whatever it is
             except (OSError, ValueError) as error:
                 problem = str(getattr(error, "reason", None) or error)
         raise ServiceError(
@@ -329,6 +335,12 @@ def state_folder() -> Path:
 
 def _quoted(job: str | int) -> str:
     return urllib.parse.quote(str(job), safe="")
+
+
+def _wait_s(refused: urllib.error.HTTPError) -> float | None:
+    """After how many seconds the server takes the call; None where it does not say that."""
+    said = refused.headers.get("Retry-After", "") if refused.code == 429 else ""
+    return max(float(said), 0.05) if said.isdecimal() else None
 
 
 def _refusal(status: int, body: bytes) -> Exception:

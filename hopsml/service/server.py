@@ -50,6 +50,8 @@ class ServerSettings:
     queues: Path | None = None
     policy: Policy | None = None
     audit_days: float = AUDIT_DAYS
+    changes_per_s: float = 200.0
+    reads_per_s: float = 1000.0
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -61,8 +63,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     from hopsml.service.browse.project import Project
     from hopsml.service.rest import server
     from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.limited import Limits
     from hopsml.service.rest.service_application import service_application
 
+    limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     listener = server.bound(wanted.host, wanted.port)
     try:
@@ -72,7 +76,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             project = Project(_project_url(wanted))
             told = Broadcaster(Changes(project))
             jobs.start()
-            app = service_application(jobs, project, told, name)
+            app = service_application(jobs, project, told, name, limits)
             asyncio.run(server.answer(app, listener, told, lambda: ready(server.address(listener, token))))
         finally:
             jobs.close()

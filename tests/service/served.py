@@ -24,7 +24,7 @@ class Served:
     """A service that was not started: its manager takes a turn when a test says so."""
 
     def __init__(self, jobs: JobService, project: Project) -> None:
-        self.jobs = jobs
+        self.jobs, self.project = jobs, project
         self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
         tokens = Tokens(jobs.store)
         self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}

@@ -112,7 +112,7 @@ class Audited:
         try:
             await self._app(scope, receive, sending)
         finally:
-            if is_noted(status) and not entry.is_stored:
+            if is_noted(status) and not entry.is_stored and not state.get("is_repeated"):
                 entry.caller = state.get("caller")
                 await run_in_threadpool(self._add, entry.at(time.time(), status))
 

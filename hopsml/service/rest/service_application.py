@@ -17,6 +17,7 @@ from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.tokens import Tokens
 
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-def service_application(jobs: JobService, project: Project, broadcaster: Broadcaster, name: str) -> ASGIApp:
+def service_application(
+    jobs: JobService, project: Project, broadcaster: Broadcaster, name: str, limits: Limits | None = None
+) -> ASGIApp:
     """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
-    tokens = Tokens(jobs.store)
-    guarded = Guarded(app, lambda token: tokens.caller(token, time.time()), name)
+    tokens, limits = Tokens(jobs.store), limits or Limits()
+    limited = Limited(app, limits)
+    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
     return Audited(guarded, AuditLog(jobs.store))
 
 
