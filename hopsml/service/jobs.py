@@ -13,10 +13,12 @@ from hopsml.errors import ArgumentError, StoreError
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.workspaces import Workspaces
+from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
 
@@ -37,6 +39,7 @@ class JobService:
     profile: str
     queues: tuple[str, ...]
     audit_days: float = AUDIT_DAYS
+    meter: Meter = field(default_factory=Meter)  # of its thread
     _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -60,8 +63,10 @@ class JobService:
 
     def _turn(self) -> str:
         """How things stand after it, for whoever reads the log."""
+        began = time.perf_counter()
         try:
             self.manager.turn()
+            self.meter.observe("hopsml_turn_seconds", time.perf_counter() - began, TURN_BOUNDS_S)
             self.drop_old(time.time())
         except StoreError as error:
             return str(error)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, and_, insert, select, update
+from sqlalchemy import Insert, and_, case, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
@@ -17,6 +17,7 @@ from hopsml.service.store import database
 from hopsml.service.store.rows import (
     Account,
     ChangeRow,
+    JobCount,
     JobFilter,
     JobRow,
     Leader,
@@ -125,6 +126,14 @@ class JobStore:
             rows = connection.execute(query.order_by(jobs.c.serial.desc()).limit(limit + 1)).all()
         found = tuple(map(_job_row, rows[:limit]))
         return RowPage(found, found[-1].serial if len(rows) > limit else None)
+
+    def counts(self) -> list[JobCount]:
+        """How many jobs there are, by queue and state."""
+        since = case((jobs.c.tries > 0, jobs.c.ending_since_s), else_=jobs.c.submitted_s)
+        query = select(jobs.c.queue, jobs.c.state, func.count().label("count"), func.min(since).label("since_s"))
+        with self.reading() as connection:
+            rows = connection.execute(query.group_by(jobs.c.queue, jobs.c.state)).all()
+        return [JobCount(row[0], Lifecycle(row[1]), row[2], row[3]) for row in rows]
 
     def living(self) -> list[JobRow]:
         """Jobs that are not over, the oldest first."""
