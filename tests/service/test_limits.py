@@ -21,7 +21,7 @@ from hopsml.service.rest import limited
 from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.limited import Limits
 from hopsml.service.rest.service_application import service_application
-from hopsml.service.rest.token_bucket import Bucket, Rate, taken
+from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 from hopsml.service.store.tokens import Role
 from tests.service.served import Served
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.fast
 def test_no_window_lets_more_pass_than_the_rate_and_what_was_saved(
     gaps: list[float], per_s: float, at_once: int
 ) -> None:
-    bucket: Bucket | None = None
+    bucket: TokenBucket | None = None
     now, passed = 100.0, []
     for gap in gaps:
         now += gap
@@ -51,7 +51,7 @@ def test_a_clock_that_goes_back_fills_nothing_and_no_rate_is_no_limit() -> None:
     bucket, wait_s = taken(bucket, Rate(1.0, 1.0), 50.0)
     assert wait_s == 1.0 and bucket.refused == 1
     assert taken(bucket, Rate(1.0, 1.0), 100.5)[1] == 0.5
-    assert taken(Bucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
+    assert taken(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
 
 
 class Asker:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hopsml.service.rest.audited import READING
-from hopsml.service.rest.token_bucket import Bucket, Rate, taken
+from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,7 +41,7 @@ class Limits:
             "strangers": strangers,
         }
         self._clock = clock
-        self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
 
     def refuses(self, kind: str, who: str, scope: Scope) -> float:
         """For how long who asks is to wait; 0 where it may go on.

@@ -14,7 +14,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TokenBucket:
     """What is ``left`` of it at a time. ``refused``: how many calls in a row found it empty."""
 
     left: float
@@ -22,13 +22,13 @@ class Bucket:
     refused: int = 0
 
 
-def taken(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
+def taken(bucket: TokenBucket | None, rate: Rate, now: float) -> tuple[TokenBucket, float]:
     """One call: the bucket after it, and for how many seconds the caller is to wait; 0 where it may go on.
 
     None is the bucket of somebody who comes for the first time. A clock that goes back fills nothing.
     """
     if bucket is None:
-        bucket = Bucket(rate.at_once, now)
+        bucket = TokenBucket(rate.at_once, now)
     passed = max(0.0, now - bucket.at_s)
     filled = replace(bucket, left=min(rate.at_once, bucket.left + passed * rate.per_s), at_s=max(now, bucket.at_s))
     if rate.per_s <= 0 or filled.left >= 1:
