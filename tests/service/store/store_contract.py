@@ -179,3 +179,13 @@ class StoreContract:
         with pytest.raises(RuntimeError):
             store.submit(new(), 6.0, fail)
         assert len(store.jobs().jobs) == 1
+
+    def test_jobs_are_counted_by_queue_and_state(self, store: JobStore) -> None:
+        assert store.counts() == []
+        for at_s in (20.0, 10.0, 30.0):
+            store.submit(new(), at_s)
+        before = record(store, 3)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 40.0), "me", 40.0)
+        found = {one.state: (one.queue, one.count, one.since_s) for one in store.counts()}
+        assert found[Lifecycle.WAITING] == ("default", 2, 10.0)
+        assert found[Lifecycle.CANCELLED][:2] == ("default", 1) and len(found) == 2
