@@ -27,6 +27,7 @@ from hopsml.states import Lifecycle
 TIMEOUT_S = 60.0
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
 _PAUSE_S = 0.5
+_PATIENCE_S = 60.0  # for a server that says that there are too many calls
 T = TypeVar("T")
 
 
@@ -90,6 +91,24 @@ class TokenRecord(msgspec.Struct, frozen=True):
     created_s: float
     expires_s: float | None
     revoked_s: float | None
+
+
+class AuditRecord(msgspec.Struct, frozen=True):
+    """A call that has changed something, or was refused; ``user`` is empty where nobody's token was given."""
+
+    id: int
+    at_s: float
+    user: str
+    role: str
+    action: str
+    target: str
+    outcome: int
+    peer: str
+
+
+class _AuditPage(msgspec.Struct):
+    entries: list[AuditRecord]
+    cursor: int | None
 
 
 class _Page(msgspec.Struct):
@@ -246,6 +265,19 @@ class Client:
         """End one, by its id; for administrators."""
         self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
 
+    def audit(self, *, user: str = "", action: str = "", limit: int = 100) -> list[AuditRecord]:
+        """Who has changed what, and who was refused, the newest first, at most ``limit``; for administrators."""
+        found: list[AuditRecord] = []
+        before: int | None = None
+        while len(found) < limit:
+            query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
+            query |= {"before": before} if before is not None else {}
+            page = msgspec.convert(self._call("GET", "audit", query=query), _AuditPage)
+            found += page.entries
+            if (before := page.cursor) is None:
+                break
+        return found
+
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"
         return msgspec.convert(
@@ -274,8 +306,9 @@ class Client:
         data = json.dumps(asked).encode() if asked is not None else content or None
         sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
         request = urllib.request.Request(url, data, sent, method=method)
-        problem = ""
-        for attempt in range(_TRIES if repeat else 1):
+        problem, patient_until = "", time.monotonic() + _PATIENCE_S
+        attempts = iter(range(_TRIES if repeat else 1))
+        while (attempt := next(attempts, None)) is not None:
             if attempt:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
@@ -283,7 +316,11 @@ class Client:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as refused:
                 with refused:
-                    raise _refusal(refused.code, refused.read()) from None
+                    wait_s = _wait_s(refused)
+                    if wait_s is None or time.monotonic() + wait_s > patient_until:
+                        raise _refusal(refused.code, refused.read()) from None
+                time.sleep(wait_s)
+                attempts = iter(range(_TRIES if repeat else 1))  # nothing was done: it may be repeated, whatever it is
             except (OSError, ValueError) as error:
                 problem = str(getattr(error, "reason", None) or error)
         raise ServiceError(
@@ -298,6 +335,12 @@ def state_folder() -> Path:
 
 def _quoted(job: str | int) -> str:
     return urllib.parse.quote(str(job), safe="")
+
+
+def _wait_s(refused: urllib.error.HTTPError) -> float | None:
+    """After how many seconds the server takes the call; None where it does not say that."""
+    said = refused.headers.get("Retry-After", "") if refused.code == 429 else ""
+    return max(float(said), 0.05) if said.isdecimal() else None
 
 
 def _refusal(status: int, body: bytes) -> Exception:

@@ -14,6 +14,7 @@ def main() -> None:
     import typer
 
     from hopsml.cli import (
+        audit,
         cancel,
         class_data,
         doctor,
@@ -41,6 +42,7 @@ def main() -> None:
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
     )
     commands = (
+        audit.audit,
         cancel.cancel,
         class_data.class_data,
         doctor.doctor,

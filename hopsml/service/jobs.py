@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 
 from hopsml import suggestions
@@ -11,13 +13,19 @@ from hopsml.errors import ArgumentError, StoreError
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
+from hopsml.service.store.audit import AuditLog
 from hopsml.service.workspaces import Workspaces
+from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
 
+DAY_S = 86_400.0
+AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
+DROP_S = 3600.0  # between two looks for older ones
 LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
 
 
@@ -32,6 +40,9 @@ class JobService:
     profile: str
     queues: tuple[str, ...]
     scaler: Scaler | None = None
+    audit_days: float = AUDIT_DAYS
+    meter: Meter = field(default_factory=Meter)  # of its thread
+    _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -56,13 +67,23 @@ class JobService:
 
     def _turn(self) -> str:
         """How things stand after it, for whoever reads the log."""
+        began = time.perf_counter()
         try:
             self.manager.turn()
+            self.meter.observe("hopsml_turn_seconds", time.perf_counter() - began, TURN_BOUNDS_S)
+            self.drop_old(time.time())
         except StoreError as error:
             return str(error)
         except Exception:  # one job's trouble must not end the service
             log.exception("a turn failed; the next one begins with what is stored")
         return self.manager.standing()
+
+    def drop_old(self, now: float) -> None:
+        """Forget entries of the audit log that are older than they are kept; whoever leads does, at most once an hour."""
+        if self.manager.leads and now - self._dropped_s >= DROP_S:
+            self._dropped_s = now
+            if dropped := AuditLog(self.store).drop(now - self.audit_days * DAY_S):
+                log.info("%d entries of the audit log are older than %g days and dropped", dropped, self.audit_days)
 
     def wake(self) -> None:
         """Let the next turn begin at once."""

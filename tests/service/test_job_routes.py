@@ -2,85 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
-import shutil
-import time
-import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
 from hopsml import client
-from hopsml.service import server
-from hopsml.service.browse.changes import Changes
-from hopsml.service.browse.project import Project
-from hopsml.service.jobs import JobService
-from hopsml.service.rest import job_models, job_routes
-from hopsml.service.rest.event_stream import Broadcaster
-from hopsml.service.rest.service_application import api, service_application
-from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import JobStore
-from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.rest import audit_routes, job_models, job_routes
+from hopsml.service.rest.service_application import api
+from hopsml.service.store.tokens import Role
+from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
-
-JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
-
-
-class Served:
-    """A service that was not started: its manager takes a turn when a test says so."""
-
-    def __init__(self, jobs: JobService, project: Project) -> None:
-        self.jobs = jobs
-        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
-        tokens = Tokens(jobs.store)
-        self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
-        self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
-
-    def ask(self, method: str, path: str, role: Any = Role.USER, **more: Any) -> httpx.Response:
-        """One request."""
-
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            headers = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
-                return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
-
-        return asyncio.run(ask())
-
-    def workspace(self) -> str:
-        """Some code."""
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            archive.writestr(zipfile.ZipInfo("train.py"), "")
-        return str(self.ask("POST", "workspaces", content=content.getvalue()).json()["workspace"])
-
-    def submit(self, role: Any = Role.USER, spec: str = JOB, **more: Any) -> httpx.Response:
-        """A job."""
-        return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables, to be copied: making them takes longer than a test."""
-    folder = tmp_path_factory.mktemp("empty")
-    JobStore.open(f"sqlite:///{folder}/service.db").close()
-    return folder
-
-
-@pytest.fixture
-def served(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
-    jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
-    yield Served(jobs, Project(f"file://{tmp_path}/project"))
-    jobs.close()
 
 
 def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
@@ -107,6 +41,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
         (job_models.TokenAnswer, client.TokenRecord),
+        (audit_routes.AuditAnswer, client.AuditRecord),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
@@ -225,6 +160,14 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     served.jobs.manager.turn()
     found = served.ask("POST", "jobs/1/cancel").json()
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
+
+
+def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
+    served.submit()
+    served.ask("POST", "jobs/1/move", json={"priority": 99})
+    served.jobs.manager.turn()  # takes it and moves it, at the same time
+    assert served.ask("GET", "jobs/1").json()["priority"] == 99
+    assert served.jobs.why(served.jobs.store.job(1)).startswith("needs 1 slot")
 
 
 def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,3 +124,18 @@ tokens = Table(
     Column("expires_s", Float),
     Column("revoked_s", Float),
 )
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at_s", Float, nullable=False),
+    Column("user", String(200), nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("action", String(60), nullable=False),
+    Column("target", String(200), nullable=False),
+    Column("outcome", Integer, nullable=False),
+    Column("peer", String(100), nullable=False),
+    Index("audit_by_time", "at_s"),
+    sqlite_autoincrement=True,
+)
