@@ -109,7 +109,6 @@ def _check_known(job: JobSpec) -> None:
     asked = {
         "schedule": job.schedule is not None,
         "secrets": bool(job.secrets),
-        "ports": any(task.ports for task in job.tasks.values()),
     }
     if found := [name for name, is_asked in asked.items() if is_asked]:
         raise ArgumentError(

@@ -24,6 +24,7 @@ from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow
+from hopsml.storage import urls
 from hopsml.submission import SubmissionPlan
 
 MOST_BYTES = 64 << 20  # of a zip
@@ -68,11 +69,13 @@ class Workspaces:
 
     def order(self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str) -> SubmitOrder:
         """How an application of a job is submitted; its files are looked at when its turn comes."""
+        own = f"{row.id}-{prefix.rpartition('-')[2]}"
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
-            "HOPSML_APPLICATION_ID": f"{row.id}-{prefix.rpartition('-')[2]}-{launch.task}",
+            "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
             "HOPSML_APPLICATION_ATTEMPT": str((row.tries - 1) * LAUNCHES_OF_A_TRY + launch.number),
             "HOPSML_JOB_TAG": launch.tag,
+            "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
         }
 

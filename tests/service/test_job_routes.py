@@ -138,12 +138,9 @@ def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
         assert said in answer.text
 
 
-@pytest.mark.parametrize(
-    "more", ['schedule: "0 3 * * *"', "secrets: [s3]", "tasks: {main: {script: train.py, ports: [web]}}"]
-)
+@pytest.mark.parametrize("more", ['schedule: "0 3 * * *"', "secrets: [s3]"])
 def test_what_is_not_carried_out_yet_is_refused(served: Served, more: str) -> None:
-    spec = f"name: digits\n{more}\n" if more.startswith("tasks") else f"{JOB}{more}\n"
-    answer = served.submit(spec=spec)
+    answer = served.submit(spec=f"{JOB}{more}\n")
     assert answer.status_code == 400 and "does not carry that out yet" in answer.text
 
 

@@ -1,0 +1,91 @@
+"""What a job's tasks are given besides slots, on this machine: ports, addresses of one another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.states import Lifecycle
+from tests.cluster.workloads import wait_until
+from tests.service.test_job_service import WAIT_S, JobService
+
+pytestmark = pytest.mark.local
+
+# Two workers that answer who they are, until they are told to end.
+SERVE = """
+def serve():
+    import os, socket
+    import hopsml
+    with socket.create_server((hopsml.distributed.host(), int(os.environ["HOPSML_PORT_ECHO"]))) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                if connection.recv(9) == b"end":
+                    return
+                connection.sendall(b"rank %d" % hopsml.distributed.rank())
+"""
+# Asks each of them; fails at the first try, so that all are started anew.
+ASK = """
+import argparse, json, os, socket, time
+import hopsml
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+out = parser.parse_args().out
+first = os.environ["HOPSML_APPLICATION_ATTEMPT"] == "1"
+found = hopsml.job.addresses("server", timeout_s=60)
+def ask(address, word):
+    host, _, port = address.rpartition(":")
+    for _ in range(600):
+        try:
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.sendall(word)
+                return connection.recv(9).decode()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+told = [ask(address, b"who") for address in found]
+open(out, "a").write(json.dumps([found, told]) + "\\n")
+if first:
+    raise SystemExit(3)
+for address in found:
+    ask(address, b"end")
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[JobService]:
+    made = JobService(tmp_path)
+    yield made
+    if made.process is not None:
+        made.kill()
+    for pid in made.runs():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not made.runs(), "the end of all drivers")
+
+
+def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(service: JobService) -> None:
+    (service.code / "serve.py").write_text(SERVE)
+    (service.code / "ask.py").write_text(ASK)
+    out = service.jobs / "out"
+    path = service.code / "pair.yaml"
+    path.write_text(
+        "name: pair\nretries: 1\ntasks:\n"
+        "  server: {function: serve.py:serve, framework: distributed, count: 2, ports: [echo]}\n"
+        f"  client: {{script: ask.py, arguments: {{out: {out}}}}}\n"
+    )
+    client = service.start(cores=4)
+    job = client.submit(path)
+    ended = client.wait(job.id, 2 * WAIT_S)
+    assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 2), client.log(job.id, "server")
+    (first, told), (second, told_again) = map(json.loads, out.read_text().splitlines())
+    assert told == told_again == ["rank 0", "rank 1"]
+    assert not set(first) & set(second) and len(set(second)) == 2
+    (folder,) = (service.state / "project" / "Jobs").glob("pair-1-*")
+    assert [path.name for path in folder.iterdir()] == ["2"], "what the first try said is gone"
+    service.stop()
