@@ -92,6 +92,13 @@ class TokenRecord(msgspec.Struct, frozen=True):
     revoked_s: float | None
 
 
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A secret, without its value; ``stored_s``: seconds since 1970."""
+
+    name: str
+    stored_s: float
+
+
 class _Page(msgspec.Struct):
     jobs: list[ServiceJob]
     cursor: int | None
@@ -245,6 +252,18 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         """End one, by its id; for administrators."""
         self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
+
+    def put_secret(self, name: str, value: str) -> None:
+        """Keep a value for one's own jobs, which name it under ``secrets``; nobody can read it again."""
+        self._call("PUT", f"secrets/{_quoted(name)}", {"value": value})
+
+    def secrets(self) -> list[SecretRecord]:
+        """One's own, by name, without their values."""
+        return msgspec.convert(self._call("GET", "secrets"), list[SecretRecord])
+
+    def remove_secret(self, name: str) -> None:
+        """Forget one of one's own."""
+        self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False)
 
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"

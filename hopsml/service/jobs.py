@@ -13,6 +13,7 @@ from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
+from hopsml.service.store.secrets import Secrets
 from hopsml.service.workspaces import Workspaces
 
 log = logging.getLogger("hopsml.service")
@@ -28,6 +29,7 @@ class JobService:
     engine: Engine
     workspaces: Workspaces
     manager: Manager
+    secrets: Secrets
     profile: str
     queues: tuple[str, ...]
     _woken: threading.Event = field(default_factory=threading.Event)
@@ -74,10 +76,11 @@ class JobService:
         self.manager.resign()
         self.store.close()
 
-    def check(self, job: JobSpec, workspace: str) -> None:
+    def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
         self.check_queue(job.queue)
         _check_known(job)
+        self.secrets.check(owner, job.secrets)
         self.workspaces.folder(workspace)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
@@ -108,7 +111,6 @@ def _check_known(job: JobSpec) -> None:
     """Raise ArgumentError for what a job file may say and no service carries out yet: it is not passed over in silence."""
     asked = {
         "schedule": job.schedule is not None,
-        "secrets": bool(job.secrets),
     }
     if found := [name for name, is_asked in asked.items() if is_asked]:
         raise ArgumentError(

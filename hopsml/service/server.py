@@ -2,6 +2,7 @@
 
 <state>/service.db       jobs, unless --database names another place
 <state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
+<state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 """
 
@@ -29,6 +30,7 @@ from hopsml.service.manager import Manager
 from hopsml.service.render import memory
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
+from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.submission import is_detachable
@@ -87,7 +89,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
-    workspaces = Workspaces(wanted.state, _project_url(wanted))
+    kept = Secrets(store, key(wanted.state))
+    workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values)
     manager = Manager(
         store,
         engine,
@@ -99,7 +102,9 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         policy=wanted.policy,
         queues=known,
     )
-    return JobService(store, engine, workspaces, manager, profile.name, tuple(queue.name for queue in known)), name
+    return JobService(
+        store, engine, workspaces, manager, kept, profile.name, tuple(queue.name for queue in known)
+    ), name
 
 
 def _project_url(wanted: ServerSettings) -> str:

@@ -1,8 +1,9 @@
-"""What a job's tasks are given besides slots, on this machine: ports, addresses of one another."""
+"""What a job's tasks are given besides slots, on this machine: ports, addresses of one another, secrets."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.errors import ArgumentError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_service import WAIT_S, JobService
@@ -56,6 +58,23 @@ for address in found:
     ask(address, b"end")
 """
 
+SECRET = "Hush-93-wolves"  # of a name that does not tell that it is one
+# Says that it has the secret, without it, and stays until it may end.
+HIDE = """
+def hide(out):
+    import hashlib, os, time
+    open(f"{out}.told", "w").write(hashlib.sha256(os.environ["DB_LOGIN"].encode()).hexdigest())
+    while not os.path.exists(f"{out}.end"):
+        time.sleep(0.02)
+    raise RuntimeError(f"refused with {os.environ['DB_LOGIN']}")
+"""
+WHISPER = """
+import argparse, hashlib, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+open(f"{parser.parse_args().out}.script", "w").write(hashlib.sha256(os.environ["DB_LOGIN"].encode()).hexdigest())
+"""
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[JobService]:
@@ -89,3 +108,48 @@ def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(servic
     (folder,) = (service.state / "project" / "Jobs").glob("pair-1-*")
     assert [path.name for path in folder.iterdir()] == ["2"], "what the first try said is gone"
     service.stop()
+
+
+def holders() -> list[str]:
+    """Processes that show the secret to whoever may look: their command line, and the environment that they began with."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                if SECRET.encode() in Path("/proc", pid, name).read_bytes():
+                    found.append(f"{pid}/{name}")
+    return found
+
+
+def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) -> None:
+    (service.code / "hide.py").write_text(HIDE)
+    (service.code / "whisper.py").write_text(WHISPER)
+    out, digest = service.jobs / "out", hashlib.sha256(SECRET.encode()).hexdigest()
+    path = service.code / "keeper.yaml"
+    path.write_text(
+        "name: keeper\nsecrets: [db-login]\ntasks:\n"
+        f"  main: {{function: hide.py:hide, framework: distributed, arguments: {{out: {out}}}}}\n"
+        f"  whisper: {{script: whisper.py, arguments: {{out: {out}}}}}\n"
+    )
+    client = service.start(cores=2)
+    with pytest.raises(ArgumentError, match="no secret db-login"):
+        client.submit(path)
+    client.put_secret("db-login", SECRET)
+    assert [one.name for one in client.secrets()] == ["db-login"]
+    job = client.submit(path)
+    for end in ("told", "script"):
+        wait_until(lambda end=end: Path(f"{out}.{end}").exists(), end)
+    wait_until(lambda: Path(f"{out}.told").read_text() == Path(f"{out}.script").read_text() == digest, "both have it")
+    assert not holders()
+    Path(f"{out}.end").touch()
+    ended = client.wait(job.id, WAIT_S)
+    log = client.log(job.id)[0]
+    assert ended.state == Lifecycle.FAILED and "refused with (redacted)" in log and SECRET not in log + ended.cause
+    assert SECRET not in ended.spec + repr(client.changes(job.id))
+    service.stop()
+    everywhere = [
+        path for folder in (service.state, service.log.parent) for path in folder.rglob("*") if path.is_file()
+    ]
+    told = [path for path in everywhere if SECRET.encode() in path.read_bytes()]
+    assert told == [], "neither database, nor logs, nor records, nor what was handed over"
+    assert not list(service.state.rglob("*.sealed"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests
+from hopsml.service.driver import end_requests, sealed_secrets
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -19,6 +19,7 @@ from hopsml.service.spec.task import Task
 from hopsml.submission import named_function
 from hopsml.training.discovery import lookup, names
 from hopsml.training.discovery.announcing import TaskListener, driver_host, known_tasks, remove_earlier
+from hopsml.training.secret_variables import masked
 
 MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
 
@@ -35,14 +36,16 @@ def run(job_file: str, name: str) -> int:
     if (task := job.tasks.get(name)) is None:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
     listener = _listener(job, name, task)
-    variables = _variables(job, task)
+    secrets = sealed_secrets.take(job.secrets, os.environ)
+    variables = {**_variables(job, task), **secrets}
     if task.script is not None:
         os.environ.update(variables)
         if task.ports:
             listener.open(driver_host(os.environ))
         return _run_script(_code(job, path, task.script), task)
     function = _command(job, path, task) if task.command is not None else _function(job, path, task)
-    _verb(job, name, task, listener.wrapped(function) if task.ports else function, variables)
+    function = listener.wrapped(function) if task.ports else function
+    _verb(job, name, task, masked(function, tuple(secrets)), variables)
     return 0
 
 

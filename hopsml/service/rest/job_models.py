@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import ChangeRow, JobRow
@@ -184,6 +184,21 @@ class NewToken(BaseModel):
     """A token itself, which nobody can read again."""
 
     token: str
+
+
+class SecretRequest(BaseModel):
+    """A secret's value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: SecretStr
+
+
+class SecretAnswer(BaseModel):
+    """A secret, without its value."""
+
+    name: str
+    stored_s: float
 
 
 JobDetail.model_rebuild()

@@ -92,7 +92,7 @@ def submit(
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
     job = specs.loads(asked.spec)
-    jobs.check(job, asked.workspace)
+    jobs.check(job, asked.workspace, caller.user)
     new = NewJob(
         name=job.name,
         owner=caller.user,
@@ -113,8 +113,9 @@ def submit(
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
     """Queue the same job once more, with the same code."""
     needs(caller, Role.USER)
-    retries = specs.JobSpec.model_validate_json(row.spec).retries
-    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, retries)
+    job = specs.JobSpec.model_validate_json(row.spec)
+    jobs.secrets.check(caller.user, job.secrets)
+    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
     cloned = jobs.store.submit(new, time.time())
     jobs.wake()
     return models.JobAnswer.of(cloned)

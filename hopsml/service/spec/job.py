@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hopsml.service.spec import limits
+from hopsml.service.spec import limits, secret_rules
 from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Label, Name, Names
 from hopsml.service.spec.schedule import Schedule
@@ -86,7 +86,18 @@ class JobSpec(SpecPart):
             )
         if self.search is not None:
             self.searched()
+        self._check_secrets()
         return self
+
+    def _check_secrets(self) -> None:
+        for name in self.secrets:
+            variable = secret_rules.variable(name)
+            if variable.startswith("HOPSML_"):
+                raise ValueError(f"secret {name} would be {variable}, and hopsml's own variables begin so: rename it")
+            if given := [task for task, one in self.tasks.items() if variable in one.env]:
+                raise ValueError(
+                    f"secret {name} is {variable}, which stands under env of task {given[0]!r}, too: rename one"
+                )
 
     def searched(self) -> str:
         """Name of the task whose function the search tries. Raises ValueError where that is not clear, or no search is."""

@@ -113,6 +113,15 @@ leaders = Table(
     Column("until_s", Float, nullable=False),
 )
 
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("name", String(63), primary_key=True),
+    Column("sealed", Text, nullable=False),
+    Column("stored_s", Float, nullable=False),
+)
+
 tokens = Table(
     "tokens",
     metadata,
