@@ -79,7 +79,6 @@ class JobService:
     def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
         self.check_queue(job.queue)
-        _check_known(job)
         self.secrets.check(owner, job.secrets)
         self.workspaces.folder(workspace)
         if refused := self.manager.refusal(job):
@@ -105,14 +104,3 @@ class JobService:
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
         return self.engine.log(found[-1].application_id, offset, limit) if found else b""
-
-
-def _check_known(job: JobSpec) -> None:
-    """Raise ArgumentError for what a job file may say and no service carries out yet: it is not passed over in silence."""
-    asked = {
-        "schedule": job.schedule is not None,
-    }
-    if found := [name for name, is_asked in asked.items() if is_asked]:
-        raise ArgumentError(
-            f"job {job.name}: {', '.join(found)}: the service does not carry that out yet: leave it out"
-        )

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import errors, profiles, settings
-from hopsml.cli import job, model, rerun, runs, secret, serving, token
+from hopsml.cli import job, model, rerun, runs, schedule, secret, serving, token
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages
@@ -29,6 +29,7 @@ PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TA
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
 GROUPS = {
     "job": job.app,
+    "schedule": schedule.app,
     "secret": secret.app,
     "token": token.app,
     "runs": runs.app,

@@ -107,6 +107,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
         (job_models.TokenAnswer, client.TokenRecord),
+        (job_models.ScheduleAnswer, client.ServiceSchedule),
         (job_models.SecretAnswer, client.SecretRecord),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
@@ -139,9 +140,9 @@ def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
         assert said in answer.text
 
 
-def test_what_is_not_carried_out_yet_is_refused(served: Served) -> None:
+def test_a_job_with_a_schedule_is_not_queued_as_one(served: Served) -> None:
     answer = served.submit(spec=JOB + 'schedule: "0 3 * * *"\n')
-    assert answer.status_code == 400 and "does not carry that out yet" in answer.text
+    assert answer.status_code == 400 and "/api/v1/schedules" in answer.text
 
 
 @pytest.mark.parametrize(

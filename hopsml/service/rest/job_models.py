@@ -186,6 +186,21 @@ class NewToken(BaseModel):
     token: str
 
 
+class ScheduleAnswer(BaseModel):
+    """A job that is started by itself."""
+
+    id: str = Field(description="Its name and number.")
+    owner: str
+    schedule: str = Field(description="Cron's five fields.")
+    zone: str
+    overlap: str = Field(description="skip, queue or cancel.")
+    is_paused: bool
+    planned_s: float = Field(description="When its next job comes.")
+    last_job: str = Field(description="Empty: there was none yet.")
+    note: str = Field(description="What came of the last time, where it was no job.")
+    spec: str = Field(description="The job file, checked, as YAML.")
+
+
 class SecretRequest(BaseModel):
     """A secret's value."""
 

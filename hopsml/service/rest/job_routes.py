@@ -92,6 +92,8 @@ def submit(
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
     job = specs.loads(asked.spec)
+    if job.schedule is not None:
+        raise ArgumentError(f"job {job.name} has a schedule: submit it to /api/v1/schedules, or leave the schedule out")
     jobs.check(job, asked.workspace, caller.user)
     new = NewJob(
         name=job.name,

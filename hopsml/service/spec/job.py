@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from hopsml.service.spec import limits, secret_rules
 from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Label, Name, Names
-from hopsml.service.spec.schedule import Schedule
+from hopsml.service.spec.schedule import Overlap, Schedule, Zone
 from hopsml.service.spec.search import Search
 from hopsml.service.spec.task import Task
 from hopsml.service.spec.units import Duration
@@ -65,7 +65,13 @@ class JobSpec(SpecPart):
         default=None, description="Many trainings over a space.", examples=[{"space": {"lr": [0.001, 0.1, "log"]}}]
     )
     schedule: Schedule | None = Field(
-        default=None, description="When it is started by itself: cron's five fields, in UTC.", examples=["0 3 * * *"]
+        default=None, description="When it is started by itself: cron's five fields.", examples=["0 3 * * *"]
+    )
+    schedule_zone: Zone = Field(default="UTC", description="The time zone of the schedule.", examples=["Europe/Berlin"])
+    overlap: Overlap = Field(
+        default="skip",
+        description="Where the job before is not over: skip leaves one out, queue waits for its end, cancel ends it.",
+        examples=["queue"],
     )
     secrets: Names = Field(
         default=(),
