@@ -55,6 +55,7 @@ def test_what_is_no_schedule_is_refused(served: Served) -> None:  # noqa: F811
     assert put(served, Role.VIEWER).status_code == 403
     assert "has no schedule" in put(served, spec=JOB).json()["error"]
     assert put(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
+    assert "the job has none" in served.submit(spec=JOB + "overlap: queue\n").text
     assert put(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
 
 

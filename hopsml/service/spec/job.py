@@ -93,6 +93,8 @@ class JobSpec(SpecPart):
         if self.search is not None:
             self.searched()
         self._check_secrets()
+        if self.schedule is None and (alone := sorted(self.model_fields_set & {"schedule_zone", "overlap"})):
+            raise ValueError(f"{alone[0]} is of a schedule, and the job has none: give it one, or leave this out")
         return self
 
     def _check_secrets(self) -> None:
