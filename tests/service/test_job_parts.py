@@ -1,4 +1,4 @@
-"""What a job's tasks are given besides slots, on this machine: ports, addresses of one another, secrets."""
+"""What a job has besides slots, on this machine: ports, addresses of other tasks, secrets, a schedule."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hopsml.client import Client
 from hopsml.errors import ArgumentError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
@@ -110,6 +113,15 @@ def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(servic
     service.stop()
 
 
+def hopsml(client: Client, *words: str, said: str = "") -> str:
+    """What a command prints."""
+    variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    line = [sys.executable, "-m", "hopsml", *words]
+    done = subprocess.run(line, input=said, env=variables, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def holders() -> list[str]:
     """Processes that show the secret to whoever may look: their command line, and the environment that they began with."""
     found = []
@@ -134,8 +146,8 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
     client = service.start(cores=2)
     with pytest.raises(ArgumentError, match="no secret db-login"):
         client.submit(path)
-    client.put_secret("db-login", SECRET)
-    assert [one.name for one in client.secrets()] == ["db-login"]
+    assert hopsml(client, "secret", "put", "db-login", said=f"{SECRET}\n") == ""
+    assert hopsml(client, "secret", "ls").startswith("db-login ")
     job = client.submit(path)
     for end in ("told", "script"):
         wait_until(lambda end=end: Path(f"{out}.{end}").exists(), end)
@@ -153,3 +165,19 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
     told = [path for path in everywhere if SECRET.encode() in path.read_bytes()]
     assert told == [], "neither database, nor logs, nor records, nor what was handed over"
     assert not list(service.state.rglob("*.sealed"))
+
+
+def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) -> None:
+    client = service.start(cores=2)
+    path = service.job("nightly", schedule='"0 3 * * *"')
+    assert hopsml(client, "job", "submit", str(path)) == "nightly-1\n" and client.jobs() == []
+    assert "0 3 * * * UTC  next 20" in hopsml(client, "schedule", "ls")
+    hopsml(client, "schedule", "pause", "nightly-1")
+    assert "; paused" in hopsml(client, "schedule", "show", "1")
+    assert hopsml(client, "schedule", "trigger", "1") == "nightly-1\n"
+    service.end("nightly")
+    assert client.wait("nightly-1", WAIT_S).state == Lifecycle.FINISHED
+    hopsml(client, "schedule", "resume", "1")
+    hopsml(client, "schedule", "rm", "1")
+    assert client.schedules() == []
+    service.stop()
