@@ -111,6 +111,28 @@ class _AuditPage(msgspec.Struct):
     cursor: int | None
 
 
+class ServiceSchedule(msgspec.Struct, frozen=True):
+    """A job that is started by itself; ``planned_s``: when its next one comes, seconds since 1970; ``spec``: YAML."""
+
+    id: str
+    owner: str
+    schedule: str
+    zone: str
+    overlap: str
+    is_paused: bool
+    planned_s: float
+    last_job: str
+    note: str
+    spec: str
+
+
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A secret, without its value; ``stored_s``: seconds since 1970."""
+
+    name: str
+    stored_s: float
+
+
 class _Page(msgspec.Struct):
     jobs: list[ServiceJob]
     cursor: int | None
@@ -152,15 +174,22 @@ class Client:
         ``idempotency_key``: of two calls with the same one there is one job; without it each call queues one, also where
         an answer is lost on its way and the call is repeated. Raises JobFileError for a file with mistakes.
         """
+        asked = self._uploaded(job_file)
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
+
+    def put_schedule(self, job_file: str | Path) -> ServiceSchedule:
+        """Start the job of a file by itself, as its ``schedule`` says; in the place of one's own schedule of this name."""
+        return msgspec.convert(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
+
+    def _uploaded(self, job_file: str | Path) -> dict[str, str]:
         from hopsml.service import spec, workspaces
         from hopsml.service.render import workspace
 
         job, path = spec.load(job_file), Path(job_file)
         code = workspaces.pack(workspace.folder(job, path.absolute()))
         digest = self._call("POST", "workspaces", content=code)["workspace"]
-        asked = {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
-        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
+        return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 
     def jobs(
         self,
@@ -277,6 +306,39 @@ class Client:
             if (before := page.cursor) is None:
                 break
         return found
+
+    def schedules(self) -> list[ServiceSchedule]:
+        """Those that there are, the oldest first."""
+        return msgspec.convert(self._call("GET", "schedules"), list[ServiceSchedule])
+
+    def schedule(self, schedule: str | int) -> ServiceSchedule:
+        """One, by its id or its number. Raises JobNotFound."""
+        return msgspec.convert(self._call("GET", f"schedules/{_quoted(schedule)}"), ServiceSchedule)
+
+    def change_schedule(self, schedule: str | int, what: str) -> None:
+        """``pause`` or ``resume``; what was due meanwhile is not made up for."""
+        self._call("POST", f"schedules/{_quoted(schedule)}/{_quoted(what)}", {})
+
+    def trigger_schedule(self, schedule: str | int) -> ServiceJob:
+        """Start its job now, besides its times."""
+        found = self._call("POST", f"schedules/{_quoted(schedule)}/trigger", {}, repeat=False)
+        return msgspec.convert(found, ServiceJob)
+
+    def remove_schedule(self, schedule: str | int) -> None:
+        """Start nothing more; its jobs stay."""
+        self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False)
+
+    def put_secret(self, name: str, value: str) -> None:
+        """Keep a value for one's own jobs, which name it under ``secrets``; nobody can read it again."""
+        self._call("PUT", f"secrets/{_quoted(name)}", {"value": value})
+
+    def secrets(self) -> list[SecretRecord]:
+        """One's own, by name, without their values."""
+        return msgspec.convert(self._call("GET", "secrets"), list[SecretRecord])
+
+    def remove_secret(self, name: str) -> None:
+        """Forget one of one's own."""
+        self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False)
 
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"

@@ -27,6 +27,8 @@ def main() -> None:
         profiles,
         rerun,
         runs,
+        schedule,
+        secret,
         serve,
         server,
         serving,
@@ -71,6 +73,8 @@ def main() -> None:
     app.add_typer(runs.app, name="runs")
     app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
+    app.add_typer(schedule.app, name="schedule")
+    app.add_typer(secret.app, name="secret")
     app.add_typer(serving.app, name="serving")
     app.add_typer(token.app, name="token")
     try:

@@ -18,6 +18,7 @@ from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.secrets import Secrets
 from hopsml.service.workspaces import Workspaces
 from hopsml.serving.metrics import Meter
 
@@ -37,6 +38,7 @@ class JobService:
     engine: Engine
     workspaces: Workspaces
     manager: Manager
+    secrets: Secrets
     profile: str
     queues: tuple[str, ...]
     scaler: Scaler | None = None
@@ -101,10 +103,10 @@ class JobService:
         self.manager.resign()
         self.store.close()
 
-    def check(self, job: JobSpec, workspace: str) -> None:
+    def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
         self.check_queue(job.queue)
-        _check_known(job)
+        self.secrets.check(owner, job.secrets)
         self.workspaces.folder(workspace)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
@@ -129,16 +131,3 @@ class JobService:
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
         return self.engine.log(found[-1].application_id, offset, limit) if found else b""
-
-
-def _check_known(job: JobSpec) -> None:
-    """Raise ArgumentError for what a job file may say and no service carries out yet: it is not passed over in silence."""
-    asked = {
-        "schedule": job.schedule is not None,
-        "secrets": bool(job.secrets),
-        "ports": any(task.ports for task in job.tasks.values()),
-    }
-    if found := [name for name, is_asked in asked.items() if is_asked]:
-        raise ArgumentError(
-            f"job {job.name}: {', '.join(found)}: the service does not carry that out yet: leave it out"
-        )

@@ -2,6 +2,7 @@
 
 <state>/service.db       jobs, unless --database names another place
 <state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
+<state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 """
 
@@ -30,6 +31,7 @@ from hopsml.service.render import memory
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
+from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.submission import is_detachable
@@ -99,7 +101,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
-    workspaces = Workspaces(wanted.state, _project_url(wanted))
+    kept = Secrets(store, key(wanted.state))
+    workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values)
     manager = Manager(
         store,
         engine,
@@ -113,7 +116,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
-    return JobService(store, engine, workspaces, manager, profile.name, names, scaler, wanted.audit_days), name
+    return JobService(store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days), name
 
 
 def _project_url(wanted: ServerSettings) -> str:

@@ -42,6 +42,8 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.ChangeAnswer, client.JobChange),
         (job_models.TokenAnswer, client.TokenRecord),
         (audit_routes.AuditAnswer, client.AuditRecord),
+        (job_models.ScheduleAnswer, client.ServiceSchedule),
+        (job_models.SecretAnswer, client.SecretRecord),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
@@ -73,13 +75,9 @@ def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
         assert said in answer.text
 
 
-@pytest.mark.parametrize(
-    "more", ['schedule: "0 3 * * *"', "secrets: [s3]", "tasks: {main: {script: train.py, ports: [web]}}"]
-)
-def test_what_is_not_carried_out_yet_is_refused(served: Served, more: str) -> None:
-    spec = f"name: digits\n{more}\n" if more.startswith("tasks") else f"{JOB}{more}\n"
-    answer = served.submit(spec=spec)
-    assert answer.status_code == 400 and "does not carry that out yet" in answer.text
+def test_a_job_with_a_schedule_is_not_queued_as_one(served: Served) -> None:
+    answer = served.submit(spec=JOB + 'schedule: "0 3 * * *"\n')
+    assert answer.status_code == 400 and "/api/v1/schedules" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLau
 from hopsml.service.lifecycle.sight import strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
+from hopsml.service.manager.scheduled import start_due
 from hopsml.service.scheduler import admission, demand, reasons
 from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
@@ -33,6 +34,7 @@ from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, St
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
 from hopsml.service.store.rows import Account, Leader
+from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
 
@@ -61,6 +63,7 @@ class Manager:
     ) -> None:
         """``prefix``: of all tags of this service; ``holder``: this process among others; ``address``: where it is asked."""
         self._store, self._engine, self._workspaces = store, engine, workspaces
+        self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
         self._prefix, self._holder, self._address = prefix, holder, address
         self._policy, self._queues, self._clock = policy, queues, clock
@@ -163,6 +166,7 @@ class Manager:
             self._scheduler.queue(Queue(name))
 
     def _go_on(self, look: Look, now: float) -> None:
+        start_due(self._schedules, self._holder, now)
         self._take_new(now)
         for wish in self._store.open_wishes():
             self._grant(wish, now)

@@ -32,11 +32,16 @@ READING = ("GET", "HEAD", "OPTIONS")
 _ROOT = "/api/v1/"
 _REFUSED = (401, 403, 429)
 _VERBS = ("cancel", "pause", "resume", "move", "clone")  # of a job
+_OF_SCHEDULES = ("pause", "resume", "trigger")
 _ACTIONS = {
     ("POST", "workspaces"): "upload",
     ("POST", "jobs"): "submit",
     ("POST", "tokens"): "token create",
     ("DELETE", "tokens"): "token revoke",
+    ("POST", "schedules"): "schedule put",
+    ("DELETE", "schedules"): "schedule remove",
+    ("PUT", "secrets"): "secret put",
+    ("DELETE", "secrets"): "secret remove",
 }
 _PLAIN = re.compile(r"[a-z][-a-z]{0,29}")
 
@@ -50,6 +55,8 @@ def action_of(method: str, path: str) -> tuple[str, str] | None:
     target = steps[0] if steps else ""
     if method == "POST" and what == "jobs" and len(steps) > 1:
         return steps[1] if steps[1] in _VERBS else "other", target
+    if method == "POST" and what == "schedules" and len(steps) > 1:
+        return f"schedule {steps[1]}" if steps[1] in _OF_SCHEDULES else "other", target
     if found := _ACTIONS.get((method, what)):
         return found, target
     verb = method.lower() if method in ("POST", "PUT", "DELETE") else "change"

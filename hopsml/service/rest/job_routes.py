@@ -102,7 +102,9 @@ def submit(
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
     job = specs.loads(asked.spec)
-    jobs.check(job, asked.workspace)
+    if job.schedule is not None:
+        raise ArgumentError(f"job {job.name} has a schedule: submit it to /api/v1/schedules, or leave the schedule out")
+    jobs.check(job, asked.workspace, caller.user)
     new = NewJob(
         name=job.name,
         owner=caller.user,
@@ -114,10 +116,10 @@ def submit(
         retries=job.retries,
         idempotency_key=idempotency_key,
     )
-    return _submitted(new, jobs, entry)
+    return _submitted(new, job, jobs, entry)
 
 
-def _submitted(new: NewJob, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
+def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
     with entry.stored(201) as also:
         row = jobs.store.submit(new, time.time(), also)
     entry.target = row.id
@@ -129,9 +131,10 @@ def _submitted(new: NewJob, jobs: JobService, entry: CallEntry) -> models.JobAns
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Queue the same job once more, with the same code."""
     needs(caller, Role.USER)
-    retries = specs.JobSpec.model_validate_json(row.spec).retries
-    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, retries)
-    return _submitted(new, jobs, entry)
+    job = specs.JobSpec.model_validate_json(row.spec)
+    jobs.secrets.check(caller.user, job.secrets)
+    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
+    return _submitted(new, job, jobs, entry)
 
 
 # ------------------------------------------------------------------------------------- looking

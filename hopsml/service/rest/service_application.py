@@ -13,7 +13,16 @@ from starlette.routing import Route
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import audit_routes, job_routes, metric_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import (
+    audit_routes,
+    job_routes,
+    metric_routes,
+    page_files,
+    run_routes,
+    schedule_routes,
+    secret_routes,
+    token_routes,
+)
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
@@ -30,7 +39,14 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-_ROUTERS = (job_routes.router, token_routes.router, audit_routes.router, metric_routes.router)
+_ROUTERS = (
+    job_routes.router,
+    schedule_routes.router,
+    secret_routes.router,
+    token_routes.router,
+    audit_routes.router,
+    metric_routes.router,
+)
 
 
 def service_application(

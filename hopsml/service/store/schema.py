@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -111,6 +112,34 @@ leaders = Table(
     Column("holder", String(100), nullable=False),
     Column("address", String(300), nullable=False),
     Column("until_s", Float, nullable=False),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(63), nullable=False),
+    Column("owner", String(200), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("workspace", String(64), nullable=False),
+    Column("profile", String(63), nullable=False),
+    Column("is_paused", Boolean, nullable=False),
+    Column("planned_s", Float, nullable=False),
+    Column("looked_s", Float, nullable=False),
+    Column("last_job", Integer),
+    Column("note", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    UniqueConstraint("owner", "name", name="schedules_once"),
+    sqlite_autoincrement=True,  # a number is in the keys of its jobs
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("name", String(63), primary_key=True),
+    Column("sealed", Text, nullable=False),
+    Column("stored_s", Float, nullable=False),
 )
 
 tokens = Table(

@@ -79,17 +79,9 @@ class JobStore:
 
         Raises ArgumentError where that key was used for another job.
         """
-        values = {
-            **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": "submitted",
-            "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
-            "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
-            "ended_s": 0.0, "version": 1,
-        }  # fmt: skip
         try:
             with self.writing() as connection:
-                serial = _inserted(connection, insert(jobs).values(values))
-                _change(connection, serial, 0, "", Lifecycle.WAITING, "submitted", now)
-                row = _job(connection, serial)
+                row = _job(connection, insert_job(connection, new, now, "submitted"))
                 if also is not None:
                     also(connection, row.id)
                 return row
@@ -281,6 +273,19 @@ def _job(connection: Connection, serial: int) -> JobRow:
     if row is None:
         raise JobNotFound(f"there is no job {serial}; `hopsml job ls --all` lists those that there are")
     return _job_row(row)
+
+
+def insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> int:
+    """A job that waits, within a transaction; its serial."""
+    values = {
+        **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
+        "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
+        "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
+        "ended_s": 0.0, "version": 1,
+    }  # fmt: skip
+    serial = _inserted(connection, insert(jobs).values(values))
+    _change(connection, serial, 0, "", Lifecycle.WAITING, cause, now)
+    return serial
 
 
 def _inserted(connection: Connection, row: Insert) -> int:
