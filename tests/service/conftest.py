@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ import pytest
 
 from tests import leaks
 from tests.service.project import ProjectOnDisk
+from tests.service.stage import Stage
+from tests.service.tabs import WIDE, Tab
 
+Opens = Callable[..., Tab]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -32,3 +35,35 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One service for all tests of a file."""
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def stage(whole_stage: Stage) -> Iterator[Stage]:
+    """The same, with a cluster that is free at first."""
+    yield whole_stage
+    whole_stage.clear()
+
+
+@pytest.fixture
+def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
+    """Opens a tab of a user; what its console says must be nothing in the end."""
+    tabs: list[tuple[Tab, Any]] = []
+
+    def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = whole_stage) -> Tab:
+        with leaks.not_of_this_test():
+            context = browser.new_context(viewport=size, color_scheme=theme)
+            tabs.append((Tab(context, stage.page(user)), context))
+        return tabs[-1][0]
+
+    yield open_tab
+    for _, context in tabs:
+        context.close()
+    assert [tab.said for tab, _ in tabs] == [[]] * len(tabs)

@@ -100,6 +100,20 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     assert served.ask("GET", "cluster").json()["leads"] is True
 
 
+def test_nodes_and_queues_are_told(served: Served) -> None:
+    assert served.ask("GET", "nodes").json() == {"nodes": []}
+    served.submit()
+    served.jobs.manager.turn()
+    (node,) = served.ask("GET", "nodes", Role.VIEWER).json()["nodes"]
+    nothing = {"gpus": 0, "cores": 0, "memory_mib": 0}
+    assert {name: node[name] for name in ("capacity", "free", "others", "jobs")} == {
+        "capacity": nothing, "free": nothing, "others": nothing, "jobs": [],
+    }  # fmt: skip
+    (queue,) = served.ask("GET", "queues", Role.VIEWER).json()["queues"]
+    assert queue["name"] == "default" and (queue["running"], queue["waiting"]) == (0, 1)
+    assert queue["limit"] == {"gpus": None, "cores": None, "memory_mib": None} and queue["guaranteed"] == nothing
+
+
 def test_the_client_knows_every_field_of_the_answers() -> None:
     for theirs, ours in (
         (job_models.JobAnswer, client.ServiceJob),

@@ -5,6 +5,7 @@ import { link, route } from "./route.js";
 import { theme } from "./parts/chart.js";
 import { Empty } from "./parts/small.js";
 import { chosen } from "./chosen.js";
+import { ClusterPage } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
@@ -13,7 +14,7 @@ import { Run } from "./pages/run.js";
 import { Runs } from "./pages/runs.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
-const TITLES = { overview: "Overview", jobs: "Jobs", runs: "Runs", compare: "Compare" };
+const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", runs: "Runs", compare: "Compare" };
 const ABOVE = { job: "jobs", run: "runs" }; // the page from which one comes to a single thing
 
 function Top({ about, place }) {
@@ -22,7 +23,7 @@ function Top({ about, place }) {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
   };
-  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "runs", "compare"] : ["runs", "compare"];
+  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "runs", "compare"] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
     <a class="brand" href=${link([])}>hopsml</a>
@@ -42,6 +43,7 @@ function Page({ at, place, hasJobs }) {
   if (place === "runs") return html`<${Runs} query=${at.query} />`;
   if (hasJobs && place === "overview") return html`<${Overview} />`;
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
+  if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
   if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
   if (place === "") return html`<p class="soft">Reading what is here…</p>`;
   return html`<${Empty} title="There is no such page"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;

@@ -75,4 +75,4 @@ function Overview() {
     ${data && !isIdle && html`<${Active} page=${data.active} now=${now} /><${Waiting} page=${data.waiting} now=${now} />`}`;
 }
 
-export { Overview, Submit };
+export { Cluster, Overview, Submit };
