@@ -219,7 +219,8 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
 
 
 def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
-    assert served.ask("GET", "../about").json()["jobs"] is True
+    about = served.ask("GET", "../about", Role.VIEWER).json()
+    assert (about["jobs"], about["user"], about["role"]) == (True, "viewer", "viewer")
 
 
 def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:

@@ -113,9 +113,19 @@ async def comparison(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """``api/about``: which project this is, and whether jobs are run here, too."""
-    project, jobs = _project(request), hasattr(request.app.state, "jobs")
-    return JsonAnswer({"project": project.name, "url": project.url, "columns": run_list.COLUMNS, "jobs": jobs})
+    """``api/about``: which project this is, whether jobs are run here, too, and as whom one asks; "" for nobody."""
+    project, jobs, caller = _project(request), hasattr(request.app.state, "jobs"), request.state.caller
+    role = getattr(caller, "role", None)
+    return JsonAnswer(
+        {
+            "project": project.name,
+            "url": project.url,
+            "columns": run_list.COLUMNS,
+            "jobs": jobs,
+            "user": getattr(caller, "user", ""),
+            "role": role.name.lower() if role is not None else "",
+        }
+    )
 
 
 def routes() -> list[Route]:

@@ -12,9 +12,10 @@ import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Run } from "./pages/run.js";
 import { Runs } from "./pages/runs.js";
+import { Users } from "./pages/users.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
-const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", runs: "Runs", compare: "Compare" };
+const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", runs: "Runs", compare: "Compare", users: "Users" };
 const ABOVE = { job: "jobs", run: "runs" }; // the page from which one comes to a single thing
 
 function Top({ about, place }) {
@@ -23,7 +24,7 @@ function Top({ about, place }) {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
   };
-  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "runs", "compare"] : ["runs", "compare"];
+  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
     <a class="brand" href=${link([])}>hopsml</a>
@@ -36,16 +37,17 @@ function Top({ about, place }) {
   </header>`;
 }
 
-function Page({ at, place, hasJobs }) {
+function Page({ at, place, hasJobs, role }) {
   const [, id, tab] = at.path;
   if (place === "run" && id) return html`<${Run} key=${`${id}/${at.query.get("trial")}`} id=${id} tab=${tab} trial=${at.query.get("trial") || ""} query=${at.query} />`;
   if (place === "compare") return html`<${Compare} query=${at.query} />`;
   if (place === "runs") return html`<${Runs} query=${at.query} />`;
   if (hasJobs && place === "overview") return html`<${Overview} />`;
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
+  if (hasJobs && place === "users" && role) return html`<${Users} tab=${id} query=${at.query} role=${role} />`;
   if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
   if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
-  if (place === "") return html`<p class="soft">Reading what is here…</p>`;
+  if (place === "" || (place === "users" && !role)) return html`<p class="soft">Reading what is here…</p>`;
   return html`<${Empty} title="There is no such page"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
 }
 
@@ -63,7 +65,7 @@ function App() {
     document.title = `${at.path[1] || TITLES[place] || place} · hopsml`;
   }, [where]);
   return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>To the content</a>
-    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} /></main>`;
+    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} role=${about?.role ?? ""} /></main>`;
 }
 
 listen();
