@@ -27,6 +27,7 @@ from hopsml.service.rest.service_application import api, service_application
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
+from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
 
@@ -285,3 +286,31 @@ def test_the_document_is_openapi_and_names_every_address() -> None:
     for path, methods in document["paths"].items():
         for method, what in methods.items():
             assert what.get("description"), f"{method} {path}"
+
+
+def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served, tmp_path: Path) -> None:
+    project = ProjectOnDisk(tmp_path / "project")
+    for name in ("app_1", "app_2"):
+        project.run(name)
+    text = "<img src=x onerror=hit()> \x1b[31m"
+    asked = {"note": text, "tags": ["Good", "base"]}
+    assert served.ask("PUT", "run-notes/app_1", Role.VIEWER, json=asked).status_code == 403
+    assert served.ask("PUT", "run-notes/app_3", json=asked).status_code == 404
+    assert served.ask("PUT", "run-notes/app_1", json={"note": "x" * 100_000}).status_code == 422
+    assert served.ask("PUT", "run-notes/app_1", json=asked).json()["who"] == "user"
+    assert served.ask("GET", "run-notes/app_1", Role.VIEWER).json()["note"] == text
+    assert served.ask("GET", "run-notes/app_2").json()["tags"] == []
+    rows = {row["id"]: row for row in served.ask("GET", "../runs", Role.VIEWER).json()["rows"]}
+    assert (rows["app_1"]["tags"], rows["app_1"]["note"], rows["app_2"]["tags"]) == (["Good", "base"], text, [])
+    for found, wanted in (("tag:good", ["app_1"]), ("tag:goo", []), ("-tag:good", ["app_2"])):
+        assert [row["id"] for row in served.ask("GET", f"../runs?filter={found}").json()["rows"]] == wanted
+
+
+def test_views_are_kept_shared_and_deleted(served: Served) -> None:
+    view = {"name": "failed", "query": "filter=state%3Afailed", "shared": True}
+    assert served.ask("POST", "views", Role.VIEWER, json=view).status_code == 403
+    made = served.ask("POST", "views", json=view).json()
+    assert served.ask("GET", "views", Role.VIEWER).json() == [made] and made["owner"] == "user"
+    assert served.ask("DELETE", f"views/{made['id']}", "bob").status_code == 403
+    assert served.ask("DELETE", f"views/{made['id']}").status_code == 204
+    assert served.ask("GET", "views").json() == []

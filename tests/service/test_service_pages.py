@@ -64,6 +64,29 @@ def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Ope
     assert page.evaluate("window.hit") is None
 
 
+def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens: Opens) -> None:
+    for name in ("app_1", "app_2"):
+        stage.project.run(name, name=f"run {name}")
+    page = opens().open("runs")
+    page.get_by_label("Note of run app_1").press("Enter")
+    page.get_by_label("Tags").fill("good base")
+    page.get_by_label("Note", exact=True).fill(HOSTILE[1])
+    page.get_by_label("Tags").press("Enter")
+    page.get_by_role("link", name="good").press("Enter")
+    until(page, "document.querySelectorAll('table.runs tbody tr').length === 1")
+    assert HOSTILE[1] in page.locator("tr:has-text('app_1')").inner_text() and page.evaluate("window.hit") is None
+    page.locator("summary:text-is('Views')").press("Enter")
+    page.get_by_label("Keep this list as").fill("the good ones")
+    page.get_by_label("Keep this list as").press("Enter")
+    page.get_by_role("link", name="the good ones").wait_for()
+    page.get_by_label("Filter runs").fill("app")
+    until(page, "document.querySelectorAll('table.runs tbody tr').length === 2")
+    page.get_by_role("link", name="the good ones").press("Enter")
+    until(page, "document.querySelectorAll('table.runs tbody tr').length === 1")
+    page.get_by_label("Delete the view the good ones").press("Enter")
+    page.wait_for_selector("text=None yet.")
+
+
 @pytest.mark.variant
 def test_who_is_no_administrator_is_told_so(opens: Opens) -> None:
     page = opens("olga").open("users")

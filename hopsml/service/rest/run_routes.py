@@ -27,8 +27,10 @@ async def runs(request: Request) -> Response:
     """``api/runs?filter=&sort=started&order=descending&offset=0&limit=100``."""
     query, index = request.query_params, _project(request).runs
     await run_in_threadpool(index.refresh, STALE_S)
+    notes = getattr(request.app.state, "notes", None)  # a job service's
     page = await run_in_threadpool(
         index.page,
+        noted=await run_in_threadpool(notes.all) if notes is not None else run_list.NOTHING_NOTED,
         text=query.get("filter", ""),
         sort=query.get("sort", "started"),
         descending=query.get("order", "descending") != "ascending",

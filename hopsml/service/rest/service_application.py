@@ -11,11 +11,12 @@ from fastapi.exceptions import RequestValidationError
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import cluster_routes, job_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import cluster_routes, job_routes, note_routes, page_files, run_routes, token_routes
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def service_application(jobs: JobService, project: Project, broadcaster: Broadca
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
-    tokens = Tokens(jobs.store)
+    tokens, app.state.notes = Tokens(jobs.store), Notes(jobs.store)
     return Guarded(app, lambda token: tokens.caller(token, time.time()), name)
 
 
@@ -48,6 +49,7 @@ def api() -> FastAPI:
     app.include_router(job_routes.router)
     app.include_router(cluster_routes.router)
     app.include_router(token_routes.router)
+    app.include_router(note_routes.router)
     return app
 
 

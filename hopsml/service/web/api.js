@@ -49,6 +49,9 @@ function tell(kind, run) {
   for (const listener of [...listeners]) listener(kind, run);
 }
 
+/** Let all that is shown be asked again at once, as after a change that no event tells of. */
+const refresh = () => tell("hello", "");
+
 let source = null, last = "";
 
 /**
@@ -115,4 +118,4 @@ function useData(url, concerns) {
   return { data: state.data, error: state.error, stale: state.url !== url };
 }
 
-export { address, connection, get, listen, listeners, send, useData };
+export { address, connection, get, listen, listeners, refresh, send, useData };

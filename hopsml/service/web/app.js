@@ -37,11 +37,11 @@ function Top({ about, place }) {
   </header>`;
 }
 
-function Page({ at, place, hasJobs, role }) {
-  const [, id, tab] = at.path;
+function Page({ at, place, hasJobs, about }) {
+  const [, id, tab] = at.path, role = about?.role ?? "";
   if (place === "run" && id) return html`<${Run} key=${`${id}/${at.query.get("trial")}`} id=${id} tab=${tab} trial=${at.query.get("trial") || ""} query=${at.query} />`;
   if (place === "compare") return html`<${Compare} query=${at.query} />`;
-  if (place === "runs") return html`<${Runs} query=${at.query} />`;
+  if (place === "runs") return html`<${Runs} query=${at.query} user=${about?.user} hasNotes=${Boolean(about?.role)} />`;
   if (hasJobs && place === "overview") return html`<${Overview} />`;
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
   if (hasJobs && place === "users" && role) return html`<${Users} tab=${id} query=${at.query} role=${role} />`;
@@ -65,7 +65,7 @@ function App() {
     document.title = `${at.path[1] || TITLES[place] || place} · hopsml`;
   }, [where]);
   return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>To the content</a>
-    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} role=${about?.role ?? ""} /></main>`;
+    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} about=${about} /></main>`;
 }
 
 listen();
