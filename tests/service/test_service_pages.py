@@ -10,9 +10,11 @@ import pytest
 from hopsml.client import Client
 from hopsml.errors import ServiceError
 from hopsml.states import Lifecycle
+from tests import leaks
 from tests.service.conftest import Opens
+from tests.service.prefix_proxy import prefixed
 from tests.service.stage import Stage
-from tests.service.tabs import HOSTILE, NARROW, WIDE, press, until, violations
+from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, press, until, violations
 
 pytestmark = pytest.mark.local
 
@@ -85,6 +87,25 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
     until(page, "document.querySelectorAll('table.runs tbody tr').length === 1")
     page.get_by_label("Delete the view the good ones").press("Enter")
     page.wait_for_selector("text=None yet.")
+
+
+def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browser: Any) -> None:
+    job = stage.submit("proxied", 1)
+    stage.reaches(job, Lifecycle.RUNNING)
+    stage.project.run("app_below", name="below")
+    with prefixed(stage.page("ana"), "/proxy/8888") as below, leaks.not_of_this_test():
+        context = browser.new_context()
+        tab = Tab(context, below)
+        page = tab.open(f"job/{job.id}")
+        press(page, "Pause")
+        page.wait_for_selector(".title .state.PAUSED")
+        page = tab.open("runs?filter=below")
+        page.get_by_label("Note of below").press("Enter")
+        page.get_by_label("Tags").fill("kept")
+        page.get_by_label("Tags").press("Enter")
+        page.get_by_role("link", name="kept").wait_for()
+        context.close()
+    assert tab.said == []
 
 
 @pytest.mark.variant
