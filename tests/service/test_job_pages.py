@@ -66,7 +66,7 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     page = opens().open("")
     page.wait_for_selector("h1:has-text('Overview')")
     names = page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
-    assert names == ["Overview", "Jobs", "Cluster", "Runs", "Compare"]
+    assert names == ["Overview", "Jobs", "Cluster", "Data sets", "Runs", "Compare"]
     running, waiting = (page.get_by_role("region", name=name, exact=True) for name in ("Running", "Waiting"))
     row = running.get_by_role("row", name=holder.id)
     assert "ben" in row.inner_text() and "running" in row.inner_text()

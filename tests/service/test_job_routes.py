@@ -306,6 +306,19 @@ def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served,
         assert [row["id"] for row in served.ask("GET", f"../runs?filter={found}").json()["rows"]] == wanted
 
 
+def test_data_sets_are_those_that_job_files_name(served: Served) -> None:
+    assert served.ask("GET", "datasets").json() == {"datasets": []}
+    served.submit()
+    served.submit(spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "dataset: s3://bucket/letters\n")
+    served.submit("bob", spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "description: 'no \"dataset\" at all'\n")
+    digits, letters = served.ask("GET", "datasets", Role.VIEWER).json()["datasets"]
+    assert (digits["url"], digits["count"], digits["living"]) == ("hdfs:///data/digits", 2, 2)
+    assert [(job["id"], job["owner"]) for job in digits["jobs"]] == [("digits-4", "bob"), ("digits-2", "user")]
+    assert (letters["url"], [job["id"] for job in letters["jobs"]]) == ("s3://bucket/letters", ["digits-3"])
+
+
 def test_views_are_kept_shared_and_deleted(served: Served) -> None:
     view = {"name": "failed", "query": "filter=state%3Afailed", "shared": True}
     assert served.ask("POST", "views", Role.VIEWER, json=view).status_code == 403

@@ -89,6 +89,14 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
     page.wait_for_selector("text=None yet.")
 
 
+def test_data_sets_lead_to_the_jobs_that_name_them(stage: Stage, opens: Opens) -> None:
+    job = stage.submit("reads", 1, dataset="hdfs:///data/digits")
+    page = opens("vera").open("datasets")
+    row = page.get_by_role("row", name="hdfs:///data/digits")
+    row.get_by_role("link", name=job.id, exact=True).press("Enter")
+    page.wait_for_selector(f"h1:has-text('{job.id}')")
+
+
 def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browser: Any) -> None:
     job = stage.submit("proxied", 1)
     stage.reaches(job, Lifecycle.RUNNING)
@@ -158,7 +166,7 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
     holder = stage.submit("holder", 12, user="ben", tasks=1)
     stage.reaches(holder, Lifecycle.RUNNING)
     tab = opens("adam", size, theme)
-    for place in ("cluster", "users"):
+    for place in ("cluster", "users", "datasets", "runs"):
         page = tab.open(place)
         until(page, "!document.querySelector('main').textContent.includes('Reading')")
         assert violations(page) == [], place

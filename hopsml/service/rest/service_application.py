@@ -11,7 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import cluster_routes, job_routes, note_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import (
+    cluster_routes,
+    dataset_routes,
+    job_routes,
+    note_routes,
+    page_files,
+    run_routes,
+    token_routes,
+)
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
@@ -50,6 +58,7 @@ def api() -> FastAPI:
     app.include_router(cluster_routes.router)
     app.include_router(token_routes.router)
     app.include_router(note_routes.router)
+    app.include_router(dataset_routes.router)
     return app
 
 

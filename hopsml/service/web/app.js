@@ -7,6 +7,7 @@ import { Empty } from "./parts/small.js";
 import { chosen } from "./chosen.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
+import { Datasets } from "./pages/datasets.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
@@ -15,7 +16,7 @@ import { Runs } from "./pages/runs.js";
 import { Users } from "./pages/users.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
-const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", runs: "Runs", compare: "Compare", users: "Users" };
+const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", datasets: "Data sets", runs: "Runs", compare: "Compare", users: "Users" };
 const ABOVE = { job: "jobs", run: "runs" }; // the page from which one comes to a single thing
 
 function Top({ about, place }) {
@@ -24,7 +25,7 @@ function Top({ about, place }) {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
   };
-  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
+  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
     <a class="brand" href=${link([])}>hopsml</a>
@@ -46,6 +47,7 @@ function Page({ at, place, hasJobs, about }) {
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
   if (hasJobs && place === "users" && role) return html`<${Users} tab=${id} query=${at.query} role=${role} />`;
   if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
+  if (hasJobs && place === "datasets") return html`<${Datasets} />`;
   if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
   if (place === "" || (place === "users" && !role)) return html`<p class="soft">Reading what is here…</p>`;
   return html`<${Empty} title="There is no such page"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
