@@ -64,7 +64,7 @@ function App() {
     if (first) setFirst(false);
     else main.current.focus({ preventScroll: true });
     scrollTo(0, 0);
-    document.title = `${at.path[1] || TITLES[place] || place} · hopsml`;
+    document.title = `${(ABOVE[place] && at.path[1]) || TITLES[place] || place} · hopsml`;
   }, [where]);
   return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>To the content</a>
     <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} about=${about} /></main>`;
