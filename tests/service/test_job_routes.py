@@ -297,6 +297,10 @@ def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served,
     assert served.ask("PUT", "run-notes/app_1", Role.VIEWER, json=asked).status_code == 403
     assert served.ask("PUT", "run-notes/app_3", json=asked).status_code == 404
     assert served.ask("PUT", "run-notes/app_1", json={"note": "x" * 100_000}).status_code == 422
+    half = b'{"note": "half of a pair: \\ud800"}'  # no database keeps it
+    assert served.ask(
+        "PUT", "run-notes/app_1", content=half, headers={"content-type": "application/json"}
+    ).status_code in (400, 422)
     assert served.ask("PUT", "run-notes/app_1", json=asked).json()["who"] == "user"
     assert served.ask("GET", "run-notes/app_1", Role.VIEWER).json()["note"] == text
     assert served.ask("GET", "run-notes/app_2").json()["tags"] == []

@@ -77,9 +77,12 @@ class Notes:
             )
         kept = RunNote(run, note.replace("\0", ""), checked_tags(tags), who, now)
         values = {"note": kept.note, "tags": list(kept.tags), "who": who, "at_s": now}
-        with self._store.writing() as connection:
-            if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
-                connection.execute(insert(run_notes).values(run=run, **values))
+        try:
+            with self._store.writing() as connection:
+                if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
+                    connection.execute(insert(run_notes).values(run=run, **values))
+        except IntegrityError:  # noted twice at the same moment: the other one is there now
+            return self.put(run, note, tags, who, now)
         return kept
 
     def views(self, user: str) -> list[SavedView]:

@@ -155,6 +155,19 @@ class StoreContract:
                 notes.put("a_1", note, tags, "ana", 4.0)
         assert notes.all()["a_1"].at_s == 3.0
 
+    def test_many_note_the_same_run_at_once(self, store: JobStore) -> None:
+        def put(who: str) -> None:
+            for number in range(5):
+                Notes(store).put(f"a_{number}", "noted", [], who, 1.0)
+                Notes(store).save("ana", f"view {number}", who, False, 1.0)
+
+        threads = [threading.Thread(target=put, args=(who,)) for who in ("ana", "ben", "carla", "dora")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(Notes(store).all()) == len(Notes(store).views("ana")) == 5
+
     def test_views_are_ones_own_and_those_that_others_share(self, store: JobStore) -> None:
         notes = Notes(store)
         mine = notes.save("ana", "mine", "filter=a", False, 1.0)
