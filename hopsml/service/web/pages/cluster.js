@@ -76,7 +76,7 @@ function ClusterPage() {
   return html`<h1>Cluster</h1>
     ${error && html`<${Trouble} error=${error} />`}
     ${!data && !error && html`<p class="soft">Reading the cluster…</p>`}
-    ${data && html`<${Cluster} cluster=${data.cluster} />
+    ${data && html`<${Cluster} cluster=${data.cluster} title="All nodes" />
       <section class="stack"><h2>Queues <span class="soft">${count(data.queues.length)}</span></h2>
         <${Table} title="Queues" kind="queues" columns=${queueColumns(data.cluster.capacity)} rows=${data.queues} keyOf=${(queue) => queue.name} /></section>
       ${data.nodes.length ? html`<${Nodes} nodes=${data.nodes} />`

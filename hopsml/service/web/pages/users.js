@@ -63,9 +63,12 @@ function standing(token, now) {
 
 const isOver = (token, now) => Boolean(token.revoked_s) || Boolean(token.expires_s && token.expires_s <= now);
 
+/** One that ended lately still stands in the list: whoever has just revoked it sees that it is. */
+const isLongOver = (token, now) => isOver(token, now) && (token.revoked_s ?? token.expires_s) < now - DAY_S;
+
 function Tokens({ tokens, onRevoke, asked, setAsked }) {
   const [all, setAll] = useState(false), now = Date.now() / 1000;
-  const shown = tokens.filter((token) => all || !isOver(token, now - DAY_S)).reverse();
+  const shown = tokens.filter((token) => all || !isLongOver(token, now)).reverse();
   const columns = [
     { label: "User", cell: (token) => token.user }, { label: "Role", cell: (token) => token.role },
     { label: "For", kind: "why", cell: (token) => token.label || html`<span class="soft">–</span>` },
@@ -75,7 +78,7 @@ function Tokens({ tokens, onRevoke, asked, setAsked }) {
     { label: "End it", cell: (token) => (isOver(token, now) ? html`<span class="soft">–</span>` : html`<button data-token=${token.id} aria-label=${`Revoke ${token.id} of ${token.user}`} onClick=${() => setAsked(token)}>Revoke</button>`) },
   ];
   const close = () => { const id = asked.id; setAsked(null); setTimeout(() => document.querySelector(`[data-token="${id}"]`)?.focus(), 0); };
-  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Also those that are over</label></div>
+  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Also those that are long over</label></div>
     ${asked && html`<${Confirm} question=${`Revoke the token ${asked.id} of ${asked.user}${asked.label ? `, for ${asked.label}` : ""}? Whoever uses it is refused from now on, and it cannot be brought back.`} yes="Revoke it" no="Keep it" onYes=${onRevoke} onNo=${close} />`}
     <${Table} title="Tokens" columns=${columns} rows=${shown} keyOf=${(token) => token.id} /></section>`;
 }

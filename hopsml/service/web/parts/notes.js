@@ -9,8 +9,9 @@ const LONGEST_NOTE = 4000;
 
 /** Tags and the beginning of the note, as they stand in the list. */
 function Noted({ row }) {
-  return html`${row.tags.map((tag) => html`<a key=${tag} class="tag" href=${link(["runs"], { filter: `tag:${tag}` })}>${tag}</a>`)}
-    ${row.note && html`<span class="note" title=${row.note}>${row.note.split("\n")[0].slice(0, 200)}</span>`}`;
+  if (!row.tags.length && !row.note) return null;
+  return html`<span class="noted">${row.tags.map((tag) => html`<a key=${tag} class="tag" href=${link(["runs"], { filter: `tag:${tag}` })}>${tag}</a>`)}
+    ${row.note && html`<span class="note" title=${row.note}>${row.note.split("\n")[0].slice(0, 200)}</span>`}</span>`;
 }
 
 /** A form for the note of one run; `onDone` when it is saved or left. */
