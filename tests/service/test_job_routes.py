@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hopsml import client
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.tokens import Role
+from tests.service.project import ProjectOnDisk
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
@@ -32,6 +34,20 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     assert [job["id"] for job in served.ask("GET", "jobs?state=WAITING&text=DIG").json()["jobs"]] == ["digits-1"]
     assert served.ask("GET", "jobs?state=RUNNING").json() == {"jobs": [], "cursor": None}
     assert served.ask("GET", "cluster").json()["leads"] is True
+
+
+def test_nodes_and_queues_are_told(served: Served) -> None:
+    assert served.ask("GET", "nodes").json() == {"nodes": []}
+    served.submit()
+    served.jobs.manager.turn()
+    (node,) = served.ask("GET", "nodes", Role.VIEWER).json()["nodes"]
+    nothing = {"gpus": 0, "cores": 0, "memory_mib": 0}
+    assert {name: node[name] for name in ("capacity", "free", "others", "jobs")} == {
+        "capacity": nothing, "free": nothing, "others": nothing, "jobs": [],
+    }  # fmt: skip
+    (queue,) = served.ask("GET", "queues", Role.VIEWER).json()["queues"]
+    assert queue["name"] == "default" and (queue["running"], queue["waiting"]) == (0, 1)
+    assert queue["limit"] == {"gpus": None, "cores": None, "memory_mib": None} and queue["guaranteed"] == nothing
 
 
 def test_the_client_knows_every_field_of_the_answers() -> None:
@@ -138,7 +154,8 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
 
 
 def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
-    assert served.ask("GET", "../about").json()["jobs"] is True
+    about = served.ask("GET", "../about", Role.VIEWER).json()
+    assert (about["jobs"], about["user"], about["role"]) == (True, "viewer", "viewer")
 
 
 def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
@@ -211,3 +228,48 @@ def test_the_document_is_openapi_and_names_every_address() -> None:
     for path, methods in document["paths"].items():
         for method, what in methods.items():
             assert what.get("description"), f"{method} {path}"
+
+
+def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served, tmp_path: Path) -> None:
+    project = ProjectOnDisk(tmp_path / "project")
+    for name in ("app_1", "app_2"):
+        project.run(name)
+    text = "<img src=x onerror=hit()> \x1b[31m"
+    asked = {"note": text, "tags": ["Good", "base"]}
+    assert served.ask("PUT", "run-notes/app_1", Role.VIEWER, json=asked).status_code == 403
+    assert served.ask("PUT", "run-notes/app_3", json=asked).status_code == 404
+    assert served.ask("PUT", "run-notes/app_1", json={"note": "x" * 100_000}).status_code == 422
+    half = b'{"note": "half of a pair: \\ud800"}'  # no database keeps it
+    assert served.ask(
+        "PUT", "run-notes/app_1", content=half, headers={"content-type": "application/json"}
+    ).status_code in (400, 422)
+    assert served.ask("PUT", "run-notes/app_1", json=asked).json()["who"] == "user"
+    assert served.ask("GET", "run-notes/app_1", Role.VIEWER).json()["note"] == text
+    assert served.ask("GET", "run-notes/app_2").json()["tags"] == []
+    rows = {row["id"]: row for row in served.ask("GET", "../runs", Role.VIEWER).json()["rows"]}
+    assert (rows["app_1"]["tags"], rows["app_1"]["note"], rows["app_2"]["tags"]) == (["Good", "base"], text, [])
+    for found, wanted in (("tag:good", ["app_1"]), ("tag:goo", []), ("-tag:good", ["app_2"])):
+        assert [row["id"] for row in served.ask("GET", f"../runs?filter={found}").json()["rows"]] == wanted
+
+
+def test_data_sets_are_those_that_job_files_name(served: Served) -> None:
+    assert served.ask("GET", "datasets").json() == {"datasets": []}
+    served.submit()
+    served.submit(spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "dataset: s3://bucket/letters\n")
+    served.submit("bob", spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "description: 'no \"dataset\" at all'\n")
+    digits, letters = served.ask("GET", "datasets", Role.VIEWER).json()["datasets"]
+    assert (digits["url"], digits["count"], digits["living"]) == ("hdfs:///data/digits", 2, 2)
+    assert [(job["id"], job["owner"]) for job in digits["jobs"]] == [("digits-4", "bob"), ("digits-2", "user")]
+    assert (letters["url"], [job["id"] for job in letters["jobs"]]) == ("s3://bucket/letters", ["digits-3"])
+
+
+def test_views_are_kept_shared_and_deleted(served: Served) -> None:
+    view = {"name": "failed", "query": "filter=state%3Afailed", "shared": True}
+    assert served.ask("POST", "views", Role.VIEWER, json=view).status_code == 403
+    made = served.ask("POST", "views", json=view).json()
+    assert served.ask("GET", "views", Role.VIEWER).json() == [made] and made["owner"] == "user"
+    assert served.ask("DELETE", f"views/{made['id']}", "bob").status_code == 403
+    assert served.ask("DELETE", f"views/{made['id']}").status_code == 204
+    assert served.ask("GET", "views").json() == []

@@ -24,13 +24,14 @@ from hopsml.service.lifecycle.sight import strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
 from hopsml.service.manager.scheduled import start_due
-from hopsml.service.scheduler import admission, demand, reasons
+from hopsml.service.scheduler import admission, demand, reasons, standing
 from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
+from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
 from hopsml.service.store.rows import Account, Leader
@@ -201,9 +202,8 @@ class Manager:
     def _used_by_node(self) -> dict[str, Resources]:
         found: dict[str, Resources] = {}
         for job in self._scheduler.jobs.values():
-            for part, placed in zip(job.request.gang.parts, job.used, strict=False):
-                for node, count in placed.items():
-                    found[node] = found.get(node, Resources()).plus(part.each.times(count))
+            for node, amount in standing.uses(job, job.used).items():
+                found[node] = found.get(node, Resources()).plus(amount)
         return found
 
     # ------------------------------------------------------------------------------------------ one job
@@ -370,6 +370,16 @@ class Manager:
         """Of all nodes; and what of it is not promised to anybody."""
         with self._lock:
             return self._scheduler.nodes.capacity(), self._scheduler.nodes.free()
+
+    def nodes(self) -> list[NodeStanding]:
+        """What is where; nothing where another server leads."""
+        with self._lock:
+            return standing.nodes(self._scheduler)
+
+    def queues(self) -> list[QueueStanding]:
+        """Who has how much of its share."""
+        with self._lock:
+            return standing.queues(self._scheduler)
 
 
 def _is_news(before: JobRecord, after: JobRecord) -> bool:

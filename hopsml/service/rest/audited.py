@@ -42,6 +42,9 @@ _ACTIONS = {
     ("DELETE", "schedules"): "schedule remove",
     ("PUT", "secrets"): "secret put",
     ("DELETE", "secrets"): "secret remove",
+    ("PUT", "run-notes"): "note put",
+    ("POST", "views"): "view save",
+    ("DELETE", "views"): "view delete",
 }
 _PLAIN = re.compile(r"[a-z][-a-z]{0,29}")
 

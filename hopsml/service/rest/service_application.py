@@ -15,8 +15,11 @@ from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import (
     audit_routes,
+    cluster_routes,
+    dataset_routes,
     job_routes,
     metric_routes,
+    note_routes,
     page_files,
     run_routes,
     schedule_routes,
@@ -31,6 +34,7 @@ from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
 from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
 from hopsml.serving.metrics import Meter
 
@@ -41,9 +45,12 @@ if TYPE_CHECKING:
 
 _ROUTERS = (
     job_routes.router,
+    cluster_routes.router,
     schedule_routes.router,
     secret_routes.router,
     token_routes.router,
+    note_routes.router,
+    dataset_routes.router,
     audit_routes.router,
     metric_routes.router,
 )
@@ -56,7 +63,7 @@ def service_application(
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
-    tokens, limits = Tokens(jobs.store), limits or Limits()
+    tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
     limited = Limited(app, limits)
     guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
     app.state.requests = Meter()

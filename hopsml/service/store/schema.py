@@ -168,3 +168,26 @@ audit = Table(
     Index("audit_by_time", "at_s"),
     sqlite_autoincrement=True,
 )
+
+run_notes = Table(
+    "run_notes",
+    metadata,
+    Column("run", String(300), primary_key=True),
+    Column("note", Text, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("who", String(200), nullable=False),
+    Column("at_s", Float, nullable=False),
+)
+
+views = Table(
+    "views",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("owner", String(200), nullable=False, index=True),
+    Column("name", String(100), nullable=False),
+    Column("query", Text, nullable=False),
+    Column("shared", Boolean, nullable=False),
+    Column("at_s", Float, nullable=False),
+    UniqueConstraint("owner", "name", name="views_once"),
+    sqlite_autoincrement=True,
+)

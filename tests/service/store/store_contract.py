@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, step
 from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
+from hopsml.service.store.notes import Notes, RunNote
 from hopsml.service.store.rows import Account, JobFilter
 from hopsml.service.store.store import record_of
 from hopsml.service.store.tokens import Caller, Role, Tokens
@@ -136,6 +137,52 @@ class StoreContract:
         assert tokens.caller(token, 31.0) is None
         with pytest.raises(ArgumentError, match="no token"):
             tokens.revoke(tokens.all()[0].id, 32.0)
+
+    def test_notes_of_runs_are_replaced_in_whole(self, store: JobStore) -> None:
+        notes = Notes(store)
+        assert notes.get("a_1") is None and notes.all() == {}
+        notes.put("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
+        kept = notes.put("a_1", "second", ["bad"], "ben", 2.0)
+        assert notes.get("a_1") == notes.all()["a_1"] == kept == RunNote("a_1", "second", ("bad",), "ben", 2.0)
+        notes.put("a_1", "x" * 4000, [f"t{n}" for n in range(20)], "ana", 3.0)
+        for note, tags, said in (
+            ("x" * 100_000, [], "4000"),
+            ("", ["two words"], "join its words"),
+            ("", ["\x1b[31m"], "can be seen"),
+            ("", ["x" * 41], "40 characters"),
+            ("", [f"t{n}" for n in range(21)], "at most 20"),
+        ):
+            with pytest.raises(ArgumentError, match=said):
+                notes.put("a_1", note, tags, "ana", 4.0)
+        assert notes.all()["a_1"].at_s == 3.0
+
+    def test_many_note_the_same_run_at_once(self, store: JobStore) -> None:
+        def put(who: str) -> None:
+            for number in range(5):
+                Notes(store).put(f"a_{number}", "noted", [], who, 1.0)
+                Notes(store).save("ana", f"view {number}", who, False, 1.0)
+
+        threads = [threading.Thread(target=put, args=(who,)) for who in ("ana", "ben", "carla", "dora")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(Notes(store).all()) == len(Notes(store).views("ana")) == 5
+
+    def test_views_are_ones_own_and_those_that_others_share(self, store: JobStore) -> None:
+        notes = Notes(store)
+        mine = notes.save("ana", "mine", "filter=a", False, 1.0)
+        shared = notes.save("ben", "ours", "filter=b", True, 2.0)
+        assert notes.views("ana") == [mine, shared] and notes.views("ben") == [shared]
+        again = notes.save("ana", "mine", "filter=c", False, 3.0)
+        assert again.id == mine.id and notes.views("ana")[0].query == "filter=c"
+        with pytest.raises(PermissionRefused, match="ben's"):
+            notes.delete(shared.id, "ana", of_others=False)
+        with pytest.raises(ArgumentError, match="no view"):
+            notes.delete(mine.id, "ben", of_others=True)
+        notes.delete(shared.id, "olga", of_others=True)
+        notes.delete(mine.id, "ana", of_others=False)
+        assert notes.views("ana") == []
 
     def test_a_service_keeps_its_name(self, store: JobStore) -> None:
         assert store.service("ab12") == "ab12" == store.service("cd34")
