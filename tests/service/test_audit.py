@@ -84,7 +84,11 @@ def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Ser
         ("POST", "/proxy/80/api/v1/jobs", ("submit", "")),
         ("POST", "/api/v1/jobs/1/cancel", ("cancel", "1")),
         ("POST", "/api/v1/jobs/1/explode", ("other", "1")),
-        ("PUT", "/api/v1/secrets/s3", ("put secrets", "s3")),
+        ("PUT", "/api/v1/secrets/s3", ("secret put", "s3")),
+        ("POST", "/api/v1/schedules", ("schedule put", "")),
+        ("POST", "/api/v1/schedules/nightly-7/trigger", ("schedule trigger", "nightly-7")),
+        ("POST", "/api/v1/schedules/nightly-7/drop", ("other", "nightly-7")),
+        ("PUT", "/api/v1/windows/s3", ("put windows", "s3")),
         ("BREW", "/api/v1/" + "x" * 5000, ("other", "")),
     ],
 )

@@ -12,27 +12,27 @@ from hopsml.service.store import JobStore, StaleRecord
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.store.tokens import Role
 from hopsml.states import Lifecycle
-from tests.service.test_job_routes import JOB, Served, empty, served  # noqa: F401 fixtures
+from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
 NIGHTLY = JOB + 'schedule: "0 3 * * *"\nschedule_zone: Europe/Berlin\n'
 
 
-def put(served: Served, role: Any = Role.USER, spec: str = NIGHTLY) -> Any:  # noqa: F811
+def put(served: Served, role: Any = Role.USER, spec: str = NIGHTLY) -> Any:
     return served.ask("POST", "schedules", role, json={"spec": spec, "workspace": served.workspace()})
 
 
-def jobs(served: Served) -> list[str]:  # noqa: F811
+def jobs(served: Served) -> list[str]:
     return [job["id"] for job in served.ask("GET", "jobs").json()["jobs"]]
 
 
-def led(served: Served) -> tuple[JobStore, Schedules]:  # noqa: F811
+def led(served: Served) -> tuple[JobStore, Schedules]:
     store = served.jobs.store
     store.lead("me", "here", 0.0, 1e12)
     return store, Schedules(store)
 
 
-def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None:  # noqa: F811
+def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None:
     made = put(served)
     assert made.status_code == 201, made.text
     shown = served.ask("GET", "schedules/digits-1", Role.VIEWER).json()
@@ -51,7 +51,7 @@ def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None: 
     assert served.ask("GET", "schedules/1").status_code == served.ask("GET", "schedules/x-1").status_code == 404
 
 
-def test_what_is_no_schedule_is_refused(served: Served) -> None:  # noqa: F811
+def test_what_is_no_schedule_is_refused(served: Served) -> None:
     assert put(served, Role.VIEWER).status_code == 403
     assert "has no schedule" in put(served, spec=JOB).json()["error"]
     assert put(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
@@ -59,7 +59,7 @@ def test_what_is_no_schedule_is_refused(served: Served) -> None:  # noqa: F811
     assert put(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
 
 
-def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None:  # noqa: F811
+def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     store, schedules = led(served)
     (row,) = schedules.all()
@@ -74,7 +74,7 @@ def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
 
 
-def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:  # noqa: F811
+def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -87,7 +87,7 @@ def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:  # no
     assert jobs(served) == ["digits-2", "digits-1"]
 
 
-def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:  # noqa: F811
+def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
     put(served)
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -97,7 +97,7 @@ def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:  # noqa: F
     assert served.jobs.store.job(1).state == Lifecycle.WAITING and "left out" in schedules.one(1).note
 
 
-def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> None:  # noqa: F811
+def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> None:
     put(served)
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -109,7 +109,7 @@ def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> 
     assert jobs(served) == []
 
 
-def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:  # noqa: F811
+def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
     put(served)
     schedules = Schedules(served.jobs.store)
     schedules.pause(1, False, time.time() - 1, time.time() - 1)

@@ -19,17 +19,17 @@ from hopsml.service.store import JobStore
 from hopsml.service.store.schema import secrets as table
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role
-from tests.service.test_job_routes import JOB, Served, empty, served  # noqa: F401 fixtures
+from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
 VALUE = "Hush-93-wolves"
 
 
-def put(served: Served, name: str, value: Any = VALUE, role: Any = Role.USER) -> Any:  # noqa: F811
+def put(served: Served, name: str, value: Any = VALUE, role: Any = Role.USER) -> Any:
     return served.ask("PUT", f"secrets/{name}", role, json={"value": value})
 
 
-def test_each_has_own_secrets_alone_and_no_value_is_answered(served: Served, tmp_path: Path) -> None:  # noqa: F811
+def test_each_has_own_secrets_alone_and_no_value_is_answered(served: Served, tmp_path: Path) -> None:
     assert put(served, "s3-key").status_code == 204
     assert put(served, "s3-key", "Other-94-wolves").status_code == 204, "the newer one wins"
     listed = served.ask("GET", "secrets")
@@ -48,13 +48,13 @@ def test_each_has_own_secrets_alone_and_no_value_is_answered(served: Served, tmp
 
 
 @pytest.mark.parametrize("value", ["wolf5", "12345678 "[:7], "/home/ana/key", "x\0" + VALUE, "a1" * 20_000, 5, None])
-def test_values_that_cannot_be_kept_are_refused_and_not_repeated(served: Served, value: Any) -> None:  # noqa: F811
+def test_values_that_cannot_be_kept_are_refused_and_not_repeated(served: Served, value: Any) -> None:
     answer = put(served, "s3-key", value)
     assert answer.status_code in (400, 422) and not (isinstance(value, str) and value in answer.text)
     assert put(served, "S3_KEY").status_code == 422
 
 
-def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(served: Served) -> None:  # noqa: F811
+def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(served: Served) -> None:
     wanted = JOB + "secrets: [s3-key]\n"
     put(served, "s3-key", role="bob")
     answer = served.submit(spec=wanted)
