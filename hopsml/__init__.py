@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _MODULES = (
-    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "large_batch", "model", "numpy_helper",
-    "pandas_helper", "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
+    "data", "devices", "distributed", "elastic", "errors", "experiment", "hdfs", "job", "large_batch", "model",
+    "numpy_helper", "pandas_helper", "serving", "tensorboard", "tensorflow", "tflauncher", "torch", "tracking", "util",
 )  # fmt: skip
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "errors",
     "experiment",
     "hdfs",
+    "job",
     "large_batch",
     "load_checkpoint",
     "model",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     import hopsml.errors as errors
     import hopsml.experiment as experiment
     import hopsml.hdfs as hdfs
+    import hopsml.job as job
     import hopsml.large_batch as large_batch
     import hopsml.model as model
     import hopsml.numpy_helper as numpy_helper

@@ -27,6 +27,7 @@ from hopsml.states import Lifecycle
 TIMEOUT_S = 60.0
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
 _PAUSE_S = 0.5
+_PATIENCE_S = 60.0  # for a server that says that there are too many calls
 T = TypeVar("T")
 
 
@@ -92,6 +93,46 @@ class TokenRecord(msgspec.Struct, frozen=True):
     revoked_s: float | None
 
 
+class AuditRecord(msgspec.Struct, frozen=True):
+    """A call that has changed something, or was refused; ``user`` is empty where nobody's token was given."""
+
+    id: int
+    at_s: float
+    user: str
+    role: str
+    action: str
+    target: str
+    outcome: int
+    peer: str
+
+
+class _AuditPage(msgspec.Struct):
+    entries: list[AuditRecord]
+    cursor: int | None
+
+
+class ServiceSchedule(msgspec.Struct, frozen=True):
+    """A job that is started by itself; ``planned_s``: when its next one comes, seconds since 1970; ``spec``: YAML."""
+
+    id: str
+    owner: str
+    schedule: str
+    zone: str
+    overlap: str
+    is_paused: bool
+    planned_s: float
+    last_job: str
+    note: str
+    spec: str
+
+
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A secret, without its value; ``stored_s``: seconds since 1970."""
+
+    name: str
+    stored_s: float
+
+
 class _Page(msgspec.Struct):
     jobs: list[ServiceJob]
     cursor: int | None
@@ -133,15 +174,22 @@ class Client:
         ``idempotency_key``: of two calls with the same one there is one job; without it each call queues one, also where
         an answer is lost on its way and the call is repeated. Raises JobFileError for a file with mistakes.
         """
+        asked = self._uploaded(job_file)
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
+
+    def put_schedule(self, job_file: str | Path) -> ServiceSchedule:
+        """Start the job of a file by itself, as its ``schedule`` says; in the place of one's own schedule of this name."""
+        return msgspec.convert(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
+
+    def _uploaded(self, job_file: str | Path) -> dict[str, str]:
         from hopsml.service import spec, workspaces
         from hopsml.service.render import workspace
 
         job, path = spec.load(job_file), Path(job_file)
         code = workspaces.pack(workspace.folder(job, path.absolute()))
         digest = self._call("POST", "workspaces", content=code)["workspace"]
-        asked = {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
-        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
+        return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 
     def jobs(
         self,
@@ -246,6 +294,52 @@ class Client:
         """End one, by its id; for administrators."""
         self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
 
+    def audit(self, *, user: str = "", action: str = "", limit: int = 100) -> list[AuditRecord]:
+        """Who has changed what, and who was refused, the newest first, at most ``limit``; for administrators."""
+        found: list[AuditRecord] = []
+        before: int | None = None
+        while len(found) < limit:
+            query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
+            query |= {"before": before} if before is not None else {}
+            page = msgspec.convert(self._call("GET", "audit", query=query), _AuditPage)
+            found += page.entries
+            if (before := page.cursor) is None:
+                break
+        return found
+
+    def schedules(self) -> list[ServiceSchedule]:
+        """Those that there are, the oldest first."""
+        return msgspec.convert(self._call("GET", "schedules"), list[ServiceSchedule])
+
+    def schedule(self, schedule: str | int) -> ServiceSchedule:
+        """One, by its id or its number. Raises JobNotFound."""
+        return msgspec.convert(self._call("GET", f"schedules/{_quoted(schedule)}"), ServiceSchedule)
+
+    def change_schedule(self, schedule: str | int, what: str) -> None:
+        """``pause`` or ``resume``; what was due meanwhile is not made up for."""
+        self._call("POST", f"schedules/{_quoted(schedule)}/{_quoted(what)}", {})
+
+    def trigger_schedule(self, schedule: str | int) -> ServiceJob:
+        """Start its job now, besides its times."""
+        found = self._call("POST", f"schedules/{_quoted(schedule)}/trigger", {}, repeat=False)
+        return msgspec.convert(found, ServiceJob)
+
+    def remove_schedule(self, schedule: str | int) -> None:
+        """Start nothing more; its jobs stay."""
+        self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False)
+
+    def put_secret(self, name: str, value: str) -> None:
+        """Keep a value for one's own jobs, which name it under ``secrets``; nobody can read it again."""
+        self._call("PUT", f"secrets/{_quoted(name)}", {"value": value})
+
+    def secrets(self) -> list[SecretRecord]:
+        """One's own, by name, without their values."""
+        return msgspec.convert(self._call("GET", "secrets"), list[SecretRecord])
+
+    def remove_secret(self, name: str) -> None:
+        """Forget one of one's own."""
+        self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False)
+
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"
         return msgspec.convert(
@@ -274,8 +368,9 @@ class Client:
         data = json.dumps(asked).encode() if asked is not None else content or None
         sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
         request = urllib.request.Request(url, data, sent, method=method)
-        problem = ""
-        for attempt in range(_TRIES if repeat else 1):
+        problem, patient_until = "", time.monotonic() + _PATIENCE_S
+        attempts = iter(range(_TRIES if repeat else 1))
+        while (attempt := next(attempts, None)) is not None:
             if attempt:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
@@ -283,7 +378,11 @@ class Client:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as refused:
                 with refused:
-                    raise _refusal(refused.code, refused.read()) from None
+                    wait_s = _wait_s(refused)
+                    if wait_s is None or time.monotonic() + wait_s > patient_until:
+                        raise _refusal(refused.code, refused.read()) from None
+                time.sleep(wait_s)
+                attempts = iter(range(_TRIES if repeat else 1))  # nothing was done: it may be repeated, whatever it is
             except (OSError, ValueError) as error:
                 problem = str(getattr(error, "reason", None) or error)
         raise ServiceError(
@@ -298,6 +397,12 @@ def state_folder() -> Path:
 
 def _quoted(job: str | int) -> str:
     return urllib.parse.quote(str(job), safe="")
+
+
+def _wait_s(refused: urllib.error.HTTPError) -> float | None:
+    """After how many seconds the server takes the call; None where it does not say that."""
+    said = refused.headers.get("Retry-After", "") if refused.code == 429 else ""
+    return max(float(said), 0.05) if said.isdecimal() else None
 
 
 def _refusal(status: int, body: bytes) -> Exception:

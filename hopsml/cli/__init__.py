@@ -14,6 +14,7 @@ def main() -> None:
     import typer
 
     from hopsml.cli import (
+        audit,
         cancel,
         class_data,
         doctor,
@@ -26,6 +27,8 @@ def main() -> None:
         profiles,
         rerun,
         runs,
+        schedule,
+        secret,
         serve,
         server,
         serving,
@@ -41,6 +44,7 @@ def main() -> None:
         no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
     )
     commands = (
+        audit.audit,
         cancel.cancel,
         class_data.class_data,
         doctor.doctor,
@@ -69,6 +73,8 @@ def main() -> None:
     app.add_typer(runs.app, name="runs")
     app.add_typer(job.app, name="job")
     app.add_typer(model.app, name="model")
+    app.add_typer(schedule.app, name="schedule")
+    app.add_typer(secret.app, name="secret")
     app.add_typer(serving.app, name="serving")
     app.add_typer(token.app, name="token")
     try:

@@ -27,7 +27,12 @@ def submit(
     ] = False,
     key: Annotated[str, typer.Option(help="of two submissions with the same key there is one job")] = "",
 ) -> None:
-    """Queue a job; the code that it names is uploaded. Prints its id."""
+    """Queue a job, or make its schedule, where it has one; the code that it names is uploaded. Prints the id."""
+    from hopsml.service import spec
+
+    if spec.load(job).schedule is not None:
+        print(_client().put_schedule(job).id)
+        return
     _submitted(_client().submit(job, idempotency_key=key), wait)
 
 

@@ -21,6 +21,9 @@ def server(
     project_url: Annotated[
         str, typer.Option(help="where jobs record runs; the profile's, or $HOPSML_PROJECT_URL")
     ] = "",
+    audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
+    changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
+    reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
 ) -> None:
     """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
     from hopsml import client
@@ -33,6 +36,17 @@ def server(
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
-    folder = state or client.state_folder()
-    wanted = ServerSettings(folder, database, profile, project_url, host, port, queues, nodes=nodes)
+    wanted = ServerSettings(
+        state or client.state_folder(),
+        database,
+        profile,
+        project_url,
+        host,
+        port,
+        queues,
+        nodes=nodes,
+        audit_days=audit_days,
+        changes_per_s=changes_per_s,
+        reads_per_s=reads_per_s,
+    )
     serve(wanted, lambda address: print(address, flush=True))

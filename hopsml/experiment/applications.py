@@ -208,7 +208,7 @@ def _open(
         backend,
         keep_warm_s=keep_warm_s,
         lease_s=LEASE_S,
-        port_range=_port_range(),
+        port_range=port_range(),
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,
     )
@@ -384,7 +384,8 @@ def _prepare_environment(profile: profiles.Profile) -> None:
         _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
 
 
-def _port_range() -> tuple[int, int] | None:
+def port_range() -> tuple[int, int] | None:
+    """The ports that HOPSML_PORT_RANGE allows; None for any. Raises ArgumentError where it is none."""
     text = os.environ.get("HOPSML_PORT_RANGE", "")
     if not text:
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 
 from hopsml import suggestions
@@ -11,13 +13,20 @@ from hopsml.errors import ArgumentError, StoreError
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
+from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.secrets import Secrets
 from hopsml.service.workspaces import Workspaces
+from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
 
+DAY_S = 86_400.0
+AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
+DROP_S = 3600.0  # between two looks for older ones
 LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
 
 
@@ -29,9 +38,13 @@ class JobService:
     engine: Engine
     workspaces: Workspaces
     manager: Manager
+    secrets: Secrets
     profile: str
     queues: tuple[str, ...]
     scaler: Scaler | None = None
+    audit_days: float = AUDIT_DAYS
+    meter: Meter = field(default_factory=Meter)  # of its thread
+    _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -56,13 +69,23 @@ class JobService:
 
     def _turn(self) -> str:
         """How things stand after it, for whoever reads the log."""
+        began = time.perf_counter()
         try:
             self.manager.turn()
+            self.meter.observe("hopsml_turn_seconds", time.perf_counter() - began, TURN_BOUNDS_S)
+            self.drop_old(time.time())
         except StoreError as error:
             return str(error)
         except Exception:  # one job's trouble must not end the service
             log.exception("a turn failed; the next one begins with what is stored")
         return self.manager.standing()
+
+    def drop_old(self, now: float) -> None:
+        """Forget entries of the audit log that are older than they are kept; whoever leads does, at most once an hour."""
+        if self.manager.leads and now - self._dropped_s >= DROP_S:
+            self._dropped_s = now
+            if dropped := AuditLog(self.store).drop(now - self.audit_days * DAY_S):
+                log.info("%d entries of the audit log are older than %g days and dropped", dropped, self.audit_days)
 
     def wake(self) -> None:
         """Let the next turn begin at once."""
@@ -80,10 +103,10 @@ class JobService:
         self.manager.resign()
         self.store.close()
 
-    def check(self, job: JobSpec, workspace: str) -> None:
+    def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
         self.check_queue(job.queue)
-        _check_known(job)
+        self.secrets.check(owner, job.secrets)
         self.workspaces.folder(workspace)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
@@ -108,16 +131,3 @@ class JobService:
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
         return self.engine.log(found[-1].application_id, offset, limit) if found else b""
-
-
-def _check_known(job: JobSpec) -> None:
-    """Raise ArgumentError for what a job file may say and no service carries out yet: it is not passed over in silence."""
-    asked = {
-        "schedule": job.schedule is not None,
-        "secrets": bool(job.secrets),
-        "ports": any(task.ports for task in job.tasks.values()),
-    }
-    if found := [name for name, is_asked in asked.items() if is_asked]:
-        raise ArgumentError(
-            f"job {job.name}: {', '.join(found)}: the service does not carry that out yet: leave it out"
-        )

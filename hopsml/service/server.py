@@ -2,6 +2,7 @@
 
 <state>/service.db       jobs, unless --database names another place
 <state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
+<state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 """
 
@@ -24,12 +25,13 @@ from hopsml.service import holder, nodes_file, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
-from hopsml.service.jobs import JobService
+from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
 from hopsml.service.render import memory
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
+from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.submission import is_detachable
@@ -51,6 +53,9 @@ class ServerSettings:
     queues: Path | None = None
     policy: Policy | None = None
     nodes: Path | None = None
+    audit_days: float = AUDIT_DAYS
+    changes_per_s: float = 200.0
+    reads_per_s: float = 1000.0
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -62,8 +67,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     from hopsml.service.browse.project import Project
     from hopsml.service.rest import server
     from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.limited import Limits
     from hopsml.service.rest.service_application import service_application
 
+    limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     listener = server.bound(wanted.host, wanted.port)
     try:
@@ -73,7 +80,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             project = Project(_project_url(wanted))
             told = Broadcaster(Changes(project))
             jobs.start()
-            app = service_application(jobs, project, told, name)
+            app = service_application(jobs, project, told, name, limits)
             asyncio.run(server.answer(app, listener, told, lambda: ready(server.address(listener, token))))
         finally:
             jobs.close()
@@ -83,6 +90,8 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
 
 def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
+    if not wanted.audit_days > 0:
+        raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
@@ -92,7 +101,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
-    workspaces = Workspaces(wanted.state, _project_url(wanted))
+    kept = Secrets(store, key(wanted.state))
+    workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values)
     manager = Manager(
         store,
         engine,
@@ -106,7 +116,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
-    return JobService(store, engine, workspaces, manager, profile.name, names, scaler), name
+    return JobService(store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days), name
 
 
 def _project_url(wanted: ServerSettings) -> str:

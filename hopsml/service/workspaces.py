@@ -13,17 +13,19 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import spec as specs
+from hopsml.service.driver import sealed_secrets
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow
+from hopsml.storage import urls
 from hopsml.submission import SubmissionPlan
 
 MOST_BYTES = 64 << 20  # of a zip
@@ -33,12 +35,15 @@ LAUNCHES_OF_A_TRY = 1000
 _LEFT_OUT = {".git", ".hopsml", ".venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
 
 
+SecretValues = Callable[[str, Sequence[str]], Mapping[str, str]]
+
+
 class Workspaces:
     """All below one folder, which only this user may read."""
 
-    def __init__(self, root: Path, project_url: str) -> None:
-        """``project_url``: where the runs of all jobs lie."""
-        self._root, self._project_url = root, project_url
+    def __init__(self, root: Path, project_url: str, secrets: SecretValues) -> None:
+        """``project_url``: where the runs of all jobs lie; ``secrets``: an owner's, by name."""
+        self._root, self._project_url, self._secrets = root, project_url, secrets
         for name in ("workspaces", "jobs"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -68,19 +73,26 @@ class Workspaces:
 
     def order(self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str) -> SubmitOrder:
         """How an application of a job is submitted; its files are looked at when its turn comes."""
+        own = f"{row.id}-{prefix.rpartition('-')[2]}"
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
-            "HOPSML_APPLICATION_ID": f"{row.id}-{prefix.rpartition('-')[2]}-{launch.task}",
+            "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
             "HOPSML_APPLICATION_ATTEMPT": str((row.tries - 1) * LAUNCHES_OF_A_TRY + launch.number),
             "HOPSML_JOB_TAG": launch.tag,
+            "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
         }
+
+        if spec.secrets:
+            variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
         def plan() -> SubmissionPlan:
             named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"
             path.parent.mkdir(mode=0o700, exist_ok=True)
             path.write_text(specs.dump(named))
+            if spec.secrets:
+                sealed_secrets.put(variables, self._secrets(row.owner, spec.secrets))
             return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables)[launch.task]
 
         return SubmitOrder(launch.tag, plan, variables)

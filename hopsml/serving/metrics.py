@@ -58,10 +58,10 @@ def is_gauge(name: str) -> bool:
     return _HELP.get(_family(name), ("",))[0] == "gauge"
 
 
-def _family(name: str) -> str:
+def _family(name: str, families: Mapping[str, tuple[str, str]] = _HELP) -> str:
     base = name.partition("{")[0]
     for ending in ("_bucket", "_sum", "_count"):
-        if base.endswith(ending) and base.removesuffix(ending) in _HELP:
+        if base.endswith(ending) and base.removesuffix(ending) in families:
             return base.removesuffix(ending)
     return base
 
@@ -97,11 +97,11 @@ class Sum:
         return dict(found)
 
 
-def text(counts: Mapping[str, float]) -> str:
-    """Prometheus' text format, families in a fixed order."""
+def text(counts: Mapping[str, float], families: Mapping[str, tuple[str, str]] = _HELP) -> str:
+    """Prometheus' text format; ``families``: what is told, in their order, each with its kind and what it means."""
     lines: list[str] = []
-    for family, (kind, what) in _HELP.items():
-        own = [name for name in counts if _family(name) == family]
+    for family, (kind, what) in families.items():
+        own = [name for name in counts if _family(name, families) == family]
         if own:
             lines += [f"# HELP {family} {what}", f"# TYPE {family} {kind}"]
             lines += [f"{name} {counts[name]:.10g}" for name in sorted(own, key=_order)]

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import errors, profiles, settings
-from hopsml.cli import job, model, rerun, runs, serving, token
+from hopsml.cli import job, model, rerun, runs, schedule, secret, serving, token
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages
@@ -24,10 +24,13 @@ pytestmark = pytest.mark.fast
 
 SETTINGS, COMMANDS = "docs/reference/settings.md", "docs/reference/commands.md"
 OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>(?:_ADDRESSES)?)?")
-PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES"}
+PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES",
+            "HOPSML_PORT_": "HOPSML_PORT_<NAME>"}  # fmt: skip
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
 GROUPS = {
     "job": job.app,
+    "schedule": schedule.app,
+    "secret": secret.app,
     "token": token.app,
     "runs": runs.app,
     "model": model.app,
@@ -68,7 +71,7 @@ def test_defaults_are_those_of_the_code() -> None:
 
 
 def test_no_page_names_a_variable_that_is_not_there() -> None:
-    known = variables_of_the_code() | {"HOPSML_SECRET_"}
+    known = variables_of_the_code() | {"HOPSML_SECRET_", "HOPSML_PORT_RPC"}
     for page in pages.users_pages():
         assert set(OURS.findall(pages.text(page))) <= known, page
 

@@ -1,17 +1,25 @@
-"""A project that a test fills with runs, and a browser."""
+"""A project that a test fills with runs, a service that a test asks, and a browser."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopsml.service import server
+from hopsml.service.browse.project import Project
+from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store import JobStore
 from tests import leaks
 from tests.service.project import ProjectOnDisk
+from tests.service.served import Served
+from tests.service.stage import Stage
+from tests.service.tabs import WIDE, Tab
 
+Opens = Callable[..., Tab]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -32,3 +40,52 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with its tables, to be copied: making them takes longer than a test."""
+    folder = tmp_path_factory.mktemp("empty")
+    JobStore.open(f"sqlite:///{folder}/service.db").close()
+    return folder
+
+
+@pytest.fixture
+def served(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
+    jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
+    yield Served(jobs, Project(f"file://{tmp_path}/project"))
+    jobs.close()
+
+
+@pytest.fixture(scope="module")
+def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One service for all tests of a file."""
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def stage(whole_stage: Stage) -> Iterator[Stage]:
+    """The same, with a cluster that is free at first."""
+    yield whole_stage
+    whole_stage.clear()
+
+
+@pytest.fixture
+def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
+    """Opens a tab of a user; what its console says must be nothing in the end."""
+    tabs: list[tuple[Tab, Any]] = []
+
+    def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = whole_stage) -> Tab:
+        with leaks.not_of_this_test():
+            context = browser.new_context(viewport=size, color_scheme=theme)
+            tabs.append((Tab(context, stage.page(user)), context))
+        return tabs[-1][0]
+
+    yield open_tab
+    for _, context in tabs:
+        context.close()
+    assert [tab.said for tab, _ in tabs] == [[]] * len(tabs)

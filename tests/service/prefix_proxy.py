@@ -16,13 +16,14 @@ def prefixed(address: str, prefix: str) -> Iterator[str]:
     target = urlsplit(address)
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # and whatever else there is: see below
             if not self.path.startswith(prefix + "/"):
                 self.send_error(404)
                 return
             upstream = http.client.HTTPConnection(str(target.hostname), target.port, timeout=30)
             passed = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-            upstream.request("GET", self.path.removeprefix(prefix), headers=passed)
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            upstream.request(self.command, self.path.removeprefix(prefix), body or None, headers=passed)
             answer = upstream.getresponse()
             self.send_response(answer.status)
             for name, value in answer.getheaders():
@@ -35,6 +36,8 @@ def prefixed(address: str, prefix: str) -> Iterator[str]:
             except OSError:  # the browser has gone
                 pass
             upstream.close()
+
+        do_POST = do_PUT = do_DELETE = do_GET
 
         def log_message(self, *_: object) -> None:
             pass

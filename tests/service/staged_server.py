@@ -35,6 +35,7 @@ CALLERS = {
     HOSTILE_OWNER: Role.USER,
     "vera": Role.VIEWER,
     "olga": Role.OPERATOR,
+    "adam": Role.ADMIN,
 }
 
 

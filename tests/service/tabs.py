@@ -29,6 +29,11 @@ def until(page: Any, expression: str) -> None:
     raise AssertionError(f"it did not come to {expression}: {page.locator('main').inner_text()[:2000]}")
 
 
+def press(page: Any, name: str) -> None:
+    """A button, by the keyboard."""
+    page.get_by_role("button", name=name, exact=True).press("Enter")
+
+
 class Tab:
     """One tab; what its console says is kept, and must be nothing."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,51 +10,14 @@ import pytest
 from hopsml.states import Lifecycle
 from tests import leaks
 from tests.cluster.workloads import wait_until
+from tests.service.conftest import Opens
 from tests.service.stage import Stage
 from tests.service.staged_server import HOSTILE_OWNER
-from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
+from tests.service.tabs import HOSTILE, NARROW, WIDE, press, until, violations
 
 pytestmark = pytest.mark.local
 
 GPUS = 16  # of the cluster
-Opens = Callable[..., Tab]
-
-
-@pytest.fixture(scope="module")
-def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One service for all tests."""
-    stage = Stage(tmp_path_factory.mktemp("stage"))
-    yield stage
-    stage.close()
-
-
-@pytest.fixture
-def stage(whole_stage: Stage) -> Iterator[Stage]:
-    """The same, with a cluster that is free at first."""
-    yield whole_stage
-    whole_stage.clear()
-
-
-@pytest.fixture
-def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
-    """Opens a tab of a user; what its console says must be nothing in the end."""
-    tabs: list[tuple[Tab, Any]] = []
-
-    def open_tab(user: str = "ana", size: Any = WIDE, theme: str = "light", stage: Stage = whole_stage) -> Tab:
-        with leaks.not_of_this_test():
-            context = browser.new_context(viewport=size, color_scheme=theme)
-            tabs.append((Tab(context, stage.page(user)), context))
-        return tabs[-1][0]
-
-    yield open_tab
-    for _, context in tabs:
-        context.close()
-    assert [tab.said for tab, _ in tabs] == [[]] * len(tabs)
-
-
-def press(page: Any, name: str) -> None:
-    """A button, by the keyboard."""
-    page.get_by_role("button", name=name, exact=True).press("Enter")
 
 
 def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage: Stage, opens: Opens) -> None:
@@ -104,7 +66,7 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     page = opens().open("")
     page.wait_for_selector("h1:has-text('Overview')")
     names = page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts()
-    assert names == ["Overview", "Jobs", "Runs", "Compare"]
+    assert names == ["Overview", "Jobs", "Cluster", "Data sets", "Runs", "Compare"]
     running, waiting = (page.get_by_role("region", name=name, exact=True) for name in ("Running", "Waiting"))
     row = running.get_by_role("row", name=holder.id)
     assert "ben" in row.inner_text() and "running" in row.inner_text()

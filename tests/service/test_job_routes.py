@@ -2,85 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
-import shutil
-import time
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
 from hopsml import client
-from hopsml.service import server
-from hopsml.service.browse.changes import Changes
-from hopsml.service.browse.project import Project
-from hopsml.service.jobs import JobService
-from hopsml.service.rest import job_models, job_routes
-from hopsml.service.rest.event_stream import Broadcaster
-from hopsml.service.rest.service_application import api, service_application
-from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import JobStore
-from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.rest import audit_routes, job_models, job_routes
+from hopsml.service.rest.service_application import api
+from hopsml.service.store.tokens import Role
+from tests.service.project import ProjectOnDisk
+from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
-
-JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
-
-
-class Served:
-    """A service that was not started: its manager takes a turn when a test says so."""
-
-    def __init__(self, jobs: JobService, project: Project) -> None:
-        self.jobs = jobs
-        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
-        tokens = Tokens(jobs.store)
-        self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
-        self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
-
-    def ask(self, method: str, path: str, role: Any = Role.USER, **more: Any) -> httpx.Response:
-        """One request."""
-
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            headers = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
-                return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
-
-        return asyncio.run(ask())
-
-    def workspace(self) -> str:
-        """Some code."""
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            archive.writestr(zipfile.ZipInfo("train.py"), "")
-        return str(self.ask("POST", "workspaces", content=content.getvalue()).json()["workspace"])
-
-    def submit(self, role: Any = Role.USER, spec: str = JOB, **more: Any) -> httpx.Response:
-        """A job."""
-        return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables, to be copied: making them takes longer than a test."""
-    folder = tmp_path_factory.mktemp("empty")
-    JobStore.open(f"sqlite:///{folder}/service.db").close()
-    return folder
-
-
-@pytest.fixture
-def served(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(server, "this_machine", lambda gpus: Resources(0, 0, 0))  # nothing ever starts
-    jobs, _ = server.opened(server.ServerSettings(tmp_path, profile="local"), "http://here/")
-    yield Served(jobs, Project(f"file://{tmp_path}/project"))
-    jobs.close()
 
 
 def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
@@ -100,6 +36,20 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     assert served.ask("GET", "cluster").json()["leads"] is True
 
 
+def test_nodes_and_queues_are_told(served: Served) -> None:
+    assert served.ask("GET", "nodes").json() == {"nodes": []}
+    served.submit()
+    served.jobs.manager.turn()
+    (node,) = served.ask("GET", "nodes", Role.VIEWER).json()["nodes"]
+    nothing = {"gpus": 0, "cores": 0, "memory_mib": 0}
+    assert {name: node[name] for name in ("capacity", "free", "others", "jobs")} == {
+        "capacity": nothing, "free": nothing, "others": nothing, "jobs": [],
+    }  # fmt: skip
+    (queue,) = served.ask("GET", "queues", Role.VIEWER).json()["queues"]
+    assert queue["name"] == "default" and (queue["running"], queue["waiting"]) == (0, 1)
+    assert queue["limit"] == {"gpus": None, "cores": None, "memory_mib": None} and queue["guaranteed"] == nothing
+
+
 def test_the_client_knows_every_field_of_the_answers() -> None:
     for theirs, ours in (
         (job_models.JobAnswer, client.ServiceJob),
@@ -107,6 +57,9 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
         (job_models.TokenAnswer, client.TokenRecord),
+        (audit_routes.AuditAnswer, client.AuditRecord),
+        (job_models.ScheduleAnswer, client.ServiceSchedule),
+        (job_models.SecretAnswer, client.SecretRecord),
     ):
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
@@ -138,13 +91,9 @@ def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
         assert said in answer.text
 
 
-@pytest.mark.parametrize(
-    "more", ['schedule: "0 3 * * *"', "secrets: [s3]", "tasks: {main: {script: train.py, ports: [web]}}"]
-)
-def test_what_is_not_carried_out_yet_is_refused(served: Served, more: str) -> None:
-    spec = f"name: digits\n{more}\n" if more.startswith("tasks") else f"{JOB}{more}\n"
-    answer = served.submit(spec=spec)
-    assert answer.status_code == 400 and "does not carry that out yet" in answer.text
+def test_a_job_with_a_schedule_is_not_queued_as_one(served: Served) -> None:
+    answer = served.submit(spec=JOB + 'schedule: "0 3 * * *"\n')
+    assert answer.status_code == 400 and "/api/v1/schedules" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -205,7 +154,8 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
 
 
 def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
-    assert served.ask("GET", "../about").json()["jobs"] is True
+    about = served.ask("GET", "../about", Role.VIEWER).json()
+    assert (about["jobs"], about["user"], about["role"]) == (True, "viewer", "viewer")
 
 
 def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
@@ -225,6 +175,14 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     served.jobs.manager.turn()
     found = served.ask("POST", "jobs/1/cancel").json()
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
+
+
+def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
+    served.submit()
+    served.ask("POST", "jobs/1/move", json={"priority": 99})
+    served.jobs.manager.turn()  # takes it and moves it, at the same time
+    assert served.ask("GET", "jobs/1").json()["priority"] == 99
+    assert served.jobs.why(served.jobs.store.job(1)).startswith("needs 1 slot")
 
 
 def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,3 +228,48 @@ def test_the_document_is_openapi_and_names_every_address() -> None:
     for path, methods in document["paths"].items():
         for method, what in methods.items():
             assert what.get("description"), f"{method} {path}"
+
+
+def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served, tmp_path: Path) -> None:
+    project = ProjectOnDisk(tmp_path / "project")
+    for name in ("app_1", "app_2"):
+        project.run(name)
+    text = "<img src=x onerror=hit()> \x1b[31m"
+    asked = {"note": text, "tags": ["Good", "base"]}
+    assert served.ask("PUT", "run-notes/app_1", Role.VIEWER, json=asked).status_code == 403
+    assert served.ask("PUT", "run-notes/app_3", json=asked).status_code == 404
+    assert served.ask("PUT", "run-notes/app_1", json={"note": "x" * 100_000}).status_code == 422
+    half = b'{"note": "half of a pair: \\ud800"}'  # no database keeps it
+    assert served.ask(
+        "PUT", "run-notes/app_1", content=half, headers={"content-type": "application/json"}
+    ).status_code in (400, 422)
+    assert served.ask("PUT", "run-notes/app_1", json=asked).json()["who"] == "user"
+    assert served.ask("GET", "run-notes/app_1", Role.VIEWER).json()["note"] == text
+    assert served.ask("GET", "run-notes/app_2").json()["tags"] == []
+    rows = {row["id"]: row for row in served.ask("GET", "../runs", Role.VIEWER).json()["rows"]}
+    assert (rows["app_1"]["tags"], rows["app_1"]["note"], rows["app_2"]["tags"]) == (["Good", "base"], text, [])
+    for found, wanted in (("tag:good", ["app_1"]), ("tag:goo", []), ("-tag:good", ["app_2"])):
+        assert [row["id"] for row in served.ask("GET", f"../runs?filter={found}").json()["rows"]] == wanted
+
+
+def test_data_sets_are_those_that_job_files_name(served: Served) -> None:
+    assert served.ask("GET", "datasets").json() == {"datasets": []}
+    served.submit()
+    served.submit(spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "dataset: s3://bucket/letters\n")
+    served.submit("bob", spec=JOB + "dataset: hdfs:///data/digits\n")
+    served.submit(spec=JOB + "description: 'no \"dataset\" at all'\n")
+    digits, letters = served.ask("GET", "datasets", Role.VIEWER).json()["datasets"]
+    assert (digits["url"], digits["count"], digits["living"]) == ("hdfs:///data/digits", 2, 2)
+    assert [(job["id"], job["owner"]) for job in digits["jobs"]] == [("digits-4", "bob"), ("digits-2", "user")]
+    assert (letters["url"], [job["id"] for job in letters["jobs"]]) == ("s3://bucket/letters", ["digits-3"])
+
+
+def test_views_are_kept_shared_and_deleted(served: Served) -> None:
+    view = {"name": "failed", "query": "filter=state%3Afailed", "shared": True}
+    assert served.ask("POST", "views", Role.VIEWER, json=view).status_code == 403
+    made = served.ask("POST", "views", json=view).json()
+    assert served.ask("GET", "views", Role.VIEWER).json() == [made] and made["owner"] == "user"
+    assert served.ask("DELETE", f"views/{made['id']}", "bob").status_code == 403
+    assert served.ask("DELETE", f"views/{made['id']}").status_code == 204
+    assert served.ask("GET", "views").json() == []

@@ -66,5 +66,13 @@ def test_imports_name_files_that_are_there() -> None:
                 assert name.startswith(".") and (path.parent / name).resolve().is_file(), (path, name)
 
 
+def test_the_page_names_beforehand_all_modules_that_it_imports_and_no_others() -> None:
+    page = read()["index.html"].content.decode()
+    named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', page.partition("</head>")[0])
+    scripts = {"theme.js", "lib/uPlot.js"}  # no modules
+    assert named[0] == "app.js" and len(named) == len(set(named))
+    assert set(named) == {path.relative_to(WEB).as_posix() for path in WEB.rglob("*.js")} - scripts
+
+
 def test_compressed_files_hold_the_same() -> None:
     assert all(gzip.decompress(file.compressed) == file.content for file in read().values())

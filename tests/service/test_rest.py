@@ -82,7 +82,7 @@ def test_the_list_and_all_that_is_known_of_a_run(project: ProjectOnDisk) -> None
     assert asked(project, "/api/runs/app_1/logs?find=WORLD").json() == {"line": 1}
     assert asked(project, "/api/compare?run=app_1").json()["tag"] == "loss"
     about = asked(project, "/api/about").json()
-    assert about["project"] == "digits" and about["jobs"] is False
+    assert about["project"] == "digits" and (about["jobs"], about["user"], about["role"]) == (False, "", "")
 
 
 def test_a_loss_that_diverged_is_told_from_none(project: ProjectOnDisk) -> None:
@@ -246,3 +246,20 @@ def test_a_port_that_is_taken_or_none() -> None:
             server.bound("127.0.0.1", listener.getsockname()[1])
         with pytest.raises(ArgumentError, match="0, for any"):
             server.bound("127.0.0.1", 70_000)
+
+
+def test_a_project_that_was_just_read_is_not_read_again_at_the_start(project: ProjectOnDisk) -> None:
+    project.run("app_1")
+    read = Project(project.url)
+    read.runs.refresh()
+    project.run("app_2")
+    coming = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def receive() -> Any:
+        return coming.pop(0)
+
+    async def send(message: Any) -> None:
+        assert message["type"].endswith(".complete")
+
+    asyncio.run(application(read, TOKEN)({"type": "lifespan", "asgi": {}}, receive, send))  # type: ignore[arg-type]
+    assert not coming and list(read.runs.rows()) == ["app_1"]

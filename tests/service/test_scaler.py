@@ -57,9 +57,13 @@ class Service:
 
     def begin(self) -> None:
         self.manager = Manager(
-            self.store, self.engine, Workspaces(self.folder, f"file://{self.folder}"), profile="local",
-            prefix="hopsml-job-x", holder="me",
-        )  # fmt: skip
+            self.store,
+            self.engine,
+            Workspaces(self.folder, f"file://{self.folder}", lambda owner, names: {}),
+            profile="local",
+            prefix="hopsml-job-x",
+            holder="me",
+        )
         provider = CommandProvider((sys.executable, hook.__file__, str(self.folder)), 30.0)
         exclusion = YarnExclusion(self.exclude, ("true",), 30.0)
         self.scaler = Scaler(self.manager, provider, (self.group,), exclusion)

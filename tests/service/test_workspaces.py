@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Workspaces:
-    return Workspaces(tmp_path / "state", "file:///project")
+    return Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
 
 
 def zipped(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:

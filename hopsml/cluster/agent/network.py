@@ -34,6 +34,10 @@ class HeldPort:
         for held in self._sockets:
             held.close()
 
+    def release(self) -> None:
+        """Let any server bind the port; other workers of hopsml still pass it over until ``close``."""
+        self._sockets[0].close()
+
     def __enter__(self) -> HeldPort:
         return self
 

@@ -1,8 +1,9 @@
 """The filter above the list of runs, as a person types it. Pure.
 
-    digits state:failed user:ana lr>0.1 accuracy>=0.9 -name:old
+    digits state:failed user:ana lr>0.1 accuracy>=0.9 -name:old tag:good
 
 All terms must hold. A bare word is looked for in id, name, verb, user and cause; ``column:text`` in one column;
+``tag:good`` is a tag in whole;
 ``name>value`` (also ``<``, ``>=``, ``<=``, ``=``, ``!=``) compares a column, an argument or a metric. ``-`` before a term
 turns it round; double quotes hold a term with blanks together.
 """
@@ -52,6 +53,8 @@ def _term(term: str) -> Test:
     if compared:
         return _comparison(*compared.groups())
     field, colon, wanted = term.partition(":")
+    if colon and field == "tag":
+        return lambda row: wanted.lower() in (tag.lower() for tag in row.tags)
     if colon and field in _FIELDS:
         return _contains((field,), wanted.lower())
     return _contains(_FIELDS, term.lower())

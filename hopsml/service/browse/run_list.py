@@ -6,9 +6,10 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,6 +23,21 @@ from hopsml.tracking import catalog, live
 
 MOST_ROWS = 500  # of one answer
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
+
+
+class Noted(Protocol):
+    """What people have noted of a run."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words by which it is found."""
+
+    @property
+    def note(self) -> str:
+        """A text."""
+
+
+NOTHING_NOTED: Mapping[str, Noted] = MappingProxyType({})
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -77,11 +93,18 @@ class RunIndex:
             self._refreshed = time.monotonic()
 
     def page(
-        self, *, text: str = "", sort: str = "started", descending: bool = True, offset: int = 0, limit: int = 100
+        self,
+        *,
+        text: str = "",
+        sort: str = "started",
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 100,
+        noted: Mapping[str, Noted] = NOTHING_NOTED,
     ) -> RunPage:
         """Some of the runs that a filter lets through (``run_filter``), sorted by a column; those without a value last.
 
-        Raises ArgumentError for a column or a filter that means nothing.
+        ``noted``: tags and note of runs, by their ids. Raises ArgumentError for a column or a filter that means nothing.
         """
         if sort not in COLUMNS and sort.partition(".")[0] not in ("arguments", "metrics"):
             raise ArgumentError(
@@ -90,7 +113,7 @@ class RunIndex:
         if offset < 0 or not 1 <= limit <= MOST_ROWS:
             raise ArgumentError(f"offset={offset}, limit={limit}: from 0 on, 1 to {MOST_ROWS} rows at once")
         passes = parsed(text)
-        rows = list(self._rows.values())
+        rows = [_with_note(row, noted.get(row.id)) for row in list(self._rows.values())]
         kept = [row for row in rows if passes(row)] if text.strip() else rows
         states: dict[str, int] = {}
         for row in rows:
@@ -111,6 +134,10 @@ class RunIndex:
         row = self._rows.get(name)
         # A lost run may be taken up again by another driver, which then ends it.
         return row is not None and row.state in ENDS and row.state != Lifecycle.LOST
+
+
+def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
+    return row if noted is None else msgspec.structs.replace(row, tags=noted.tags, note=noted.note)
 
 
 def _row_or_none(url: str) -> RunRow | None:

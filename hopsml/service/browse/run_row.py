@@ -28,6 +28,8 @@ class RunRow(msgspec.Struct, frozen=True):
     cause: str
     arguments: dict[str, Any]
     metrics: dict[str, float]
+    tags: tuple[str, ...] = ()  # what people have noted, where a job service keeps that
+    note: str = ""
 
 
 def row_of(stored: catalog.StoredRun) -> RunRow:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests
-from hopsml.service.spec import discovery, load
+from hopsml.service.driver import end_requests, sealed_secrets
+from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
 from hopsml.service.spec.task import Task
 from hopsml.submission import named_function
+from hopsml.training.discovery import lookup, names
+from hopsml.training.discovery.announcing import TaskListener, driver_host, known_tasks, remove_earlier
+from hopsml.training.secret_variables import masked
 
 MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
 
@@ -32,12 +35,17 @@ def run(job_file: str, name: str) -> int:
     job = load(path)
     if (task := job.tasks.get(name)) is None:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
-    variables = _variables(job, task)
+    listener = _listener(job, name, task)
+    secrets = sealed_secrets.take(job.secrets, os.environ)
+    variables = {**_variables(job, task), **secrets}
     if task.script is not None:
         os.environ.update(variables)
+        if task.ports:
+            listener.open(driver_host(os.environ))
         return _run_script(_code(job, path, task.script), task)
     function = _command(job, path, task) if task.command is not None else _function(job, path, task)
-    _verb(job, name, task, function, variables)
+    function = listener.wrapped(function) if task.ports else function
+    _verb(job, name, task, masked(function, tuple(secrets)), variables)
     return 0
 
 
@@ -58,10 +66,42 @@ def _code(job: JobSpec, job_file: Path, named: str) -> Path:
     return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
 
 
+def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
+    """What the task's workers need to say where they listen; what earlier tries and launches have said is void from now on.
+
+    Trials of a search come and go: they have ports, and nobody is told.
+    """
+    from hopsml.experiment.applications import port_range
+
+    folder = "" if _is_searched(job, name) else os.environ.get(names.FOLDER, "")
+    launch = int(os.environ.get("HOPSML_APPLICATION_ATTEMPT", "1"))
+    listener = TaskListener(name, task.ports, folder, launch, port_range(), changes=task.min is not None)
+    if folder and task.ports:
+        remove_earlier(folder)
+        listener.begin()
+    return listener
+
+
+def _is_searched(job: JobSpec, name: str) -> bool:
+    return job.search is not None and job.searched() == name
+
+
 def _variables(job: JobSpec, task: Task) -> dict[str, str]:
     """What every worker finds in its environment."""
-    known = {name: value for name, value in os.environ.items() if discovery.is_variable(name)}
-    return {**known, **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
+    return {**_known_addresses(job), **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
+
+
+def _known_addresses(job: JobSpec) -> dict[str, str]:
+    """Where other tasks listen, as far as they have begun, and by what the rest is looked up."""
+    if not (folder := os.environ.get(names.FOLDER)):
+        return {}
+    tasks = {name: task for name, task in job.tasks.items() if task.ports and not _is_searched(job, name)}
+    found = {name: lookup.found_now(folder, name, task.ports[0]) for name, task in tasks.items()}
+    return {
+        names.FOLDER: folder,
+        names.TASKS: known_tasks({name: (task.fewest, task.ports) for name, task in tasks.items()}),
+        **{names.variable(name): ",".join(there) for name, there in found.items()},
+    }
 
 
 def _run_script(path: Path, task: Task) -> int:
@@ -116,7 +156,7 @@ def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
 def _verb(job: JobSpec, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
     from hopsml import experiment
 
-    if job.search is not None and job.searched() == name:
+    if _is_searched(job, name):
         _search(job, task, function, variables)
         return
     framework = "distributed" if task.command is not None else task.framework

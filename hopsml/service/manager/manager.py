@@ -23,16 +23,19 @@ from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLau
 from hopsml.service.lifecycle.sight import strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
-from hopsml.service.scheduler import admission, demand, reasons
+from hopsml.service.manager.scheduled import start_due
+from hopsml.service.scheduler import admission, demand, reasons, standing
 from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
+from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
 from hopsml.service.store.rows import Account, Leader
+from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
 
@@ -61,6 +64,7 @@ class Manager:
     ) -> None:
         """``prefix``: of all tags of this service; ``holder``: this process among others; ``address``: where it is asked."""
         self._store, self._engine, self._workspaces = store, engine, workspaces
+        self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
         self._prefix, self._holder, self._address = prefix, holder, address
         self._policy, self._queues, self._clock = policy, queues, clock
@@ -163,6 +167,7 @@ class Manager:
             self._scheduler.queue(Queue(name))
 
     def _go_on(self, look: Look, now: float) -> None:
+        start_due(self._schedules, self._holder, now)
         self._take_new(now)
         for wish in self._store.open_wishes():
             self._grant(wish, now)
@@ -197,9 +202,8 @@ class Manager:
     def _used_by_node(self) -> dict[str, Resources]:
         found: dict[str, Resources] = {}
         for job in self._scheduler.jobs.values():
-            for part, placed in zip(job.request.gang.parts, job.used, strict=False):
-                for node, count in placed.items():
-                    found[node] = found.get(node, Resources()).plus(part.each.times(count))
+            for node, amount in standing.uses(job, job.used).items():
+                found[node] = found.get(node, Resources()).plus(amount)
         return found
 
     # ------------------------------------------------------------------------------------------ one job
@@ -366,6 +370,16 @@ class Manager:
         """Of all nodes; and what of it is not promised to anybody."""
         with self._lock:
             return self._scheduler.nodes.capacity(), self._scheduler.nodes.free()
+
+    def nodes(self) -> list[NodeStanding]:
+        """What is where; nothing where another server leads."""
+        with self._lock:
+            return standing.nodes(self._scheduler)
+
+    def queues(self) -> list[QueueStanding]:
+        """Who has how much of its share."""
+        with self._lock:
+            return standing.queues(self._scheduler)
 
 
 def _is_news(before: JobRecord, after: JobRecord) -> bool:

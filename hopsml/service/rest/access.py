@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
@@ -45,6 +45,9 @@ def new_token() -> str:
 # Whose token it is: anything that is true; what it is stands in ``request.state.caller``. None for nobody's.
 Identify = Callable[[str], object | None]
 
+# Answers a request of somebody unknown, and says whether it has.
+Refuse = Callable[["Scope", "Send"], Awaitable[bool]]
+
 
 def one_token(token: str) -> Identify:
     """Where there is one token, whoever has it may look."""
@@ -54,9 +57,12 @@ def one_token(token: str) -> Identify:
 class Guarded:
     """An application behind tokens, with the headers that each of its answers bears."""
 
-    def __init__(self, app: ASGIApp, identify: Identify, name: str) -> None:
-        """``name``: of this server; cookies do not know of ports, and two servers must not overwrite each other's."""
-        self._app, self._identify = app, identify
+    def __init__(self, app: ASGIApp, identify: Identify, name: str, refuse: Refuse | None = None) -> None:
+        """``name``: of this server; cookies do not know of ports, and two servers must not overwrite each other's.
+
+        ``refuse``: answers who has no token that is valid, and comes too often.
+        """
+        self._app, self._identify, self._refuse = app, identify, refuse
         self._cookie = "hopsml_ui_" + hashlib.sha256(name.encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +85,7 @@ class Guarded:
         elif (caller := await self._caller(self._given(Headers(scope=scope)))) is not None:
             scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, receive, sending)
-        else:
+        elif self._refuse is None or not await self._refuse(scope, sending):
             await _answer(sending, 401, [(b"content-type", b"application/json")], _REFUSED)
 
     async def _caller(self, token: str) -> object | None:

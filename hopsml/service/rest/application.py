@@ -26,7 +26,7 @@ def application(project: Project, token: str, broadcaster: Broadcaster | None = 
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await run_in_threadpool(project.runs.refresh)
+        await run_in_threadpool(project.runs.refresh, run_routes.STALE_S)  # whoever serves it may have just read it
         yield
         await told.end()
 

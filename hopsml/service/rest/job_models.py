@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import ChangeRow, JobRow
@@ -184,6 +184,36 @@ class NewToken(BaseModel):
     """A token itself, which nobody can read again."""
 
     token: str
+
+
+class ScheduleAnswer(BaseModel):
+    """A job that is started by itself."""
+
+    id: str = Field(description="Its name and number.")
+    owner: str
+    schedule: str = Field(description="Cron's five fields.")
+    zone: str
+    overlap: str = Field(description="skip, queue or cancel.")
+    is_paused: bool
+    planned_s: float = Field(description="When its next job comes.")
+    last_job: str = Field(description="Empty: there was none yet.")
+    note: str = Field(description="What came of the last time, where it was no job.")
+    spec: str = Field(description="The job file, checked, as YAML.")
+
+
+class SecretRequest(BaseModel):
+    """A secret's value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: SecretStr
+
+
+class SecretAnswer(BaseModel):
+    """A secret, without its value."""
+
+    name: str
+    stored_s: float
 
 
 JobDetail.model_rebuild()

@@ -13,6 +13,7 @@ from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
+from hopsml.service.rest.audited import CallEntry
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
@@ -34,6 +35,12 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
+def _entry(request: Request) -> CallEntry:
+    entry: CallEntry = request.state.entry
+    entry.caller = request.state.caller
+    return entry
+
+
 def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or the number alone")]) -> JobRow:
     found = _JOB.fullmatch(job)
     row = jobs.store.job(int(found[1])) if found else None
@@ -44,6 +51,7 @@ def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or th
 
 TheJobs = Annotated[JobService, Depends(_jobs)]
 TheCaller = Annotated[Caller, Depends(_caller)]
+TheEntry = Annotated[CallEntry, Depends(_entry)]  # of the audit log
 TheJob = Annotated[JobRow, Depends(_row)]
 
 
@@ -64,7 +72,7 @@ def _may_change(caller: Caller, row: JobRow) -> None:
 
 
 @router.post("/workspaces", status_code=201, openapi_extra={"requestBody": {"content": {"application/zip": {}}}})
-async def upload(request: Request, jobs: TheJobs, caller: TheCaller) -> models.Uploaded:
+async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.Uploaded:
     """Keep the code of a job: a zip of its folder. The same zip twice is kept once."""
     from starlette.concurrency import run_in_threadpool
 
@@ -79,7 +87,8 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller) -> models.U
                 f"the zip is larger than {MOST_BYTES >> 20} MiB; keep data on the store, and upload code"
             )
         pieces.append(piece)
-    return models.Uploaded(workspace=await run_in_threadpool(jobs.workspaces.put, b"".join(pieces)))
+    entry.target = await run_in_threadpool(jobs.workspaces.put, b"".join(pieces))
+    return models.Uploaded(workspace=entry.target)
 
 
 @router.post("/jobs", status_code=201)
@@ -87,12 +96,15 @@ def submit(
     asked: models.Submission,
     jobs: TheJobs,
     caller: TheCaller,
+    entry: TheEntry,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> models.JobAnswer:
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
     job = specs.loads(asked.spec)
-    jobs.check(job, asked.workspace)
+    if job.schedule is not None:
+        raise ArgumentError(f"job {job.name} has a schedule: submit it to /api/v1/schedules, or leave the schedule out")
+    jobs.check(job, asked.workspace, caller.user)
     new = NewJob(
         name=job.name,
         owner=caller.user,
@@ -104,20 +116,25 @@ def submit(
         retries=job.retries,
         idempotency_key=idempotency_key,
     )
-    row = jobs.store.submit(new, time.time())
+    return _submitted(new, job, jobs, entry)
+
+
+def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
+    with entry.stored(201) as also:
+        row = jobs.store.submit(new, time.time(), also)
+    entry.target = row.id
     jobs.wake()
     return models.JobAnswer.of(row, jobs.manager.growth(job))
 
 
 @router.post("/jobs/{job}/clone", status_code=201)
-def clone(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Queue the same job once more, with the same code."""
     needs(caller, Role.USER)
-    retries = specs.JobSpec.model_validate_json(row.spec).retries
-    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, retries)
-    cloned = jobs.store.submit(new, time.time())
-    jobs.wake()
-    return models.JobAnswer.of(cloned)
+    job = specs.JobSpec.model_validate_json(row.spec)
+    jobs.secrets.check(caller.user, job.secrets)
+    new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
+    return _submitted(new, job, jobs, entry)
 
 
 # ------------------------------------------------------------------------------------- looking
@@ -208,35 +225,38 @@ def cluster(jobs: TheJobs) -> models.ClusterAnswer:
 # ------------------------------------------------------------------------------------- changing
 
 
-def _wished(kind: WishKind, row: JobRow, jobs: JobService, caller: Caller, value: str = "") -> models.JobAnswer:
+def _wished(
+    kind: WishKind, row: JobRow, jobs: JobService, caller: Caller, entry: CallEntry, value: str = ""
+) -> models.JobAnswer:
     _may_change(caller, row)
     if not row.state.is_final:
-        jobs.store.wish(row.serial, kind, value, caller.user, time.time())
+        with entry.stored(202) as also:
+            jobs.store.wish(row.serial, kind, value, caller.user, time.time(), also)
         jobs.wake()
     return models.JobAnswer.of(row)
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)
-def cancel(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def cancel(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """End a job for good. One that is over stays as it is."""
-    return _wished(WishKind.CANCEL, row, jobs, caller)
+    return _wished(WishKind.CANCEL, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/pause", status_code=202)
-def pause(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def pause(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Let a job give its slots back, and not wait for others until it is resumed."""
-    return _wished(WishKind.PAUSE, row, jobs, caller)
+    return _wished(WishKind.PAUSE, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/resume", status_code=202)
-def resume(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def resume(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Let a paused job wait for its slots again."""
-    return _wished(WishKind.RESUME, row, jobs, caller)
+    return _wished(WishKind.RESUME, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/move", status_code=202)
-def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Give a job another queue, or another priority."""
     queue, priority = place.queue or row.queue, place.priority or row.priority
     jobs.check_queue(queue)
-    return _wished(WishKind.MOVE, row, jobs, caller, f"{queue} {priority}")
+    return _wished(WishKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")

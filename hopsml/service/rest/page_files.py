@@ -1,9 +1,14 @@
-"""The files of the page, compressed once, known by their content: a browser asks whether they have changed."""
+"""The files of the page, compressed once, known by their content: a browser asks whether they have changed.
+
+The page names all its modules beforehand: else a browser learns of each only when it has read the one that imports it.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +21,7 @@ from hopsml.errors import PathNotFound
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+_IMPORT = re.compile(rb'^(?:import|export) [^;"]*"(\.[^"]+)"', re.MULTILINE)
 WEB = Path(__file__).resolve().parents[1] / "web"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -39,13 +45,29 @@ class PageFile:
 
 def read(folder: Path = WEB) -> dict[str, PageFile]:
     """All files below a folder, by their paths in it."""
+    contents = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in _TYPES
+    }
+    if "index.html" in contents:
+        links = "".join(f'<link rel="modulepreload" href="{name}">\n' for name in modules(contents, "app.js"))
+        contents["index.html"] = contents["index.html"].replace(b"</head>", links.encode() + b"</head>")
     found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in _TYPES:
-            content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-            compressed = gzip.compress(content, mtime=0)
-            found[path.relative_to(folder).as_posix()] = PageFile(content, compressed, _TYPES[path.suffix], tag)
+    for name, content in contents.items():
+        tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+        found[name] = PageFile(content, gzip.compress(content, mtime=0), _TYPES[Path(name).suffix], tag)
+    return found
+
+
+def modules(contents: dict[str, bytes], entry: str) -> list[str]:
+    """A module and all that it imports, each once: those that are nearest to it first."""
+    found = [entry] if entry in contents else []
+    for name in found:  # which grows meanwhile
+        for said in _IMPORT.findall(contents[name]):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), said.decode()))
+            if target in contents and target not in found:
+                found.append(target)
     return found
 
 

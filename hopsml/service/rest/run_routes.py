@@ -27,8 +27,10 @@ async def runs(request: Request) -> Response:
     """``api/runs?filter=&sort=started&order=descending&offset=0&limit=100``."""
     query, index = request.query_params, _project(request).runs
     await run_in_threadpool(index.refresh, STALE_S)
+    notes = getattr(request.app.state, "notes", None)  # a job service's
     page = await run_in_threadpool(
         index.page,
+        noted=await run_in_threadpool(notes.all) if notes is not None else run_list.NOTHING_NOTED,
         text=query.get("filter", ""),
         sort=query.get("sort", "started"),
         descending=query.get("order", "descending") != "ascending",
@@ -113,9 +115,19 @@ async def comparison(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """``api/about``: which project this is, and whether jobs are run here, too."""
-    project, jobs = _project(request), hasattr(request.app.state, "jobs")
-    return JsonAnswer({"project": project.name, "url": project.url, "columns": run_list.COLUMNS, "jobs": jobs})
+    """``api/about``: which project this is, whether jobs are run here, too, and as whom one asks; "" for nobody."""
+    project, jobs, caller = _project(request), hasattr(request.app.state, "jobs"), request.state.caller
+    role = getattr(caller, "role", None)
+    return JsonAnswer(
+        {
+            "project": project.name,
+            "url": project.url,
+            "columns": run_list.COLUMNS,
+            "jobs": jobs,
+            "user": getattr(caller, "user", ""),
+            "role": role.name.lower() if role is not None else "",
+        }
+    )
 
 
 def routes() -> list[Route]:

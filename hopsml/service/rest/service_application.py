@@ -3,34 +3,73 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.routing import Route
 
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import job_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import (
+    audit_routes,
+    cluster_routes,
+    dataset_routes,
+    job_routes,
+    metric_routes,
+    note_routes,
+    page_files,
+    run_routes,
+    schedule_routes,
+    secret_routes,
+    token_routes,
+)
 from hopsml.service.rest.access import Guarded
+from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.rest.limited import Limited, Limits
+from hopsml.service.rest.metered import Metered
+from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
+from hopsml.serving.metrics import Meter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
+_ROUTERS = (
+    job_routes.router,
+    cluster_routes.router,
+    schedule_routes.router,
+    secret_routes.router,
+    token_routes.router,
+    note_routes.router,
+    dataset_routes.router,
+    audit_routes.router,
+    metric_routes.router,
+)
 
-def service_application(jobs: JobService, project: Project, broadcaster: Broadcaster, name: str) -> ASGIApp:
+
+def service_application(
+    jobs: JobService, project: Project, broadcaster: Broadcaster, name: str, limits: Limits | None = None
+) -> ASGIApp:
     """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
-    tokens = Tokens(jobs.store)
-    return Guarded(app, lambda token: tokens.caller(token, time.time()), name)
+    tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
+    limited = Limited(app, limits)
+    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
+    app.state.requests = Meter()
+    routes = chain(app.routes, *(router.routes for router in _ROUTERS))
+    templates = {route.endpoint: route.path for route in routes if isinstance(route, Route)}
+    return Metered(Audited(guarded, AuditLog(jobs.store)), app.state.requests, templates)
 
 
 def api() -> FastAPI:
@@ -45,8 +84,8 @@ def api() -> FastAPI:
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _on_wrong)
-    app.include_router(job_routes.router)
-    app.include_router(token_routes.router)
+    for router in _ROUTERS:
+        app.include_router(router)
     return app
 
 

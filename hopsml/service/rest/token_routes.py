@@ -7,18 +7,21 @@ import time
 from fastapi import APIRouter
 
 from hopsml.service.rest import job_models as models
-from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, needs
 from hopsml.service.store.tokens import Role, Tokens
 
 router = APIRouter(prefix="/api/v1")
 
 
 @router.post("/tokens", status_code=201)
-def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller) -> models.NewToken:
+def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.NewToken:
     """A token for somebody; with the lowest role where none is named."""
     needs(caller, Role.ADMIN)
     role = Role[asked.role.upper()]
-    made = Tokens(jobs.store).create(asked.user, role, time.time(), label=asked.label, lasts_s=asked.lasts_s)
+    with entry.stored(201) as also:
+        made = Tokens(jobs.store).create(
+            asked.user, role, time.time(), label=asked.label, lasts_s=asked.lasts_s, also=also
+        )
     return models.NewToken(token=made)
 
 
@@ -30,7 +33,8 @@ def listed(jobs: TheJobs, caller: TheCaller) -> list[models.TokenAnswer]:
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke(token_id: str, jobs: TheJobs, caller: TheCaller) -> None:
+def revoke(token_id: str, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> None:
     """End one."""
     needs(caller, Role.ADMIN)
-    Tokens(jobs.store).revoke(token_id, time.time())
+    with entry.stored(204) as also:
+        Tokens(jobs.store).revoke(token_id, time.time(), also)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,17 @@ from hopsml.service.scheduler.resources import NOTHING, GangShape, Placement, Re
 
 Array = npt.NDArray[np.int64]
 ROOM = 64  # rows are made for so many nodes more at a time
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccount:
+    """One node. ``free``: what is not promised; ``is_open``: something may be placed there."""
+
+    label: str
+    capacity: Resources
+    free: Resources
+    others: Resources
+    is_open: bool
 
 
 class Nodes:
@@ -90,6 +102,17 @@ class Nodes:
         if name in self.rows:
             self.put(name, Resources(), self.labels[self.rows[name]], is_open=False)
             self.others(name, Resources())
+
+    def of(self, name: str) -> NodeAccount:
+        """How one node stands."""
+        row = self.rows[name]
+        return NodeAccount(
+            self.labels[row],
+            _resources(self._capacity[row]),
+            _resources(np.maximum(self._free[row], 0)),
+            _resources(self._others[row]),
+            name not in self._closed,
+        )
 
     def capacity(self, label: str | None = None) -> Resources:
         """Of all nodes that let something in; those of one label, or all."""

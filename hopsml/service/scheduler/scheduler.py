@@ -7,6 +7,7 @@ this order: who has waited too long, priority, who has had least (``Policy``), w
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -67,8 +68,10 @@ class Scheduler:
         self._placed: dict[str, QueuedJob] = {}  # in the order in which they were placed
         self.started: dict[str, QueuedJob] = {}  # what runs, in the order in which it was started
         self._sequence = 0
-        self._falls: list[tuple[float, int, QueuedJob]] = []  # when a running job comes to its next level
-        self._overdue: list[tuple[float, int, QueuedJob]] = []  # when a waiting one will have waited too long
+        # Jobs are not compared: one that was moved may be in a heap twice, at the same time.
+        self._tickets = itertools.count()
+        self._falls: list[tuple[float, int, int, QueuedJob]] = []  # when a running job comes to its next level
+        self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # when a waiting one will have waited too long
         self._pauses: list[float] = []  # until when gangs that were not filled wait
         self._protected: deque[float] = deque()  # until when those that were started last may not be preempted
         for queue in queues or (Queue(),):
@@ -284,7 +287,7 @@ class Scheduler:
         if not job.is_overdue:
             at = now + self.policy.longest_wait_s - job.waited_s
             if at < float("inf"):
-                heapq.heappush(self._overdue, (at, job.sequence, job))
+                heapq.heappush(self._overdue, (at, job.sequence, next(self._tickets), job))
 
     def _put(self, job: QueuedJob, placement: Placement, now: float) -> list[Action]:
         """Promise it its place; it starts there when whoever has to leave has left."""
@@ -382,18 +385,18 @@ class Scheduler:
     def _watch(self, job: QueuedJob) -> None:
         at = job.falls_at_s(self.policy)
         if at < float("inf"):
-            heapq.heappush(self._falls, (at, job.sequence, job))
+            heapq.heappush(self._falls, (at, job.sequence, next(self._tickets), job))
 
     def _advance(self, now: float) -> None:
         """Jobs come to their next level, or have waited too long."""
         while self._falls and self._falls[0][0] <= now:
-            _, _, job = heapq.heappop(self._falls)
+            *_, job = heapq.heappop(self._falls)
             if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
                 job.count(now, self.policy)
                 self.running[job.request.queue].put(job)
                 self._watch(job)
         while self._overdue and self._overdue[0][0] <= now:
-            _, _, job = heapq.heappop(self._overdue)
+            *_, job = heapq.heappop(self._overdue)
             if job.phase == JobPhase.WAITING and not job.is_overdue and not job.is_cancelled:
                 waiting = self.waiting[job.request.queue]
                 waiting.remove(job)

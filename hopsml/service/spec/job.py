@@ -6,10 +6,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hopsml.service.spec import limits
+from hopsml.service.spec import limits, secret_rules
 from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Label, Name, Names
-from hopsml.service.spec.schedule import Schedule
+from hopsml.service.spec.schedule import Overlap, Schedule, Zone
 from hopsml.service.spec.search import Search
 from hopsml.service.spec.task import Task
 from hopsml.service.spec.units import Duration
@@ -65,7 +65,13 @@ class JobSpec(SpecPart):
         default=None, description="Many trainings over a space.", examples=[{"space": {"lr": [0.001, 0.1, "log"]}}]
     )
     schedule: Schedule | None = Field(
-        default=None, description="When it is started by itself: cron's five fields, in UTC.", examples=["0 3 * * *"]
+        default=None, description="When it is started by itself: cron's five fields.", examples=["0 3 * * *"]
+    )
+    schedule_zone: Zone = Field(default="UTC", description="The time zone of the schedule.", examples=["Europe/Berlin"])
+    overlap: Overlap = Field(
+        default="skip",
+        description="Where the job before is not over: skip leaves one out, queue waits for its end, cancel ends it.",
+        examples=["queue"],
     )
     secrets: Names = Field(
         default=(),
@@ -86,7 +92,20 @@ class JobSpec(SpecPart):
             )
         if self.search is not None:
             self.searched()
+        self._check_secrets()
+        if self.schedule is None and (alone := sorted(self.model_fields_set & {"schedule_zone", "overlap"})):
+            raise ValueError(f"{alone[0]} is of a schedule, and the job has none: give it one, or leave this out")
         return self
+
+    def _check_secrets(self) -> None:
+        for name in self.secrets:
+            variable = secret_rules.variable(name)
+            if variable.startswith("HOPSML_"):
+                raise ValueError(f"secret {name} would be {variable}, and hopsml's own variables begin so: rename it")
+            if given := [task for task, one in self.tasks.items() if variable in one.env]:
+                raise ValueError(
+                    f"secret {name} is {variable}, which stands under env of task {given[0]!r}, too: rename one"
+                )
 
     def searched(self) -> str:
         """Name of the task whose function the search tries. Raises ValueError where that is not clear, or no search is."""

@@ -1,16 +1,18 @@
-"""When a job is started by itself: cron's five fields, in UTC."""
+"""When a job is started by itself: cron's five fields, in a time zone."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from typing import Annotated
+import zoneinfo
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, WithJsonSchema
 
 _FIELD = r"[0-9A-Za-z*,/-]+"
 SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"  # no seconds, no @daily, no random "H"
 _UTC = datetime.timezone.utc
+_FOLD = datetime.timedelta(hours=3)  # clocks are put back by less
 _SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: all of a schedule's years are looked at from it
 
 
@@ -30,14 +32,40 @@ def check(text: str) -> str:
     return text
 
 
-def following(schedule: str, moment: datetime.datetime) -> datetime.datetime:
-    """The first time on the schedule after ``moment``, in UTC. ``moment`` has a time zone; ValueError where it has none."""
+def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> datetime.datetime:
+    """The first time on the schedule after ``moment``, in UTC. ``moment`` has a time zone; ValueError where it has none.
+
+    Where a zone's clocks are put forward, a time that they leave out comes as much later; where they are put back, what
+    has a fixed hour comes once, the first time, and what comes every hour (``*``) comes in both.
+    """
     from croniter import croniter
 
     if moment.tzinfo is None:
         raise ValueError(f"{moment}: a time with a zone is needed, such as datetime.now(timezone.utc)")
-    found: datetime.datetime = croniter(schedule, moment.astimezone(_UTC)).get_next(datetime.datetime)
-    return found
+    place, folds = zoneinfo.ZoneInfo(zone), (0, 1) if schedule.split()[1].startswith("*") else (0,)
+    begin = moment.astimezone(place).replace(tzinfo=None, fold=0) - _FOLD
+    found: set[datetime.datetime] = set()
+    for wall in croniter(schedule, begin).all_next(datetime.datetime):
+        found |= {wall.replace(tzinfo=place, fold=fold).astimezone(_UTC) for fold in folds}
+        if wall.replace(tzinfo=place).astimezone(_UTC) > moment:
+            break
+    return min(time for time in found if time > moment)
+
+
+def following_s(schedule: str, zone: str, moment_s: float) -> float:
+    """The same in seconds since 1970."""
+    return following(schedule, datetime.datetime.fromtimestamp(moment_s, _UTC), zone).timestamp()
+
+
+def check_zone(name: str) -> str:
+    """A time zone's name. Raises ValueError where this machine knows none of it."""
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("no time zone of this name is known here: write Europe/Berlin, or UTC") from None
+    return name
 
 
 Schedule = Annotated[str, AfterValidator(check), WithJsonSchema({"type": "string", "pattern": SCHEDULE_PATTERN})]
+Overlap = Literal["skip", "queue", "cancel"]
+Zone = Annotated[str, AfterValidator(check_zone)]

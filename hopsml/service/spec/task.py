@@ -14,11 +14,11 @@ from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import Names, Variable
 from hopsml.service.spec.resources import WorkerResources
 from hopsml.service.spec.restart import Restart
+from hopsml.training.discovery import names as discovered
 
 FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = r"^[^:\x00-\x1f]+\.py$"
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+")  # a word of a command that may be a file
-OURS = "HOPSML_TASK_"  # of the variables by which tasks find one another
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
 
@@ -122,13 +122,20 @@ class Task(SpecPart):
     @classmethod
     def _can_be_set(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
-            if name.startswith(OURS):
+            if name.startswith(discovered.OURS) or name in (discovered.FOLDER, discovered.TASKS):
                 raise ValueError(f"{name} is set by hopsml, so that tasks find one another: choose another name")
             if "\0" in value:
                 raise ValueError(f"{name}: no program can be given a NUL character: leave it out")
             if redact.is_secret(name):
                 raise ValueError(f"{name} looks like a secret, and a job file is read by many: name it under secrets")
         return env
+
+    @field_validator("ports")
+    @classmethod
+    def _have_variables(cls, ports: tuple[str, ...]) -> tuple[str, ...]:
+        if "range" in ports:
+            raise ValueError("HOPSML_PORT_RANGE is a setting of hopsml's: give this port another name")
+        return ports
 
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
@@ -142,4 +149,6 @@ class Task(SpecPart):
             raise ValueError(f"min {self.min} is above max {self.max}: swap them")
         if self.command is not None and self.arguments:
             raise ValueError("a command has its arguments in it: move what stands under arguments there")
+        if taken := [name for name in map(discovered.port_variable, self.ports) if name in self.env]:
+            raise ValueError(f"{taken[0]} is set by hopsml, for the port of this name: leave it out of env")
         return self

@@ -129,6 +129,16 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class JobCount:
+    """How many jobs of a queue are in a state; ``since_s``: since when the oldest of them waits, where they do."""
+
+    queue: str
+    state: Lifecycle
+    count: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leader:
     """Who runs the jobs of a database; ``until_s``: its lease."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -113,6 +114,34 @@ leaders = Table(
     Column("until_s", Float, nullable=False),
 )
 
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(63), nullable=False),
+    Column("owner", String(200), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("workspace", String(64), nullable=False),
+    Column("profile", String(63), nullable=False),
+    Column("is_paused", Boolean, nullable=False),
+    Column("planned_s", Float, nullable=False),
+    Column("looked_s", Float, nullable=False),
+    Column("last_job", Integer),
+    Column("note", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    UniqueConstraint("owner", "name", name="schedules_once"),
+    sqlite_autoincrement=True,  # a number is in the keys of its jobs
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("name", String(63), primary_key=True),
+    Column("sealed", Text, nullable=False),
+    Column("stored_s", Float, nullable=False),
+)
+
 tokens = Table(
     "tokens",
     metadata,
@@ -123,4 +152,42 @@ tokens = Table(
     Column("created_s", Float, nullable=False),
     Column("expires_s", Float),
     Column("revoked_s", Float),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at_s", Float, nullable=False),
+    Column("user", String(200), nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("action", String(60), nullable=False),
+    Column("target", String(200), nullable=False),
+    Column("outcome", Integer, nullable=False),
+    Column("peer", String(100), nullable=False),
+    Index("audit_by_time", "at_s"),
+    sqlite_autoincrement=True,
+)
+
+run_notes = Table(
+    "run_notes",
+    metadata,
+    Column("run", String(300), primary_key=True),
+    Column("note", Text, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("who", String(200), nullable=False),
+    Column("at_s", Float, nullable=False),
+)
+
+views = Table(
+    "views",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("owner", String(200), nullable=False, index=True),
+    Column("name", String(100), nullable=False),
+    Column("query", Text, nullable=False),
+    Column("shared", Boolean, nullable=False),
+    Column("at_s", Float, nullable=False),
+    UniqueConstraint("owner", "name", name="views_once"),
+    sqlite_autoincrement=True,
 )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, and_, insert, select, update
+from sqlalchemy import Insert, and_, case, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
@@ -17,6 +17,7 @@ from hopsml.service.store import database
 from hopsml.service.store.rows import (
     Account,
     ChangeRow,
+    JobCount,
     JobFilter,
     JobRow,
     Leader,
@@ -30,6 +31,9 @@ from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
+
+# What is to be stored with a change, in its transaction; it is told what was changed.
+Also = Callable[["Connection", str], None]
 
 _JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
 AT_ONCE = 1000  # submissions that may be under way
@@ -70,22 +74,17 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- jobs
 
-    def submit(self, new: NewJob, now: float) -> JobRow:
-        """Store a job that waits. The same key of the same owner once more: the job that is there.
+    def submit(self, new: NewJob, now: float, also: Also | None = None) -> JobRow:
+        """Store a job that waits. The same key of the same owner once more: the job that is there, and nothing is stored.
 
         Raises ArgumentError where that key was used for another job.
         """
-        values = {
-            **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": "submitted",
-            "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
-            "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
-            "ended_s": 0.0, "version": 1,
-        }  # fmt: skip
         try:
             with self.writing() as connection:
-                serial = _inserted(connection, insert(jobs).values(values))
-                _change(connection, serial, 0, "", Lifecycle.WAITING, "submitted", now)
-                return _job(connection, serial)
+                row = _job(connection, insert_job(connection, new, now, "submitted"))
+                if also is not None:
+                    also(connection, row.id)
+                return row
         except IntegrityError:
             return self._submitted_before(new)
 
@@ -119,6 +118,14 @@ class JobStore:
             rows = connection.execute(query.order_by(jobs.c.serial.desc()).limit(limit + 1)).all()
         found = tuple(map(_job_row, rows[:limit]))
         return RowPage(found, found[-1].serial if len(rows) > limit else None)
+
+    def counts(self) -> list[JobCount]:
+        """How many jobs there are, by queue and state."""
+        since = case((jobs.c.tries > 0, jobs.c.ending_since_s), else_=jobs.c.submitted_s)
+        query = select(jobs.c.queue, jobs.c.state, func.count().label("count"), func.min(since).label("since_s"))
+        with self.reading() as connection:
+            rows = connection.execute(query.group_by(jobs.c.queue, jobs.c.state)).all()
+        return [JobCount(row[0], Lifecycle(row[1]), row[2], row[3]) for row in rows]
 
     def living(self) -> list[JobRow]:
         """Jobs that are not over, the oldest first."""
@@ -197,10 +204,12 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- wishes
 
-    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float) -> WishRow:
+    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float, also: Also | None = None) -> WishRow:
         """Store what somebody wants of a job. Raises JobNotFound."""
         with self.writing() as connection:
-            _job(connection, serial)
+            row = _job(connection, serial)
+            if also is not None:
+                also(connection, row.id)
             values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
             number = _inserted(connection, insert(wishes).values(values))
         return WishRow(number, serial, kind, value, who, now)
@@ -264,6 +273,19 @@ def _job(connection: Connection, serial: int) -> JobRow:
     if row is None:
         raise JobNotFound(f"there is no job {serial}; `hopsml job ls --all` lists those that there are")
     return _job_row(row)
+
+
+def insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> int:
+    """A job that waits, within a transaction; its serial."""
+    values = {
+        **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
+        "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
+        "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
+        "ended_s": 0.0, "version": 1,
+    }  # fmt: skip
+    serial = _inserted(connection, insert(jobs).values(values))
+    _change(connection, serial, 0, "", Lifecycle.WAITING, cause, now)
+    return serial
 
 
 def _inserted(connection: Connection, row: Insert) -> int:

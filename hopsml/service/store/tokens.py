@@ -11,7 +11,9 @@ from sqlalchemy import insert, select, update
 
 from hopsml.errors import ArgumentError
 from hopsml.service.store.schema import tokens
-from hopsml.service.store.store import JobStore
+from hopsml.service.store.store import Also, JobStore
+
+ID_LENGTH = 12  # of a token's id: the beginning of its digest
 
 
 class Role(IntEnum):
@@ -50,14 +52,26 @@ class Tokens:
     def __init__(self, store: JobStore) -> None:
         self._store = store
 
-    def create(self, user: str, role: Role, now: float, *, label: str = "", lasts_s: float | None = None) -> str:
+    def create(
+        self,
+        user: str,
+        role: Role,
+        now: float,
+        *,
+        label: str = "",
+        lasts_s: float | None = None,
+        also: Also | None = None,
+    ) -> str:
         """A new token; nobody can read it again."""
         if not user or len(user) > 200 or not user.isprintable():
             raise ArgumentError(f"user {user[:40]!r}: a user's name has 1 to 200 printable characters")
         token = secrets.token_urlsafe(32)
-        values = {"digest": _digest(token), "user": user, "role": role.name, "label": label, "created_s": now}
+        digest = _digest(token)
+        values = {"digest": digest, "user": user, "role": role.name, "label": label, "created_s": now}
         with self._store.writing() as connection:
             connection.execute(insert(tokens).values(**values, expires_s=now + lasts_s if lasts_s else None))
+            if also is not None:
+                also(connection, digest[:ID_LENGTH])
         return token
 
     def caller(self, token: str, now: float) -> Caller | None:
@@ -73,18 +87,23 @@ class Tokens:
         with self._store.reading() as connection:
             rows = connection.execute(select(tokens).order_by(tokens.c.created_s)).all()
         return [
-            TokenRow(row.digest[:12], row.user, Role[row.role], row.label, row.created_s, row.expires_s, row.revoked_s)
+            TokenRow(
+                row.digest[:ID_LENGTH], row.user, Role[row.role], row.label, row.created_s, row.expires_s, row.revoked_s
+            )
             for row in rows
         ]
 
-    def revoke(self, token_id: str, now: float) -> None:
+    def revoke(self, token_id: str, now: float, also: Also | None = None) -> None:
         """End one, by its id. Raises ArgumentError where there is none."""
         with self._store.writing() as connection:
             rule = tokens.c.digest.startswith(token_id, autoescape=True) & tokens.c.revoked_s.is_(None)
-            if len(token_id) < 12 or not connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount:
-                raise ArgumentError(
-                    f"there is no token {token_id!r} that is not revoked; `hopsml server tokens` lists them"
-                )
+            if (
+                len(token_id) < ID_LENGTH
+                or not connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount
+            ):
+                raise ArgumentError(f"there is no token {token_id!r} that is not revoked; `hopsml token ls` lists them")
+            if also is not None:
+                also(connection, token_id[:ID_LENGTH])
 
 
 def _digest(token: str) -> str:

@@ -27,6 +27,7 @@ async function answered(url, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("the server does not answer", "start `hopsml ui`, or `hopsml server`, again and open the address that it prints", 0);
   }
+  if (answer.status === 204) return null;
   const content = await answer.json().catch((error) => {
     if (error.name === "AbortError" || answer.ok) throw error;
     return {}; // an error of a proxy on the way, which is no JSON
@@ -38,8 +39,8 @@ async function answered(url, options) {
 const get = (url, abort) => answered(url, { signal: abort, headers: { accept: "application/json" } });
 
 /** Ask for a change; what is refused is an ApiError, as of `get`. */
-const send = (url, content = {}) =>
-  answered(url, { method: "POST", headers: { accept: "application/json", "content-type": "application/json" }, body: JSON.stringify(content) });
+const send = (url, content = {}, method = "POST") =>
+  answered(url, { method, headers: { accept: "application/json", "content-type": "application/json" }, body: JSON.stringify(content) });
 
 const connection = signal("connecting"); // connecting | live | away
 const listeners = new Set();
@@ -47,6 +48,9 @@ const listeners = new Set();
 function tell(kind, run) {
   for (const listener of [...listeners]) listener(kind, run);
 }
+
+/** Let all that is shown be asked again at once, as after a change that no event tells of. */
+const refresh = () => tell("hello", "");
 
 let source = null, last = "";
 
@@ -114,4 +118,4 @@ function useData(url, concerns) {
   return { data: state.data, error: state.error, stale: state.url !== url };
 }
 
-export { address, connection, get, listen, listeners, send, useData };
+export { address, connection, get, listen, listeners, refresh, send, useData };

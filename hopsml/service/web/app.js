@@ -5,15 +5,18 @@ import { link, route } from "./route.js";
 import { theme } from "./parts/chart.js";
 import { Empty } from "./parts/small.js";
 import { chosen } from "./chosen.js";
+import { ClusterPage } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
+import { Datasets } from "./pages/datasets.js";
 import { Job } from "./pages/job.js";
 import { Jobs } from "./pages/jobs.js";
 import { Overview } from "./pages/overview.js";
 import { Run } from "./pages/run.js";
 import { Runs } from "./pages/runs.js";
+import { Users } from "./pages/users.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
-const TITLES = { overview: "Overview", jobs: "Jobs", runs: "Runs", compare: "Compare" };
+const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", datasets: "Data sets", runs: "Runs", compare: "Compare", users: "Users" };
 const ABOVE = { job: "jobs", run: "runs" }; // the page from which one comes to a single thing
 
 function Top({ about, place }) {
@@ -22,7 +25,7 @@ function Top({ about, place }) {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
   };
-  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "runs", "compare"] : ["runs", "compare"];
+  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
     <a class="brand" href=${link([])}>hopsml</a>
@@ -35,15 +38,18 @@ function Top({ about, place }) {
   </header>`;
 }
 
-function Page({ at, place, hasJobs }) {
-  const [, id, tab] = at.path;
+function Page({ at, place, hasJobs, about }) {
+  const [, id, tab] = at.path, role = about?.role ?? "";
   if (place === "run" && id) return html`<${Run} key=${`${id}/${at.query.get("trial")}`} id=${id} tab=${tab} trial=${at.query.get("trial") || ""} query=${at.query} />`;
   if (place === "compare") return html`<${Compare} query=${at.query} />`;
-  if (place === "runs") return html`<${Runs} query=${at.query} />`;
+  if (place === "runs") return html`<${Runs} query=${at.query} user=${about?.user} hasNotes=${Boolean(about?.role)} />`;
   if (hasJobs && place === "overview") return html`<${Overview} />`;
   if (hasJobs && place === "jobs") return html`<${Jobs} query=${at.query} />`;
+  if (hasJobs && place === "users" && role) return html`<${Users} tab=${id} query=${at.query} role=${role} />`;
+  if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
+  if (hasJobs && place === "datasets") return html`<${Datasets} />`;
   if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
-  if (place === "") return html`<p class="soft">Reading what is here…</p>`;
+  if (place === "" || (place === "users" && !role)) return html`<p class="soft">Reading what is here…</p>`;
   return html`<${Empty} title="There is no such page"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
 }
 
@@ -58,10 +64,10 @@ function App() {
     if (first) setFirst(false);
     else main.current.focus({ preventScroll: true });
     scrollTo(0, 0);
-    document.title = `${at.path[1] || TITLES[place] || place} · hopsml`;
+    document.title = `${(ABOVE[place] && at.path[1]) || TITLES[place] || place} · hopsml`;
   }, [where]);
   return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>To the content</a>
-    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} /></main>`;
+    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} about=${about} /></main>`;
 }
 
 listen();

@@ -12,6 +12,8 @@ from hopsml.errors import ArgumentError
 from hopsml.service import spec
 from hopsml.service.driver import run_task
 from hopsml.service.render import spark_submit
+from hopsml.training.discovery.announcing import TaskListener
+from hopsml.training.discovery.names import ListeningPlace
 
 JOB = """
 name: small
@@ -26,6 +28,7 @@ tasks:
   evaluate:
     command: [python, code/evaluate.py, OUT]
     resources: {memory: 1g}
+    ports: [rpc]
   whole:
     script: code/whole.py
     arguments: {out: OUT, epochs: 2}
@@ -35,8 +38,8 @@ import os
 import helper
 
 def main(out):
-    from hopsml.service.spec import discovery
-    told = [os.environ["HOPSML_DATASET"], os.environ["LEVEL"], discovery.addresses("evaluate"), helper.NAME]
+    import hopsml
+    told = [os.environ["HOPSML_DATASET"], os.environ["LEVEL"], hopsml.job.addresses("evaluate"), helper.NAME]
     with open(out, "a") as file:
         file.write(f"{told}\\n")
 """
@@ -46,7 +49,7 @@ def main(out):
 def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job of one task of each kind, its code in a folder of the workspace."""
     monkeypatch.setenv("HOPSML_PROJECT_URL", (tmp_path / "project").as_uri())
-    monkeypatch.setenv("HOPSML_TASK_EVALUATE_ADDRESSES", "node2:1")
+    monkeypatch.setenv("HOPSML_JOB_FOLDER", (tmp_path / "1").as_uri())
     monkeypatch.chdir(tmp_path)
     code = tmp_path / "code"
     code.mkdir()
@@ -71,6 +74,8 @@ def run(job_file: Path, name: str) -> str:
 
 @pytest.mark.local
 def test_a_function_runs_on_every_worker(job_file: Path) -> None:
+    elsewhere = TaskListener("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
+    elsewhere.announce(ListeningPlace(1, 0, 0, 1), "node2", {"rpc": 1})
     assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hopsml.service.spec import schedule
 
@@ -32,3 +34,49 @@ def test_what_is_one(text: str) -> None:
 def test_what_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="cron's five fields"):
         schedule.check(text)
+
+
+def times(text: str, first: datetime.datetime, count: int) -> list[str]:
+    """So many in Berlin, in UTC."""
+    found = []
+    for _ in range(count):
+        first = schedule.following(text, first, "Europe/Berlin")
+        found.append(f"{first:%d %H:%M}")
+    return found
+
+
+def test_where_clocks_are_put_forward_a_time_that_is_left_out_comes_later() -> None:
+    before = datetime.datetime(2026, 3, 27, 12, tzinfo=UTC)
+    assert times("30 2 * * *", before, 3) == ["28 01:30", "29 01:30", "30 00:30"]
+    assert times("0 * * * *", datetime.datetime(2026, 3, 28, 23, 30, tzinfo=UTC), 4) == [
+        "29 00:00", "29 01:00", "29 02:00", "29 03:00",
+    ]  # fmt: skip
+
+
+def test_where_clocks_are_put_back_a_fixed_hour_comes_once_and_each_hour_twice() -> None:
+    before = datetime.datetime(2026, 10, 24, 12, tzinfo=UTC)
+    assert times("30 2 * * *", before, 2) == ["25 00:30", "26 01:30"]
+    assert times("30 * * * *", datetime.datetime(2026, 10, 24, 23, tzinfo=UTC), 4) == [
+        "24 23:30", "25 00:30", "25 01:30", "25 02:30",
+    ]  # fmt: skip
+
+
+@given(
+    st.sampled_from(["*/7 * * * *", "30 2 * * *", "0 */2 * * *", "15 1,2,3 * * *", "0 0 1 * *"]),
+    st.datetimes(datetime.datetime(2026, 1, 1), datetime.datetime(2027, 1, 1)),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_follows_follows_and_nothing_is_in_between(text: str, moment: datetime.datetime, zone: str) -> None:
+    first = moment.replace(tzinfo=UTC)
+    found = schedule.following(text, first, zone)
+    assert found > first
+    middle = first + (found - first) / 2
+    assert schedule.following(text, middle, zone) == found
+
+
+def test_a_zone_that_is_none() -> None:
+    assert schedule.check_zone("Europe/Berlin") == "Europe/Berlin"
+    for name in ("Berlin", "", "../etc/passwd"):
+        with pytest.raises(ValueError, match="write Europe/Berlin"):
+            schedule.check_zone(name)

@@ -6,9 +6,11 @@ import threading
 
 import pytest
 
-from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, step
 from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
+from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
+from hopsml.service.store.notes import Notes, RunNote
 from hopsml.service.store.rows import Account, JobFilter
 from hopsml.service.store.store import record_of
 from hopsml.service.store.tokens import Caller, Role, Tokens
@@ -136,5 +138,101 @@ class StoreContract:
         with pytest.raises(ArgumentError, match="no token"):
             tokens.revoke(tokens.all()[0].id, 32.0)
 
+    def test_notes_of_runs_are_replaced_in_whole(self, store: JobStore) -> None:
+        notes = Notes(store)
+        assert notes.get("a_1") is None and notes.all() == {}
+        notes.put("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
+        kept = notes.put("a_1", "second", ["bad"], "ben", 2.0)
+        assert notes.get("a_1") == notes.all()["a_1"] == kept == RunNote("a_1", "second", ("bad",), "ben", 2.0)
+        notes.put("a_1", "x" * 4000, [f"t{n}" for n in range(20)], "ana", 3.0)
+        for note, tags, said in (
+            ("x" * 100_000, [], "4000"),
+            ("", ["two words"], "join its words"),
+            ("", ["\x1b[31m"], "can be seen"),
+            ("", ["x" * 41], "40 characters"),
+            ("", [f"t{n}" for n in range(21)], "at most 20"),
+        ):
+            with pytest.raises(ArgumentError, match=said):
+                notes.put("a_1", note, tags, "ana", 4.0)
+        assert notes.all()["a_1"].at_s == 3.0
+
+    def test_many_note_the_same_run_at_once(self, store: JobStore) -> None:
+        def put(who: str) -> None:
+            for number in range(5):
+                Notes(store).put(f"a_{number}", "noted", [], who, 1.0)
+                Notes(store).save("ana", f"view {number}", who, False, 1.0)
+
+        threads = [threading.Thread(target=put, args=(who,)) for who in ("ana", "ben", "carla", "dora")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(Notes(store).all()) == len(Notes(store).views("ana")) == 5
+
+    def test_views_are_ones_own_and_those_that_others_share(self, store: JobStore) -> None:
+        notes = Notes(store)
+        mine = notes.save("ana", "mine", "filter=a", False, 1.0)
+        shared = notes.save("ben", "ours", "filter=b", True, 2.0)
+        assert notes.views("ana") == [mine, shared] and notes.views("ben") == [shared]
+        again = notes.save("ana", "mine", "filter=c", False, 3.0)
+        assert again.id == mine.id and notes.views("ana")[0].query == "filter=c"
+        with pytest.raises(PermissionRefused, match="ben's"):
+            notes.delete(shared.id, "ana", of_others=False)
+        with pytest.raises(ArgumentError, match="no view"):
+            notes.delete(mine.id, "ben", of_others=True)
+        notes.delete(shared.id, "olga", of_others=True)
+        notes.delete(mine.id, "ana", of_others=False)
+        assert notes.views("ana") == []
+
     def test_a_service_keeps_its_name(self, store: JobStore) -> None:
         assert store.service("ab12") == "ab12" == store.service("cd34")
+
+    def test_the_audit_log_is_paged_filtered_and_forgotten(self, store: JobStore) -> None:
+        log = AuditLog(store)
+        for number in range(5):
+            user = "alice" if number % 2 else "bob\x00\ud800" + "b" * 300
+            log.add(AuditEntry(float(number), user, "user", "cancel", "digits-1", 202, "127.0.0.1"))
+        first = log.page(limit=2)
+        rest = log.page(before=first.cursor, limit=10)
+        assert [row.at_s for row in (*first.entries, *rest.entries)] == [
+            4.0,
+            3.0,
+            2.0,
+            1.0,
+            0.0,
+        ] and rest.cursor is None
+        assert [row.at_s for row in log.page(user="alice", action="cancel").entries] == [3.0, 1.0]
+        assert not log.page(action="submit").entries
+        assert len(first.entries[0].user) == 200 and first.entries[0].user.startswith("bob\ufffd\ufffdb")
+        assert log.drop(3.0) == 3 and [row.at_s for row in log.page().entries] == [4.0, 3.0]
+
+    def test_an_entry_is_stored_with_its_change_or_neither_is(self, store: JobStore) -> None:
+        entry = AuditEntry(1.0, "alice", "user", "submit", "", 201, "127.0.0.1")
+        store.submit(new(key="k"), 1.0, with_change(entry))
+        store.submit(new(key="k"), 1.0, with_change(entry))  # the same job: nothing is changed
+        store.wish(1, WishKind.CANCEL, "", "alice", 2.0, with_change(entry))
+        tokens = Tokens(store)
+        tokens.create("bob", Role.USER, 3.0, also=with_change(entry))
+        made = tokens.all()[-1]
+        tokens.revoke(made.id, 4.0, with_change(entry))
+        with pytest.raises(ArgumentError):
+            tokens.revoke(made.id, 5.0, with_change(entry))
+        found = [row.target for row in AuditLog(store).page().entries]
+        assert found == [made.id, made.id, "digits-1", "digits-1"]
+
+        def fail(connection: object, target: str) -> None:
+            raise RuntimeError("the log cannot be written")
+
+        with pytest.raises(RuntimeError):
+            store.submit(new(), 6.0, fail)
+        assert len(store.jobs().jobs) == 1
+
+    def test_jobs_are_counted_by_queue_and_state(self, store: JobStore) -> None:
+        assert store.counts() == []
+        for at_s in (20.0, 10.0, 30.0):
+            store.submit(new(), at_s)
+        before = record(store, 3)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 40.0), "me", 40.0)
+        found = {one.state: (one.queue, one.count, one.since_s) for one in store.counts()}
+        assert found[Lifecycle.WAITING] == ("default", 2, 10.0)
+        assert found[Lifecycle.CANCELLED][:2] == ("default", 1) and len(found) == 2

@@ -23,10 +23,10 @@ function Meter({ label, free, all, text }) {
     <span class="track" aria-hidden="true"><span class="fill" style=${{ width: `${(100 * used).toFixed(1)}%` }}></span></span></dd></div>`;
 }
 
-function Cluster({ cluster }) {
+function Cluster({ cluster, title = "Cluster" }) {
   const { capacity, free } = cluster, isKnown = capacity.cores > 0;
   const plain = (value) => count(value), memory = (mib) => `${gibibytes(mib)} GiB`;
-  return html`<section class="card cluster" aria-label="Cluster"><header><h2>Cluster</h2>
+  return html`<section class="card cluster" aria-label=${title}><header><h2>${title}</h2>
       <span class="soft small">${cluster.leads ? "this server runs the jobs" : cluster.leader ? "another server runs the jobs" : "no server runs the jobs yet"}${cluster.leader && html`: <span class="mono">${cluster.leader}</span>`}</span></header>
     ${cluster.problem && html`<${Trouble} error=${{ message: `The cluster does not answer: ${cluster.problem}`, remedy: "what runs goes on; nothing is started or ended until it answers" }} />`}
     ${isKnown ? html`<dl class="meters"><${Meter} label="GPUs" free=${free.gpus} all=${capacity.gpus} text=${plain} /><${Meter} label="Cores" free=${free.cores} all=${capacity.cores} text=${plain} />
@@ -75,4 +75,4 @@ function Overview() {
     ${data && !isIdle && html`<${Active} page=${data.active} now=${now} /><${Waiting} page=${data.waiting} now=${now} />`}`;
 }
 
-export { Overview, Submit };
+export { Cluster, Overview, Submit };

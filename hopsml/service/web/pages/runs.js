@@ -4,6 +4,7 @@ import { address, useData } from "../api.js";
 import { count, duration, exactTime, number, time } from "../format.js";
 import { go, link } from "../route.js";
 import { choose, chosen } from "../chosen.js";
+import { Noted, NoteEditor, Views } from "../parts/notes.js";
 import { Empty, SortHead, State, Trouble } from "../parts/small.js";
 
 const ROWS = 100;
@@ -39,7 +40,7 @@ function title(column) {
   return COLUMNS[column] ?? column.slice(column.indexOf(".") + 1);
 }
 
-function Table({ page, shown, sort, onSort, now }) {
+function Table({ page, shown, sort, onSort, now, onNote }) {
   const ids = useValue(chosen);
   const all = page.rows.length > 0 && page.rows.every((row) => ids.includes(row.id));
   return html`<div class="sheet" tabindex="0"><table class="runs"><caption class="hidden">Runs of the project</caption>
@@ -50,7 +51,7 @@ function Table({ page, shown, sort, onSort, now }) {
     </tr></thead>
     <tbody>${page.rows.map((row) => html`<tr key=${row.id}>
       <td class="check"><input type="checkbox" aria-label=${`Compare ${row.name || row.id} (${row.id})`} checked=${ids.includes(row.id)} onChange=${(e) => choose(row.id, e.target.checked)} /></td>
-      <td class="name"><a href=${link(row.is_search ? ["run", row.id, "trials"] : ["run", row.id])}>${row.name || row.id}</a><small>${row.id}</small></td>
+      <td class="name"><a href=${link(row.is_search ? ["run", row.id, "trials"] : ["run", row.id])}>${row.name || row.id}</a>${onNote && html` <button class="bare" aria-label=${`Note of ${row.name || row.id} (${row.id})`} data-note=${row.id} title="Tags and note" onClick=${() => onNote(row)}>✎</button>`}<small>${row.id}</small><${Noted} row=${row} /></td>
       ${shown.map((column) => html`<${Cell} key=${column} row=${row} column=${column} now=${now} />`)}
     </tr>`)}</tbody></table></div>`;
 }
@@ -77,11 +78,11 @@ function useNow(ticking) {
   return now;
 }
 
-function Runs({ query }) {
+function Runs({ query, user, hasNotes }) {
   const filter = query.get("filter") ?? "", offset = Number(query.get("offset") ?? 0);
   const sort = { column: query.get("sort") ?? "started", descending: query.get("order") !== "ascending" };
   const [shown, setShown] = useState(() => kept.get("columns", USUAL));
-  const [typed, setTyped] = useState(filter);
+  const [typed, setTyped] = useState(filter), [noted, setNoted] = useState(null);
   const state = { filter, sort: query.get("sort"), order: query.get("order"), offset: offset || "" };
   const to = (change, replace) => go(link(["runs"], { ...state, ...change }), replace);
   useEffect(() => { setTyped(filter); }, [filter]);
@@ -103,17 +104,21 @@ function Runs({ query }) {
     const terms = filter.split(/\s+/).filter((one) => one && !/^state:\w+$/.test(one));
     to({ filter: [...terms, ...(filter.includes(term(name)) ? [] : [term(name)])].join(" "), offset: "" });
   };
+  const onNoted = () => { const id = noted.id; setNoted(null); setTimeout(() => document.querySelector(`[data-note="${CSS.escape(id)}"]`)?.focus(), 0); };
+  const asView = new URLSearchParams(Object.entries({ filter, sort: query.get("sort") ?? "", order: query.get("order") ?? "" }).filter(([, value]) => value)).toString();
   return html`<h1>Runs</h1>
     <div class="tools">
-      <input class="wide" type="search" placeholder="Filter: digits  state:failed  user:ana  lr>0.1  accuracy>=0.9" aria-label="Filter runs" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
+      <input class="wide" type="search" placeholder=${`Filter: digits  state:failed  user:ana  lr>0.1  accuracy>=0.9${hasNotes ? "  tag:good" : ""}`} aria-label="Filter runs" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
       ${page && html`<${Columns} page=${page} shown=${shown} change=${change} />`}
+      ${hasNotes && html`<${Views} query=${asView} user=${user} />`}
       <${CompareButton} />
     </div>
+    ${noted && html`<${NoteEditor} key=${noted.id} row=${noted} onDone=${onNoted} />`}
     ${page && page.total > 0 && html`<div class="states" role="group" aria-label="Only runs in one state">${ORDER.filter((name) => page.states[name]).map((name) =>
       html`<button key=${name} aria-pressed=${filter.includes(term(name))} onClick=${() => toggle(name)}><${State} state=${name} /> <span class="number">${count(page.states[name])}</span></button>`)}</div>`}
     ${error && html`<${Trouble} error=${error} />`}
     ${!page && !error && html`<p class="soft">Reading the runs…</p>`}
-    ${page && (page.rows.length ? html`<${Table} page=${page} shown=${shown} sort=${sort} onSort=${onSort} now=${now} />` : html`<${Nothing} page=${page} filter=${filter} />`)}
+    ${page && (page.rows.length ? html`<${Table} page=${page} shown=${shown} sort=${sort} onSort=${onSort} now=${now} onNote=${hasNotes ? setNoted : null} />` : html`<${Nothing} page=${page} filter=${filter} />`)}
     ${page && page.found > 0 && html`<div class="pager" aria-live="polite">
       <span>${count(offset + 1)}–${count(offset + page.rows.length)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}</span>
       <button disabled=${offset === 0} onClick=${() => to({ offset: Math.max(0, offset - ROWS) || "" })}>Previous page</button>

@@ -42,7 +42,7 @@ function Card({ tag, series, look, began }) {
   return html`<figure class="card">
     <header><h3>${tag}</h3><span class="value">${series.length === 1 ? number(newest) : ""}</span></header>
     <${Chart} curves=${curves} log=${look.log} seconds=${look.axis === "time"} label=${`${tag}: ${count(series[0].count)} values, the last one ${number(newest)}`} />
-    ${series.length > 1 && html`<ul class="legend">${series.map((one, at) => html`<li key=${one.source}><span class=${`key k${(at % LINES) + 1}`}></span>${one.source} ${number(last(one.values))}</li>`)}</ul>`}
+    ${series.length > 1 && html`<ul class="legend">${series.map((one, at) => html`<li key=${one.source}><span class=${`key k${(at % LINES) + 1}`}></span>${one.source}: <strong>${number(last(one.values))}</strong></li>`)}</ul>`}
   </figure>`;
 }
 

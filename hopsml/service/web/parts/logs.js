@@ -77,20 +77,32 @@ function useLines(run, query) {
 
 /** Find: the text, where it was found last, and the ways to the next and to the one before. */
 function useFind(run, query) {
-  const [text, setText] = useState("");
-  const [hit, setHit] = useState(null);
-  const [none, setNone] = useState(false);
-  const next = async (backwards) => {
-    if (!text) return;
-    const from = hit === null ? 0 : hit.row + (backwards ? -1 : 1);
-    const ask = (begin) => get(address(["runs", run, "logs"], { ...query, find: text, from: begin, backwards: backwards ? 1 : "" }));
+  const [text, setText] = useState(""), [hit, setHit] = useState(null), [none, setNone] = useState(false);
+  const key = JSON.stringify(query);
+  // What was asked last counts: answers come when they please, and Enter may come before the text it follows is drawn.
+  const latest = useRef({ text: "", row: null, asked: 0 });
+  const forget = (said) => {
+    latest.current = { text: said, row: null, asked: latest.current.asked + 1 };
+    setText(said);
+    setHit(null);
+    setNone(false);
+  };
+  const next = async (backwards, said) => {
+    if (said !== undefined && said !== latest.current.text) forget(said);
+    const { text: wanted, row } = latest.current;
+    if (!wanted) return;
+    const number = (latest.current.asked += 1), from = row === null ? 0 : row + (backwards ? -1 : 1);
+    const ask = (begin) => get(address(["runs", run, "logs"], { ...query, find: wanted, from: begin, backwards: backwards ? 1 : "" }));
     let found = from < 0 ? { line: null } : await ask(from);
     if (found.line === null && !backwards && from > 0) found = await ask(0); // from the top again
+    if (number !== latest.current.asked) return;
     setNone(found.line === null);
-    if (found.line !== null) setHit({ row: found.line });
+    if (found.line === null) return;
+    latest.current.row = found.line;
+    setHit({ row: found.line });
   };
-  useEffect(() => { setHit(null); setNone(false); }, [text, JSON.stringify(query)]);
-  return { text, setText, hit, none, next };
+  useEffect(() => { forget(latest.current.text); }, [key]);
+  return { text, type: forget, hit, none, next };
 }
 
 /** For the input that finds: Ctrl-F leads to it, as only a part of the lines are elements that the browser could search. */
@@ -119,7 +131,7 @@ function Logs({ run, trial, goesOn, isSearch }) {
   const query = { trial, rank, level, text: useSettled(typed) };
   const lines = useLines(run, query), find = useFind(run, query);
   const finder = useFinder();
-  const search = (backwards) => { setFollow(false); find.next(backwards); };
+  const search = (backwards, said) => { setFollow(false); find.next(backwards, said); };
   const wanted = find.text.toLowerCase();
   const draw = (row) => {
     const line = lines.line(row);
@@ -131,8 +143,8 @@ function Logs({ run, trial, goesOn, isSearch }) {
       <input class="wide" type="search" placeholder="Only lines with…" aria-label="Only lines with this text" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
       <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
       <label class="field">From level <select value=${level} onChange=${(e) => setLevel(e.target.value)}><option value="">all</option><option>info</option><option>warning</option><option>error</option></select></label>
-      <input ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.setText(e.target.value)}
-        onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey); } }} />
+      <input ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.type(e.target.value)}
+        onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />
       <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button>
       <${Download} run=${run} trial=${trial} ranks=${lines.ranks} />

@@ -109,4 +109,4 @@ function BulkVerbs({ jobs, onDone }) {
     <${Refused} refused=${told.refused} /><p class="soft small" role="status">${told.text}</p></div>`;
 }
 
-export { BulkVerbs, OVER, Verbs };
+export { BulkVerbs, Confirm, OVER, Verbs };

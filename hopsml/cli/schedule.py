@@ -1,0 +1,69 @@
+"""``hopsml schedule ls|show|pause|resume|trigger|rm``: jobs that a service starts by itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Jobs that a service starts by itself: `hopsml job submit` makes them.")
+Schedule = Annotated[str, typer.Argument(help="a schedule: NAME-NUMBER, or the number alone")]
+
+
+@app.command()
+def ls() -> None:
+    """List schedules, the oldest first."""
+    from hopsml.client import Client
+
+    for one in Client.of_environment().schedules():
+        print(
+            f"{one.id}  {one.owner}  {one.schedule} {one.zone}  {_next(one.is_paused, one.planned_s)}  {one.note}".rstrip()
+        )
+
+
+@app.command()
+def show(schedule: Schedule) -> None:
+    """Show when a schedule's next job comes, its last one, what came of the last time, and its job file."""
+    from hopsml.client import Client
+
+    one = Client.of_environment().schedule(schedule)
+    print(f"{one.id}: {one.schedule} {one.zone}, overlap {one.overlap}; {_next(one.is_paused, one.planned_s)}")
+    print(f"last job: {one.last_job or 'none yet'}" + (f"; {one.note}" if one.note else ""))
+    print("\n" + one.spec.rstrip())
+
+
+@app.command()
+def pause(schedule: Schedule) -> None:
+    """Start nothing until it is resumed; what was due meanwhile is not made up for."""
+    from hopsml.client import Client
+
+    Client.of_environment().change_schedule(schedule, "pause")
+
+
+@app.command()
+def resume(schedule: Schedule) -> None:
+    """Go on with its next time."""
+    from hopsml.client import Client
+
+    Client.of_environment().change_schedule(schedule, "resume")
+
+
+@app.command()
+def trigger(schedule: Schedule) -> None:
+    """Start its job now, besides its times. Prints the job's id."""
+    from hopsml.client import Client
+
+    print(Client.of_environment().trigger_schedule(schedule).id)
+
+
+@app.command()
+def rm(schedule: Schedule) -> None:
+    """Start nothing more; its jobs stay."""
+    from hopsml.client import Client
+
+    Client.of_environment().remove_schedule(schedule)
+
+
+def _next(is_paused: bool, planned_s: float) -> str:
+    return "paused" if is_paused else f"next {time.strftime('%Y-%m-%d %H:%M', time.localtime(planned_s))}"

@@ -1,0 +1,42 @@
+"""Starting what schedules have due, by whoever leads."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from hopsml.service.lifecycle.timetable import Timetable, due
+from hopsml.service.spec import JobSpec
+from hopsml.service.spec.schedule import following_s
+from hopsml.service.store import NewJob
+from hopsml.service.store.schedules import ScheduleRow, Schedules
+
+log = logging.getLogger("hopsml.service")
+
+
+def start_due(schedules: Schedules, holder: str, now: float) -> None:
+    """Store the jobs whose time has come. Raises StaleRecord where somebody else leads."""
+    rows = schedules.to_look_at(now)
+    running = schedules.running(rows)
+    for row in rows:
+        try:
+            spec = JobSpec.model_validate_json(row.spec)
+        except ValueError as error:  # of another version of hopsml; it may come back
+            log.error("schedule %s-%s is left alone: its job file is not understood here: %s", row.name, row.id, error)
+            continue
+        table = Timetable(row.planned_s, row.looked_s, spec.overlap, row.note)
+        decided = due(table, row.last_job in running, functools.partial(next_after, spec), now)
+        if decided.after != table or decided.starts:
+            schedules.carry_out(row, decided, job_of(row, spec), holder, now)
+
+
+def next_after(spec: JobSpec, moment_s: float) -> float:
+    """The first time on a job's schedule after a moment."""
+    assert spec.schedule is not None
+    return following_s(spec.schedule, spec.schedule_zone, moment_s)
+
+
+def job_of(row: ScheduleRow, spec: JobSpec) -> NewJob:
+    """What a schedule starts: the job of its file, without the schedule."""
+    alone = spec.model_dump_json(by_alias=True, exclude_unset=True, exclude={"schedule", "schedule_zone", "overlap"})
+    return NewJob(spec.name, row.owner, spec.queue, spec.priority, alone, row.profile, row.workspace, spec.retries)

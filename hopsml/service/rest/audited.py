@@ -1,0 +1,133 @@
+"""Notes every call that has changed something, and every one that wanted to and was refused.
+
+A change that is a transaction of the store's has its entry in it: an address says so by ``with entry.stored(201) as also``.
+The entries of all others are stored once they are answered; where that cannot be done, the log has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from hopsml.errors import StoreError
+from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
+from hopsml.service.store.tokens import Caller
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from hopsml.service.store.store import Also
+
+log = logging.getLogger("hopsml.service")
+
+READING = ("GET", "HEAD", "OPTIONS")
+_ROOT = "/api/v1/"
+_REFUSED = (401, 403, 429)
+_VERBS = ("cancel", "pause", "resume", "move", "clone")  # of a job
+_OF_SCHEDULES = ("pause", "resume", "trigger")
+_ACTIONS = {
+    ("POST", "workspaces"): "upload",
+    ("POST", "jobs"): "submit",
+    ("POST", "tokens"): "token create",
+    ("DELETE", "tokens"): "token revoke",
+    ("POST", "schedules"): "schedule put",
+    ("DELETE", "schedules"): "schedule remove",
+    ("PUT", "secrets"): "secret put",
+    ("DELETE", "secrets"): "secret remove",
+    ("PUT", "run-notes"): "note put",
+    ("POST", "views"): "view save",
+    ("DELETE", "views"): "view delete",
+}
+_PLAIN = re.compile(r"[a-z][-a-z]{0,29}")
+
+
+def action_of(method: str, path: str) -> tuple[str, str] | None:
+    """What a call is to do, and to what; None for one that only looks. A set of actions with an end, whatever is asked."""
+    _, root, rest = path.partition(_ROOT)
+    if method in READING or not root:
+        return None
+    what, *steps = rest.split("/")
+    target = steps[0] if steps else ""
+    if method == "POST" and what == "jobs" and len(steps) > 1:
+        return steps[1] if steps[1] in _VERBS else "other", target
+    if method == "POST" and what == "schedules" and len(steps) > 1:
+        return f"schedule {steps[1]}" if steps[1] in _OF_SCHEDULES else "other", target
+    if found := _ACTIONS.get((method, what)):
+        return found, target
+    verb = method.lower() if method in ("POST", "PUT", "DELETE") else "change"
+    return f"{verb} {what}" if _PLAIN.fullmatch(what) else "other", target
+
+
+def is_noted(status: int) -> bool:
+    """Whether the answer to a call that was to change something belongs into the log."""
+    return status < 400 or status in _REFUSED
+
+
+class CallEntry:
+    """The entry of a call under way; ``target`` may be made known by who finds it out."""
+
+    def __init__(self, caller: Caller | None, action: str, target: str, peer: str) -> None:
+        self.caller, self.action, self.target, self._peer = caller, action, target, peer
+        self.is_stored = False
+
+    def at(self, now: float, outcome: int) -> AuditEntry:
+        """How it is stored."""
+        user, role = (self.caller.user, self.caller.role.name.lower()) if self.caller is not None else ("", "")
+        return AuditEntry(now, user, role, self.action, self.target, outcome, self._peer)
+
+    @contextmanager
+    def stored(self, outcome: int) -> Iterator[Also]:
+        """For a change of the store's, which then stores the entry, too; not where it finds nothing to change."""
+        change, called = with_change(self.at(time.time(), outcome)), False
+
+        def also(connection: Connection, target: str) -> None:
+            nonlocal called
+            change(connection, target)
+            called = True
+
+        yield also
+        self.is_stored = called
+
+
+class Audited:
+    """An application whose changes are noted; it is around the one that knows who calls."""
+
+    def __init__(self, app: ASGIApp, audit: AuditLog) -> None:
+        self._app, self._audit = app, audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        found = action_of(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        entry = state["entry"] = CallEntry(None, *found, peer=(scope.get("client") or ("",))[0])
+        status = 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            if is_noted(status) and not entry.is_stored and not state.get("is_repeated"):
+                entry.caller = state.get("caller")
+                await run_in_threadpool(self._add, entry.at(time.time(), status))
+
+    def _add(self, entry: AuditEntry) -> None:
+        try:
+            self._audit.add(entry)
+        except StoreError as error:
+            log.warning("the audit log lacks %s: %s", replace(entry, target=entry.target[:80]), error)

@@ -1,0 +1,87 @@
+"""What the addresses of the cluster answer: its nodes, and its queues."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from hopsml.service.rest.job_models import Amount
+from hopsml.service.scheduler.resources import UNLIMITED, Resources
+from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
+
+
+class JobOnNodeAnswer(BaseModel):
+    """What a job has of a node."""
+
+    id: str
+    owner: str
+    uses: Amount
+
+
+class NodeAnswer(BaseModel):
+    """A node, and who is there."""
+
+    name: str
+    label: str = Field(description="As YARN's partitions; empty for none.")
+    capacity: Amount
+    free: Amount = Field(description="What is promised to nobody.")
+    others: Amount = Field(description="What other tenants of the cluster use.")
+    jobs: list[JobOnNodeAnswer]
+
+    @classmethod
+    def of(cls, node: NodeStanding) -> NodeAnswer:
+        """The same."""
+        jobs = [JobOnNodeAnswer(id=one.job_id, owner=one.owner, uses=Amount.of(one.uses)) for one in node.jobs]
+        amounts = {name: Amount.of(getattr(node, name)) for name in ("capacity", "free", "others")}
+        return cls(name=node.name, label=node.label, jobs=jobs, **amounts)
+
+
+class NodesAnswer(BaseModel):
+    """All nodes, by name; none where another server leads, or the cluster has not answered yet."""
+
+    nodes: list[NodeAnswer]
+
+
+class LimitAnswer(BaseModel):
+    """At most so much; null: as much as there is."""
+
+    gpus: int | None
+    cores: int | None
+    memory_mib: int | None
+
+    @classmethod
+    def of(cls, limit: Resources | None) -> LimitAnswer:
+        """The same."""
+        values = (None, None, None) if limit is None else (limit.gpus, limit.cores, limit.memory_mib)
+        gpus, cores, memory_mib = (None if value is None or value >= UNLIMITED else value for value in values)
+        return cls(gpus=gpus, cores=cores, memory_mib=memory_mib)
+
+
+class QueueAnswer(BaseModel):
+    """A queue, and how much of its share it has."""
+
+    name: str
+    weight: float = Field(description="Of its share in what all queues want.")
+    guaranteed: Amount = Field(description="So much it gets back from queues that have more than theirs.")
+    limit: LimitAnswer
+    used: Amount = Field(description="What its jobs have, or are promised.")
+    running: int = Field(description="How many jobs.")
+    waiting: int = Field(description="How many jobs; those that are paused are not counted.")
+
+    @classmethod
+    def of(cls, found: QueueStanding) -> QueueAnswer:
+        """The same."""
+        return cls(
+            name=found.queue.name,
+            weight=found.queue.weight,
+            guaranteed=Amount.of(found.queue.guaranteed),
+            limit=LimitAnswer.of(found.queue.limit),
+            used=Amount.of(found.has),
+            running=found.running,
+            waiting=found.waiting,
+        )
+
+
+class QueuesAnswer(BaseModel):
+    """All queues."""
+
+    queues: list[QueueAnswer]

@@ -1,0 +1,94 @@
+"""Who calls too often is told to wait: by user, and by address where the token is nobody's.
+
+Somebody whose token is valid is never made to wait for strangers that come from the same address, such as a proxy's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hopsml.service.rest.audited import READING
+from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+CHANGES_PER_S, READS_PER_S = 200.0, 1000.0
+BURST_S = 10.0  # what somebody has not asked for so long may be asked at once: two thousand submissions
+STRANGERS = Rate(1.0, 30.0)
+_MOST = 10_000  # buckets that are remembered; who has not called for longest begins anew
+
+
+class Limits:
+    """The buckets of a server; asked by its event loop alone."""
+
+    def __init__(
+        self,
+        changes_per_s: float = CHANGES_PER_S,
+        reads_per_s: float = READS_PER_S,
+        strangers: Rate = STRANGERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``strangers``: who comes without a token that is valid."""
+        self._rates = {
+            "changes": Rate(changes_per_s, max(1.0, BURST_S * changes_per_s)),
+            "reads": Rate(reads_per_s, max(1.0, BURST_S * reads_per_s)),
+            "strangers": strangers,
+        }
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
+
+    def refuses(self, kind: str, who: str, scope: Scope) -> float:
+        """For how long who asks is to wait; 0 where it may go on.
+
+        Only the first refusal of a row of them is worth an entry in the audit log.
+        """
+        bucket, wait_s = taken(self._buckets.get((kind, who)), self._rates[kind], self._clock())
+        self._buckets[kind, who] = bucket
+        self._buckets.move_to_end((kind, who))
+        if len(self._buckets) > _MOST:
+            self._buckets.popitem(last=False)
+        if bucket.refused > 1:
+            scope.setdefault("state", {})["is_repeated"] = True
+        return wait_s
+
+    async def turn_away(self, scope: Scope, send: Send) -> bool:
+        """Tell somebody whose token is nobody's to wait, where the address comes too often; whether that was so."""
+        if wait_s := self.refuses("strangers", (scope.get("client") or ("",))[0], scope):
+            await told_to_wait(send, wait_s)
+        return wait_s > 0
+
+
+class Limited:
+    """An application within the one that knows who calls."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http":
+            kind = "reads" if scope["method"] in READING else "changes"
+            if wait_s := self._limits.refuses(kind, scope["state"]["caller"].user, scope):
+                await told_to_wait(send, wait_s)
+                return
+        await self._app(scope, receive, send)
+
+
+async def told_to_wait(send: Send, wait_s: float) -> None:
+    """Answer that it is too much, with the seconds after which another call is taken."""
+    seconds = math.ceil(wait_s)
+    said = {"error": "there are too many calls of yours", "remedy": f"wait {seconds} s, then go on"}
+    body = json.dumps(said).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"retry-after", b"%d" % seconds),
+    ]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,99 @@
+"""The addresses of what people note of runs, and of their views, below ``/api/v1``."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from hopsml.service.browse.project import Project
+from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.store.notes import LONGEST_NAME, LONGEST_NOTE, LONGEST_QUERY, MOST_TAGS, Notes, RunNote, SavedView
+from hopsml.service.store.tokens import Role
+
+router = APIRouter(prefix="/api/v1")
+RunId = Annotated[str, Path(max_length=300)]
+
+
+class NoteRequest(BaseModel):
+    """What is to be noted, in place of what was."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: str = Field(default="", max_length=LONGEST_NOTE)
+    tags: list[Annotated[str, Field(max_length=200)]] = Field(default=[], max_length=MOST_TAGS)
+
+
+class NoteAnswer(BaseModel):
+    """What is noted of a run."""
+
+    run: str
+    note: str
+    tags: list[str]
+    who: str = Field(description="Who wrote it last; empty: nobody has.")
+    at_s: float
+
+    @classmethod
+    def of(cls, note: RunNote) -> NoteAnswer:
+        """The same."""
+        return cls(run=note.run, note=note.note, tags=list(note.tags), who=note.who, at_s=note.at_s)
+
+
+class ViewRequest(BaseModel):
+    """A list of runs that one comes back to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    query: str = Field(max_length=LONGEST_QUERY, description="Of the page's address: filter, sort, order.")
+    shared: bool = Field(default=False, description="Whether others see it, too.")
+
+
+class ViewAnswer(ViewRequest):
+    """The same, as it is kept."""
+
+    id: int
+    owner: str
+    at_s: float
+
+    @classmethod
+    def of(cls, view: SavedView) -> ViewAnswer:
+        """The same."""
+        return cls.model_validate({name: getattr(view, name) for name in cls.model_fields})
+
+
+@router.get("/run-notes/{run}")
+def noted(run: RunId, jobs: TheJobs) -> NoteAnswer:
+    """What is noted of a run."""
+    return NoteAnswer.of(Notes(jobs.store).get(run) or RunNote(run, "", (), "", 0.0))
+
+
+@router.put("/run-notes/{run}")
+def note(run: RunId, asked: NoteRequest, request: Request, jobs: TheJobs, caller: TheCaller) -> NoteAnswer:
+    """Note something of a run that there is."""
+    needs(caller, Role.USER)
+    project: Project = request.app.state.project
+    project.directory(run)
+    return NoteAnswer.of(Notes(jobs.store).put(run, asked.note, asked.tags, caller.user, time.time()))
+
+
+@router.get("/views")
+def views(jobs: TheJobs, caller: TheCaller) -> list[ViewAnswer]:
+    """One's own, and those that others share."""
+    return [ViewAnswer.of(view) for view in Notes(jobs.store).views(caller.user)]
+
+
+@router.post("/views", status_code=201)
+def save(asked: ViewRequest, jobs: TheJobs, caller: TheCaller) -> ViewAnswer:
+    """Save a view; one of the same name is replaced."""
+    needs(caller, Role.USER)
+    return ViewAnswer.of(Notes(jobs.store).save(caller.user, asked.name, asked.query, asked.shared, time.time()))
+
+
+@router.delete("/views/{view}", status_code=204)
+def delete(view: Annotated[int, Path(ge=1, lt=1 << 53)], jobs: TheJobs, caller: TheCaller) -> None:
+    """Delete a view of one's own; an operator may delete what others share, too."""
+    needs(caller, Role.USER)
+    Notes(jobs.store).delete(view, caller.user, caller.role >= Role.OPERATOR)

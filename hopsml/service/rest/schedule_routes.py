@@ -1,0 +1,118 @@
+"""The addresses of schedules, below ``/api/v1``."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+
+from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.service import spec as specs
+from hopsml.service.manager.scheduled import job_of, next_after
+from hopsml.service.rest import job_models as models
+from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.store.schedules import ScheduleRow, Schedules
+from hopsml.service.store.tokens import Caller, Role
+
+router = APIRouter(prefix="/api/v1")
+_SCHEDULE = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
+
+
+def _row(jobs: TheJobs, schedule: Annotated[str, Path(description="name-number, or the number alone")]) -> ScheduleRow:
+    found = _SCHEDULE.fullmatch(schedule)
+    row = Schedules(jobs.store).one(int(found[1])) if found else None
+    if row is None or schedule not in (f"{row.name}-{row.id}", str(row.id)):
+        raise JobNotFound(f"there is no schedule {schedule[:80]!r}; `hopsml schedule ls` lists those that there are")
+    return row
+
+
+TheSchedule = Annotated[ScheduleRow, Depends(_row)]
+
+
+def _spec(row: ScheduleRow) -> specs.JobSpec:
+    return specs.JobSpec.model_validate_json(row.spec)
+
+
+def _may_change(caller: Caller, row: ScheduleRow) -> None:
+    needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
+
+
+def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
+    spec = _spec(row)
+    return models.ScheduleAnswer(
+        id=f"{row.name}-{row.id}",
+        owner=row.owner,
+        schedule=str(spec.schedule),
+        zone=spec.schedule_zone,
+        overlap=spec.overlap,
+        is_paused=row.is_paused,
+        planned_s=row.planned_s,
+        last_job=f"{row.name}-{row.last_job}" if row.last_job is not None else "",
+        note=row.note,
+        spec=specs.dump(spec),
+    )
+
+
+@router.post("/schedules", status_code=201)
+def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller) -> models.ScheduleAnswer:
+    """Start a job by itself from now on; in the place of the caller's schedule of this name."""
+    needs(caller, Role.USER)
+    job, now = specs.loads(asked.spec), time.time()
+    if job.schedule is None:
+        raise ArgumentError(f"job {job.name} has no schedule: submit it to /api/v1/jobs, or give it one")
+    jobs.check(job, asked.workspace, caller.user)
+    text = job.model_dump_json(by_alias=True, exclude_unset=True)
+    row = Schedules(jobs.store).put(
+        caller.user, job.name, spec=text, workspace=asked.workspace, profile=jobs.profile,
+        planned_s=next_after(job, now), now=now,
+    )  # fmt: skip
+    return _answer(row)
+
+
+@router.get("/schedules")
+def listed(jobs: TheJobs) -> list[models.ScheduleAnswer]:
+    """Those that there are, the oldest first."""
+    return [_answer(row) for row in Schedules(jobs.store).all()]
+
+
+@router.get("/schedules/{schedule}")
+def shown(row: TheSchedule) -> models.ScheduleAnswer:
+    """One."""
+    return _answer(row)
+
+
+@router.post("/schedules/{schedule}/pause", status_code=204)
+def pause(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
+    """Start nothing until it is resumed; what was due meanwhile is not made up for."""
+    _paused(row, jobs, caller, True)
+
+
+@router.post("/schedules/{schedule}/resume", status_code=204)
+def resume(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
+    """Go on with its next time."""
+    _paused(row, jobs, caller, False)
+
+
+def _paused(row: ScheduleRow, jobs: TheJobs, caller: Caller, is_paused: bool) -> None:
+    _may_change(caller, row)
+    now = time.time()
+    Schedules(jobs.store).pause(row.id, is_paused, next_after(_spec(row), now), now)
+
+
+@router.post("/schedules/{schedule}/trigger", status_code=201)
+def trigger(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Start its job now, besides its times."""
+    _may_change(caller, row)
+    job = jobs.store.submit(job_of(row, _spec(row)), time.time())
+    Schedules(jobs.store).started(row.id, job.serial)
+    jobs.wake()
+    return models.JobAnswer.of(job)
+
+
+@router.delete("/schedules/{schedule}", status_code=204)
+def remove(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
+    """Start nothing more; its jobs stay."""
+    _may_change(caller, row)
+    Schedules(jobs.store).remove(row.id)

@@ -1,0 +1,127 @@
+"""What people note of runs: a text and tags of each, and the lists of runs that they come back to. All of it is text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from hopsml.errors import ArgumentError, PermissionRefused
+from hopsml.service.store.schema import run_notes, views
+from hopsml.service.store.store import JobStore
+
+LONGEST_NOTE, LONGEST_TAG, MOST_TAGS = 4000, 40, 20
+LONGEST_NAME, LONGEST_QUERY, MOST_VIEWS = 100, 2000, 200  # of a view; how many a user has
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """Of one run; ``who`` wrote it last, at ``at_s``, seconds since 1970."""
+
+    run: str
+    note: str
+    tags: tuple[str, ...]
+    who: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """``query``: of the page's address; ``shared``: others see it, too."""
+
+    id: int
+    owner: str
+    name: str
+    query: str
+    shared: bool
+    at_s: float
+
+
+def checked_tags(tags: list[str]) -> tuple[str, ...]:
+    """Each once, in the order given. Raises ArgumentError for one that the filter could not name."""
+    found = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    for tag in found:
+        if len(tag) > LONGEST_TAG or not tag.isprintable() or any(letter in ' ,"' for letter in tag):
+            raise ArgumentError(
+                f"tag {tag[:LONGEST_TAG]!r}: a tag has at most {LONGEST_TAG} characters that can be seen, and neither "
+                "blanks nor commas nor quotes; join its words with -"
+            )
+    if len(found) > MOST_TAGS:
+        raise ArgumentError(f"{len(found)} tags: a run has at most {MOST_TAGS}; leave some out")
+    return found
+
+
+class Notes:
+    """The notes and views of one store."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+
+    def all(self) -> dict[str, RunNote]:
+        """By run."""
+        with self._store.reading() as connection:
+            return {row.run: _note(row) for row in connection.execute(select(run_notes))}
+
+    def get(self, run: str) -> RunNote | None:
+        """Of one run."""
+        with self._store.reading() as connection:
+            row = connection.execute(select(run_notes).where(run_notes.c.run == run)).one_or_none()
+        return None if row is None else _note(row)
+
+    def put(self, run: str, note: str, tags: list[str], who: str, now: float) -> RunNote:
+        """Instead of what was noted before. Raises ArgumentError for what is too long."""
+        if len(note) > LONGEST_NOTE:
+            raise ArgumentError(
+                f"a note of {len(note)} characters: at most {LONGEST_NOTE}; what is longer belongs into a file"
+            )
+        kept = RunNote(run, note.replace("\0", ""), checked_tags(tags), who, now)
+        values = {"note": kept.note, "tags": list(kept.tags), "who": who, "at_s": now}
+        try:
+            with self._store.writing() as connection:
+                if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
+                    connection.execute(insert(run_notes).values(run=run, **values))
+        except IntegrityError:  # noted twice at the same moment: the other one is there now
+            return self.put(run, note, tags, who, now)
+        return kept
+
+    def views(self, user: str) -> list[SavedView]:
+        """A user's own, and those that others share; by name."""
+        mine = or_(views.c.owner == user, views.c.shared)
+        with self._store.reading() as connection:
+            return [SavedView(*row) for row in connection.execute(select(views).where(mine).order_by(views.c.name))]
+
+    def save(self, owner: str, name: str, query: str, shared: bool, now: float) -> SavedView:
+        """A view, instead of the owner's of the same name. Raises ArgumentError for too many, or what is too long."""
+        if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+            raise ArgumentError(f"view {name[:40]!r}: its name has 1 to {LONGEST_NAME} characters that can be seen")
+        if len(query) > LONGEST_QUERY or "\0" in query:
+            raise ArgumentError(f"view {name!r}: a query of {len(query)} characters: at most {LONGEST_QUERY}")
+        values = {"query": query, "shared": shared, "at_s": now}
+        own = (views.c.owner == owner) & (views.c.name == name)
+        try:
+            with self._store.writing() as connection:
+                if not connection.execute(update(views).where(own).values(values)).rowcount:
+                    count = len(connection.execute(select(views.c.id).where(views.c.owner == owner)).all())
+                    if count >= MOST_VIEWS:
+                        raise ArgumentError(f"{owner} has {count} views, which is the most; delete one first")
+                    connection.execute(insert(views).values(owner=owner, name=name, **values))
+                return SavedView(*connection.execute(select(views).where(own)).one())
+        except IntegrityError:  # saved twice at the same moment: the other one is there now
+            return self.save(owner, name, query, shared, now)
+
+    def delete(self, view: int, user: str, of_others: bool) -> None:
+        """One of the user's; ``of_others``: anybody's. Raises ArgumentError where there is none, PermissionRefused."""
+        with self._store.writing() as connection:
+            row = connection.execute(select(views).where(views.c.id == view)).one_or_none()
+            if row is None or not (row.shared or row.owner == user):
+                raise ArgumentError(f"there is no view {view}; look at the list again")
+            if row.owner != user and not of_others:
+                raise PermissionRefused(
+                    f"the view {row.name!r} is {row.owner}'s; ask them, or an operator, to delete it"
+                )
+            connection.execute(delete(views).where(views.c.id == view))
+
+
+def _note(row: object) -> RunNote:
+    return RunNote(row.run, row.note, tuple(row.tags), row.who, row.at_s)  # type: ignore[attr-defined]  # SQLAlchemy's

@@ -1,0 +1,87 @@
+"""Where the workers of another task listen; asked inside a task of the same job."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hopsml import suggestions
+from hopsml.errors import ArgumentError, PathNotFound, StartTimeout
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
+from hopsml.training.discovery import names
+
+_SOON_S, _LATER_S = 0.1, 2.0  # between two looks, at first and in the end
+
+
+def addresses(
+    task: str, *, port: str = "", timeout_s: float = 300.0, variables: Mapping[str, str] | None = None
+) -> list[str]:
+    """Addresses of a task's workers, "host:port", in rank order, as soon as all of them have begun.
+
+    A worker says where it will listen before its code runs: whoever connects at once may have to try again.
+
+    Args:
+        task: of the same job; one that has ``ports``.
+        port: which of them; the first one where it is left out.
+        timeout_s: how long to wait for workers that are not there yet.
+        variables: instead of this process's environment.
+
+    Raises ArgumentError where the job has no such task or port, and outside of a job; StartTimeout when the time is over.
+    """
+    given = os.environ if variables is None else variables
+    known = _known(task, port, given)
+    folder = urls.join(given[names.FOLDER], task)
+    deadline, pause = time.monotonic() + timeout_s, _SOON_S
+    while True:
+        found = _look(folder, port or known["ports"][0])
+        if isinstance(found, list):
+            return found
+        if (left := deadline - time.monotonic()) <= 0:
+            there, wanted = found
+            raise StartTimeout(
+                f"task {task!r}: {there} of {wanted or known['count']} workers have said where they listen within "
+                f"{timeout_s:g} s; its log says why (`hopsml job logs`), or give them more time with timeout_s="
+            )
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LATER_S)
+
+
+def found_now(folder: str, task: str, port: str) -> list[str]:
+    """The same without waiting; empty where not all are there."""
+    found = _look(urls.join(folder, task), port)
+    return found if isinstance(found, list) else []
+
+
+def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
+    """What is known of a task beforehand: how many workers at least, and names of ports."""
+    if not given.get(names.FOLDER) or not given.get(names.TASKS):
+        raise ArgumentError(
+            f"the addresses of task {task!r} are not known: this process is no task of a job that a service has started; "
+            f"call it there, or set {names.FOLDER} to one folder for all drivers of the job"
+        )
+    tasks: dict[str, dict[str, Any]] = json.loads(given[names.TASKS])
+    if task not in tasks:
+        there = "there are: " + (", ".join(tasks) or "none")
+        raise ArgumentError(f"this job has no task {task!r} with ports; {suggestions.instead(task, tasks, there)}")
+    ports = tasks[task]["ports"]
+    if port and port not in ports:
+        there = "there are: " + ", ".join(ports)
+        raise ArgumentError(f"task {task!r} has no port {port!r}; {suggestions.instead(port, ports, there)}")
+    return tasks[task]
+
+
+def _look(folder: str, port: str) -> list[str] | tuple[int, int]:
+    """The addresses, if all are there; else how many are, and of how many, 0 where nobody has said that."""
+    store = for_url(folder)
+    try:
+        places = names.newest(entry.name for entry in store.list_dir(folder))
+        if not places or len(places) < places[0].size:
+            return len(places), places[0].size if places else 0
+        said = [json.loads(store.read_bytes(urls.join(folder, place.file))) for place in places]
+    except PathNotFound:  # nobody has begun, or an older try's folder is being removed
+        return 0, 0
+    return [f"{one['host']}:{one['ports'][port]}" for one in said]

@@ -1,0 +1,53 @@
+"""A job service that a test asks without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+import zipfile
+from typing import Any
+
+import httpx
+
+from hopsml.service.browse.changes import Changes
+from hopsml.service.browse.project import Project
+from hopsml.service.jobs import JobService
+from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.service_application import service_application
+from hopsml.service.store.tokens import Role, Tokens
+
+JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
+
+
+class Served:
+    """A service that was not started: its manager takes a turn when a test says so."""
+
+    def __init__(self, jobs: JobService, project: Project) -> None:
+        self.jobs, self.project = jobs, project
+        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
+        tokens = Tokens(jobs.store)
+        self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
+        self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
+
+    def ask(self, method: str, path: str, role: Any = Role.USER, **more: Any) -> httpx.Response:
+        """One request."""
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            headers = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
+                return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
+
+        return asyncio.run(ask())
+
+    def workspace(self) -> str:
+        """Some code."""
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("train.py"), "")
+        return str(self.ask("POST", "workspaces", content=content.getvalue()).json()["workspace"])
+
+    def submit(self, role: Any = Role.USER, spec: str = JOB, **more: Any) -> httpx.Response:
+        """A job."""
+        return self.ask("POST", "jobs", role, json={"spec": spec, "workspace": self.workspace()}, **more)

@@ -1,0 +1,183 @@
+"""What a job has besides slots, on this machine: ports, addresses of other tasks, secrets, a schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.client import Client
+from hopsml.errors import ArgumentError
+from hopsml.states import Lifecycle
+from tests.cluster.workloads import wait_until
+from tests.service.test_job_service import WAIT_S, JobService
+
+pytestmark = pytest.mark.local
+
+# Two workers that answer who they are, until they are told to end.
+SERVE = """
+def serve():
+    import os, socket
+    import hopsml
+    with socket.create_server((hopsml.distributed.host(), int(os.environ["HOPSML_PORT_ECHO"]))) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                if connection.recv(9) == b"end":
+                    return
+                connection.sendall(b"rank %d" % hopsml.distributed.rank())
+"""
+# Asks each of them; fails at the first try, so that all are started anew.
+ASK = """
+import argparse, json, os, socket, time
+import hopsml
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+out = parser.parse_args().out
+first = os.environ["HOPSML_APPLICATION_ATTEMPT"] == "1"
+found = hopsml.job.addresses("server", timeout_s=60)
+def ask(address, word):
+    host, _, port = address.rpartition(":")
+    for _ in range(600):
+        try:
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.sendall(word)
+                return connection.recv(9).decode()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+told = [ask(address, b"who") for address in found]
+open(out, "a").write(json.dumps([found, told]) + "\\n")
+if first:
+    raise SystemExit(3)
+for address in found:
+    ask(address, b"end")
+"""
+
+SECRET = "Hush-93-wolves"  # of a name that does not tell that it is one
+# Says that it has the secret, without it, and stays until it may end.
+HIDE = """
+def hide(out):
+    import hashlib, os, time
+    open(f"{out}.told", "w").write(hashlib.sha256(os.environ["DB_LOGIN"].encode()).hexdigest())
+    while not os.path.exists(f"{out}.end"):
+        time.sleep(0.02)
+    raise RuntimeError(f"refused with {os.environ['DB_LOGIN']}")
+"""
+WHISPER = """
+import argparse, hashlib, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+open(f"{parser.parse_args().out}.script", "w").write(hashlib.sha256(os.environ["DB_LOGIN"].encode()).hexdigest())
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[JobService]:
+    made = JobService(tmp_path)
+    yield made
+    if made.process is not None:
+        made.kill()
+    for pid in made.runs():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not made.runs(), "the end of all drivers")
+
+
+def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(service: JobService) -> None:
+    (service.code / "serve.py").write_text(SERVE)
+    (service.code / "ask.py").write_text(ASK)
+    out = service.jobs / "out"
+    path = service.code / "pair.yaml"
+    path.write_text(
+        "name: pair\nretries: 1\ntasks:\n"
+        "  server: {function: serve.py:serve, framework: distributed, count: 2, ports: [echo]}\n"
+        f"  client: {{script: ask.py, arguments: {{out: {out}}}}}\n"
+    )
+    client = service.start(cores=4)
+    job = client.submit(path)
+    ended = client.wait(job.id, 2 * WAIT_S)
+    assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 2), client.log(job.id, "server")
+    (first, told), (second, told_again) = map(json.loads, out.read_text().splitlines())
+    assert told == told_again == ["rank 0", "rank 1"]
+    assert not set(first) & set(second) and len(set(second)) == 2
+    (folder,) = (service.state / "project" / "Jobs").glob("pair-1-*")
+    assert [path.name for path in folder.iterdir()] == ["2"], "what the first try said is gone"
+    service.stop()
+
+
+def hopsml(client: Client, *words: str, said: str = "") -> str:
+    """What a command prints."""
+    variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    line = [sys.executable, "-m", "hopsml", *words]
+    done = subprocess.run(line, input=said, env=variables, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def holders() -> list[str]:
+    """Processes that show the secret to whoever may look: their command line, and the environment that they began with."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                if SECRET.encode() in Path("/proc", pid, name).read_bytes():
+                    found.append(f"{pid}/{name}")
+    return found
+
+
+def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) -> None:
+    (service.code / "hide.py").write_text(HIDE)
+    (service.code / "whisper.py").write_text(WHISPER)
+    out, digest = service.jobs / "out", hashlib.sha256(SECRET.encode()).hexdigest()
+    path = service.code / "keeper.yaml"
+    path.write_text(
+        "name: keeper\nsecrets: [db-login]\ntasks:\n"
+        f"  main: {{function: hide.py:hide, framework: distributed, arguments: {{out: {out}}}}}\n"
+        f"  whisper: {{script: whisper.py, arguments: {{out: {out}}}}}\n"
+    )
+    client = service.start(cores=2)
+    with pytest.raises(ArgumentError, match="no secret db-login"):
+        client.submit(path)
+    assert hopsml(client, "secret", "put", "db-login", said=f"{SECRET}\n") == ""
+    assert hopsml(client, "secret", "ls").startswith("db-login ")
+    job = client.submit(path)
+    for end in ("told", "script"):
+        wait_until(lambda end=end: Path(f"{out}.{end}").exists(), end)
+    wait_until(lambda: Path(f"{out}.told").read_text() == Path(f"{out}.script").read_text() == digest, "both have it")
+    assert not holders()
+    Path(f"{out}.end").touch()
+    ended = client.wait(job.id, WAIT_S)
+    log = client.log(job.id)[0]
+    assert ended.state == Lifecycle.FAILED and "refused with (redacted)" in log and SECRET not in log + ended.cause
+    assert SECRET not in ended.spec + repr(client.changes(job.id))
+    service.stop()
+    everywhere = [
+        path for folder in (service.state, service.log.parent) for path in folder.rglob("*") if path.is_file()
+    ]
+    told = [path for path in everywhere if SECRET.encode() in path.read_bytes()]
+    assert told == [], "neither database, nor logs, nor records, nor what was handed over"
+    assert not list(service.state.rglob("*.sealed"))
+
+
+def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) -> None:
+    client = service.start(cores=2)
+    path = service.job("nightly", schedule='"0 3 * * *"')
+    assert hopsml(client, "job", "submit", str(path)) == "nightly-1\n" and client.jobs() == []
+    assert "0 3 * * * UTC  next 20" in hopsml(client, "schedule", "ls")
+    hopsml(client, "schedule", "pause", "nightly-1")
+    assert "; paused" in hopsml(client, "schedule", "show", "1")
+    assert hopsml(client, "schedule", "trigger", "1") == "nightly-1\n"
+    service.end("nightly")
+    assert client.wait("nightly-1", WAIT_S).state == Lifecycle.FINISHED
+    hopsml(client, "schedule", "resume", "1")
+    hopsml(client, "schedule", "rm", "1")
+    assert client.schedules() == []
+    service.stop()

@@ -1,0 +1,167 @@
+"""Who calls too often is told to wait, and nobody else; the client does wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml import client
+from hopsml.client import Client
+from hopsml.errors import ServiceError
+from hopsml.service.browse.changes import Changes
+from hopsml.service.rest import limited
+from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.limited import Limits
+from hopsml.service.rest.service_application import service_application
+from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
+from hopsml.service.store.tokens import Role
+from tests.service.served import Served
+
+pytestmark = pytest.mark.fast
+
+
+@given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
+def test_no_window_lets_more_pass_than_the_rate_and_what_was_saved(
+    gaps: list[float], per_s: float, at_once: int
+) -> None:
+    bucket: TokenBucket | None = None
+    now, passed = 100.0, []
+    for gap in gaps:
+        now += gap
+        bucket, wait_s = taken(bucket, Rate(per_s, at_once), now)
+        if wait_s:
+            assert taken(bucket, Rate(per_s, at_once), now + wait_s * 1.000001)[1] == 0, "whoever waits is taken"
+        else:
+            passed.append(now)
+    for first in range(len(passed)):
+        for last in range(first, len(passed)):
+            assert last - first + 1 <= at_once + (passed[last] - passed[first]) * per_s + 1e-6
+
+
+def test_a_clock_that_goes_back_fills_nothing_and_no_rate_is_no_limit() -> None:
+    bucket, _ = taken(None, Rate(1.0, 1.0), 100.0)
+    bucket, wait_s = taken(bucket, Rate(1.0, 1.0), 50.0)
+    assert wait_s == 1.0 and bucket.refused == 1
+    assert taken(bucket, Rate(1.0, 1.0), 100.5)[1] == 0.5
+    assert taken(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
+
+
+class Asker:
+    """A service with limits, at a time that a test sets."""
+
+    def __init__(self, served: Served, limits: Callable[[Callable[[], float]], Limits]) -> None:
+        self.now, self._served = 0.0, served
+        told = Broadcaster(Changes(served.project))
+        self._app = service_application(served.jobs, served.project, told, "x", limits(lambda: self.now))
+
+    def ask(self, method: str, path: str, token: str, peer: str = "10.0.0.1") -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, client=(peer, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
+                return await asking.request(method, f"/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
+
+        return asyncio.run(ask())
+
+    def statuses(self, count: int, *asked: str) -> list[int]:
+        return [self.ask(*asked).status_code for _ in range(count)]
+
+
+def test_each_user_has_limits_for_changes_and_for_reads(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(0.2, 0.3, clock=clock))
+    alice, bob = served.tokens[Role.USER], served.tokens["bob"]  # type: ignore[index]
+    assert asker.statuses(5, "POST", "jobs/1/cancel", alice) == [404, 404, 429, 429, 429]
+    assert asker.statuses(4, "GET", "jobs", alice) == [200, 200, 200, 429]
+    assert asker.ask("POST", "jobs/1/cancel", bob).status_code == 404
+    refused = asker.ask("POST", "jobs/1/cancel", alice)
+    assert refused.headers["retry-after"] == "5" and set(refused.json()) == {"error", "remedy"}
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    asker.now += 5
+    assert asker.statuses(2, "POST", "jobs/1/cancel", alice) == [404, 429]
+    found = served.ask("GET", "audit", Role.ADMIN).json()["entries"]
+    assert [(one["user"], one["outcome"]) for one in found] == [("user", 429)] * 2, "one for each row of refusals"
+
+
+def test_strangers_are_told_to_wait_by_address_and_nobody_waits_for_them(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    assert asker.statuses(4, "GET", "jobs", "guess") == [401, 401, 429, 429]
+    assert asker.ask("GET", "jobs", "").status_code == 429
+    assert asker.ask("GET", "jobs", served.tokens[Role.USER]).status_code == 200
+    assert asker.ask("GET", "jobs", "guess", "10.0.0.2").status_code == 401
+    asker.now += 1
+    assert asker.statuses(2, "GET", "jobs", "guess") == [401, 429]
+
+
+def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited, "_MOST", 3)
+    limits = Limits(strangers=Rate(1.0, 1.0), clock=lambda: 0.0)
+    waits = [limits.refuses("strangers", peer, {}) for peer in "abcda"]
+    assert waits == [0, 0, 0, 0, 0] and limits.refuses("strangers", "d", {}) == 1.0
+
+
+def test_a_thousand_submissions_at_once_are_no_trouble() -> None:
+    limits = Limits(clock=lambda: 0.0)
+    assert not any(limits.refuses("changes", "alice", {}) for _ in range(2000))
+    assert limits.refuses("changes", "alice", {}) > 0
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """A server that answers with the statuses, and seconds to wait, that a test has put there; then with a token."""
+    answers: list[tuple[int, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, wait = answers.pop(0) if answers else (201, "")
+            body = b'{"token": "t"}' if status == 201 else b'{"error": "too many calls", "remedy": "wait"}'
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            if wait:
+                self.send_header("Retry-After", wait)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_client_waits_as_long_as_it_is_told_to(busy: tuple[str, list[tuple[int, str]]]) -> None:
+    address, answers = busy
+    answers += [(429, "1"), (429, "0")]
+    began = time.monotonic()
+    assert Client(address, "x").create_token("bob") == "t" and time.monotonic() - began >= 1.0
+    assert not answers
+
+
+@pytest.mark.parametrize("wait", ["", "soon", "-1", "61", "99999999999999999999"])
+def test_the_client_does_not_wait_for_ever(busy: tuple[str, list[tuple[int, str]]], wait: str) -> None:
+    address, answers = busy
+    answers += [(429, wait), (429, wait)]
+    with pytest.raises(ServiceError, match="too many calls; wait"):
+        Client(address, "x").create_token("bob")
+    assert len(answers) == 1
+
+
+def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PATIENCE_S", 0.2)
+    address, answers = busy
+    answers += [(429, "0")] * 50
+    with pytest.raises(ServiceError, match="too many calls"):
+        Client(address, "x").create_token("bob")
+    assert answers

@@ -1,0 +1,117 @@
+"""Schedules: made by submitting, started by whoever leads, each planned time once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from hopsml.service.manager.scheduled import start_due
+from hopsml.service.store import JobStore, StaleRecord
+from hopsml.service.store.schedules import Schedules
+from hopsml.service.store.tokens import Role
+from hopsml.states import Lifecycle
+from tests.service.served import JOB, Served
+
+pytestmark = pytest.mark.fast
+NIGHTLY = JOB + 'schedule: "0 3 * * *"\nschedule_zone: Europe/Berlin\n'
+
+
+def put(served: Served, role: Any = Role.USER, spec: str = NIGHTLY) -> Any:
+    return served.ask("POST", "schedules", role, json={"spec": spec, "workspace": served.workspace()})
+
+
+def jobs(served: Served) -> list[str]:
+    return [job["id"] for job in served.ask("GET", "jobs").json()["jobs"]]
+
+
+def led(served: Served) -> tuple[JobStore, Schedules]:
+    store = served.jobs.store
+    store.lead("me", "here", 0.0, 1e12)
+    return store, Schedules(store)
+
+
+def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None:
+    made = put(served)
+    assert made.status_code == 201, made.text
+    shown = served.ask("GET", "schedules/digits-1", Role.VIEWER).json()
+    assert (shown["schedule"], shown["zone"], shown["overlap"]) == ("0 3 * * *", "Europe/Berlin", "skip")
+    assert shown["planned_s"] > time.time() and jobs(served) == []
+    assert put(served, spec=NIGHTLY + "overlap: queue\n").json()["id"] == "digits-1", "in its place"
+    for what, status in (("pause", 204), ("resume", 204), ("trigger", 201)):
+        assert served.ask("POST", f"schedules/1/{what}", "bob").status_code == 403
+        assert served.ask("POST", f"schedules/1/{what}").status_code == status
+    assert jobs(served) == ["digits-1"]
+    assert "schedule" not in served.ask("GET", "jobs/1").json()["spec"], "a job that it has started is one like others"
+    assert served.ask("GET", "schedules").json()[0]["last_job"] == "digits-1"
+    assert served.ask("DELETE", "schedules/1", "bob").status_code == 403
+    assert served.ask("DELETE", "schedules/1").status_code == 204
+    assert served.ask("GET", "schedules").json() == [] and jobs(served) == ["digits-1"]
+    assert served.ask("GET", "schedules/1").status_code == served.ask("GET", "schedules/x-1").status_code == 404
+
+
+def test_what_is_no_schedule_is_refused(served: Served) -> None:
+    assert put(served, Role.VIEWER).status_code == 403
+    assert "has no schedule" in put(served, spec=JOB).json()["error"]
+    assert put(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
+    assert "the job has none" in served.submit(spec=JOB + "overlap: queue\n").text
+    assert put(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
+
+
+def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None:
+    put(served, spec=NIGHTLY + "overlap: cancel\n")
+    store, schedules = led(served)
+    (row,) = schedules.all()
+    start_due(schedules, "me", row.planned_s - 1)
+    assert jobs(served) == []
+    for _ in range(3):
+        start_due(schedules, "me", row.planned_s + 1)
+    assert jobs(served) == ["digits-1"]
+    start_due(schedules, "me", row.planned_s + 30 * 86_400)
+    assert jobs(served) == ["digits-2", "digits-1"], "one for thirty days"
+    assert [(wish.job, wish.kind) for wish in store.open_wishes()] == [(1, "CANCEL")]
+    assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
+
+
+def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
+    put(served, spec=NIGHTLY + "overlap: cancel\n")
+    _, schedules = led(served)
+    (row,) = schedules.all()
+    start_due(schedules, "me", row.planned_s + 1)
+    start_due(schedules, "me", row.planned_s - 7200)
+    assert schedules.one(1).planned_s == row.planned_s, "planned anew"
+    start_due(schedules, "me", row.planned_s + 1)
+    assert jobs(served) == ["digits-1"]
+    start_due(schedules, "me", row.planned_s + 86_401)
+    assert jobs(served) == ["digits-2", "digits-1"]
+
+
+def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
+    put(served)
+    _, schedules = led(served)
+    (row,) = schedules.all()
+    start_due(schedules, "me", row.planned_s + 1)
+    start_due(schedules, "me", row.planned_s + 86_401)
+    assert jobs(served) == ["digits-1"]
+    assert served.jobs.store.job(1).state == Lifecycle.WAITING and "left out" in schedules.one(1).note
+
+
+def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> None:
+    put(served)
+    _, schedules = led(served)
+    (row,) = schedules.all()
+    with pytest.raises(StaleRecord):
+        start_due(schedules, "you", row.planned_s + 1)
+    assert jobs(served) == [] and schedules.all() == [row]
+    schedules.pause(1, True, row.planned_s, row.planned_s)
+    start_due(schedules, "me", row.planned_s + 1)
+    assert jobs(served) == []
+
+
+def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
+    put(served)
+    schedules = Schedules(served.jobs.store)
+    schedules.pause(1, False, time.time() - 1, time.time() - 1)
+    served.jobs.manager.turn()
+    assert jobs(served) == ["digits-1"]
