@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, run_list
+from hopsml.service.browse import compare, files, profiles, run_list
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
@@ -98,6 +98,18 @@ async def listed(request: Request) -> Response:
     return StreamingResponse(files.pieces(url, begin, end), status, headers, "application/octet-stream")
 
 
+async def profile_list(request: Request) -> Response:
+    """``api/runs/{id}/profiles``: those that are there, and how the newest wish for one stands."""
+    directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
+    return JsonAnswer(await run_in_threadpool(profiles.listed, directory))
+
+
+async def profile(request: Request) -> Response:
+    """``api/runs/{id}/profiles/{name}``: one as the boxes of a flame graph."""
+    directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
+    return JsonAnswer(await run_in_threadpool(profiles.drawn, directory, request.path_params["name"]))
+
+
 async def comparison(request: Request) -> Response:
     """``api/compare?run=A&run=B&tag=accuracy&step=&points=``."""
     query = request.query_params
@@ -128,6 +140,8 @@ def routes() -> list[Route]:
         Route("/api/runs/{id}/metrics", metrics),
         Route("/api/runs/{id}/logs", logs),
         Route("/api/runs/{id}/search", search),
+        Route("/api/runs/{id}/profiles", profile_list),
+        Route("/api/runs/{id}/profiles/{name}", profile),
         Route("/api/runs/{id}/files", listed),
         Route("/api/runs/{id}/files/{path:path}", listed),
     ]

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest import job_routes, page_files, run_routes, token_routes
+from hopsml.service.rest import job_routes, page_files, profile_routes, run_routes, token_routes
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
@@ -47,6 +47,7 @@ def api() -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_wrong)
     app.include_router(job_routes.router)
     app.include_router(token_routes.router)
+    app.include_router(profile_routes.router)
     return app
 
 
