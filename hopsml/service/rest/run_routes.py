@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, profiles, run_list
+from hopsml.service.browse import compare, files, profiles, run_list, slow_ranks
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
@@ -50,6 +50,12 @@ async def metrics(request: Request) -> Response:
     series = await run_in_threadpool(reader.series, tags, most)
     found = [{"tag": tag, "source": source, "count": count} for tag, source, count in reader.tags()]
     return JsonAnswer({"tags": found, "series": series})
+
+
+async def slow(request: Request) -> Response:
+    """``api/runs/{id}/slow``: whom the other workers wait for, by what they used in the last minute."""
+    reader = await run_in_threadpool(_project(request).metrics, *_named(request))
+    return JsonAnswer({"marks": slow_ranks.slow(reader.uses())})
 
 
 async def logs(request: Request) -> Response:
@@ -138,6 +144,7 @@ def routes() -> list[Route]:
         Route("/api/compare", comparison),
         Route("/api/runs/{id}", run),
         Route("/api/runs/{id}/metrics", metrics),
+        Route("/api/runs/{id}/slow", slow),
         Route("/api/runs/{id}/logs", logs),
         Route("/api/runs/{id}/search", search),
         Route("/api/runs/{id}/profiles", profile_list),
