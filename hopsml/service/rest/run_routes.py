@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -9,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, profiles, run_list, slow_ranks
+from hopsml.service.browse import compare, files, log_archive, profiles, run_list, slow_ranks
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
@@ -76,6 +77,16 @@ async def logs(request: Request) -> Response:
         return view.page(offset, limit)
 
     return JsonAnswer(await run_in_threadpool(answer))
+
+
+async def log_zip(request: Request) -> Response:
+    """``api/runs/{id}/logs.zip?trial=``: all logs, made while they are sent."""
+    directory = await run_in_threadpool(_project(request).directory, *_named(request))
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(log_archive.zipped(directory, time.time()), 200, headers, "application/zip")
 
 
 async def search(request: Request) -> Response:
@@ -146,6 +157,7 @@ def routes() -> list[Route]:
         Route("/api/runs/{id}/metrics", metrics),
         Route("/api/runs/{id}/slow", slow),
         Route("/api/runs/{id}/logs", logs),
+        Route("/api/runs/{id}/logs.zip", log_zip),
         Route("/api/runs/{id}/search", search),
         Route("/api/runs/{id}/profiles", profile_list),
         Route("/api/runs/{id}/profiles/{name}", profile),
