@@ -43,6 +43,7 @@ EXTRAS = {
         *("optuna>=4", "cmaes>=0.11", "scipy>=1.15", "threadpoolctl>=3.5", "scikit-learn>=1.5"),
         *("pandas>=2", "plotly>=6"),
     ],
+    "profiling": ["py-spy>=0.4"],
     "demo": ["scikit-learn>=1.5"],
 }
 

@@ -233,6 +233,7 @@ def _launch(
         tell=(lambda rank, data: coordinator.tell(run_id, rank, data)) if standing.trains else None,
         metric_key=spec.metric_key,
         heeds_requests=standing.heeds_requests,
+        profile=partial(coordinator.profile, run_id),
         before_status=lambda: _before_status(recording, events),
         **asdict(spec.communication),
     )

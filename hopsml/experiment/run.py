@@ -17,6 +17,7 @@ from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
 from hopsml.experiment import in_force, last_records
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
+from hopsml.experiment.profiling import Ask, Profiling
 from hopsml.experiment.result import Result
 from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, run_logs
@@ -39,10 +40,12 @@ class Run(Handle[Result]):
         limits: tuple[int, int] = (1, 1),
         tell: Callable[[int, bytes], None] | None = None,
         heeds_requests: bool = False,
+        profile: Ask | None = None,
         **facts: Any,
     ) -> None:
         """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
-        ``heeds_requests``: a request in the run directory ends the run; ``facts`` become attributes of the result.
+        ``heeds_requests``: a request in the run directory ends the run, or has a worker profiled by ``profile``;
+        ``facts`` become attributes of the result.
         """
         super().__init__(state.run_id, run_dir)
         self.state = state
@@ -53,6 +56,9 @@ class Run(Handle[Result]):
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
         self._requests = cancel_request.Polling.of(run_dir) if heeds_requests else None
+        self._profiling = Profiling(run_dir, state.run_id, profile) if heeds_requests and profile else None
+        if self._profiling is not None:
+            state.observe(self._profiling.on_change)
         self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
         self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
         if tell is not None:
@@ -196,13 +202,22 @@ class Run(Handle[Result]):
         self.state.publish(Change("note", text=text))
 
     def _wait(self) -> None:
-        """Until the group is gone; meanwhile somebody may have asked in the run's directory that it be ended."""
+        """Until the group is gone; meanwhile somebody may have asked for something in the run's directory."""
+        self._look_for_profiles()
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
             if reason := self._requests.poll(self.directory):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed: the run has just ended
                     self.on_request(reason)
+            elif self._requests.is_usual:
+                self._look_for_profiles()
         self.state.wait()
+        if self._profiling is not None:
+            self._profiling.give_up()
+
+    def _look_for_profiles(self) -> None:
+        if self._profiling is not None:
+            self._profiling.look()
 
     def _value(self) -> Any:
         try:

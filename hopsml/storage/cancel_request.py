@@ -50,6 +50,11 @@ class Polling:
         usual_s = LOCAL_S if urls.is_local(directory.url) else REMOTE_S
         return cls(usual_s, usual_s)
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the store answered the last time."""
+        return self.pause_s == self.usual_s
+
     def poll(self, directory: RunDir) -> str:
         """As ``read``, but "" for a store that does not answer; sets ``pause_s``."""
         try:

@@ -3,6 +3,7 @@
 <project>/Experiments/<appId>_<n>/
     run.json            what was asked; written first, exclusively: it claims the directory
     cancel.json         a request that the run should end; its driver polls for it
+    profile.json        the newest wish for a profile of a worker, and what has become of it
     environment.json    with what: packages, settings, variables, hardware, git; written while the run is under way
     worker.json         the same of the chief's interpreter and machine
     inputs.jsonl        what the function noted as its inputs
@@ -14,6 +15,7 @@
     logs/               g0-rank0.log, g0-rank0.system.jsonl ...
     metrics.jsonl       one line a report
     export/             models
+    profiles/           of running workers, taken where somebody asked for one
     artifacts/          what the function saved in the folder that the chief ran in; rank-<n>/ of the others
     trials/<id>/        the same layout for each trial of a search
     .outputs.json .hparams.json    under the predecessor's names and form
@@ -50,8 +52,8 @@ SYSTEM_METRICS = ".system.jsonl"
 _RECORDS = (
     "run.json cancel.json environment.json worker.json inputs.jsonl mlflow.json metrics.jsonl gang.jsonl status.json"
 )
-_OF_DRIVERS = "driver.json continued.json"
-_FOLDERS = "code events checkpoints evaluations logs export artifacts trials journal"
+_OF_DRIVERS = "driver.json continued.json profile.json"
+_FOLDERS = "code events checkpoints evaluations logs export profiles artifacts trials journal"
 _OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
 # Directly in the directory of a run or a trial.
 RESERVED_NAMES = frozenset(f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split())
@@ -104,6 +106,7 @@ class RunDir:
     run_json = _Below("run.json")  # what was asked; written first
     status_json = _Below("status.json")  # how it went; there once the run has ended
     cancel_json = _Below("cancel.json")  # a request that the run should end
+    profile_json = _Below("profile.json")  # the newest wish for a profile of a worker
     driver_json = _Below("driver.json")  # the driver's newest heartbeat
     continued_json = _Below("continued.json")  # which run goes on with this one
     best_json = _Below("best.json")  # a search's best trial so far
@@ -120,6 +123,7 @@ class RunDir:
     metrics = _Below("metrics.jsonl")  # reported metrics, one JSON object a line
     gang_log = _Below("gang.jsonl")  # what the gang of a run that did not finish met and decided
     export = _Below("export")  # models for others to load
+    profiles = _Below("profiles")  # of running workers
     artifacts = _Below("artifacts")  # what the function saved in its working folder
     outputs_json = _Below(".outputs.json")  # what the function returned, under the predecessor's name
     hparams_json = _Below(".hparams.json")  # the function's arguments, under the predecessor's name

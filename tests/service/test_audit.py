@@ -88,6 +88,7 @@ def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Ser
         ("POST", "/api/v1/schedules", ("schedule put", "")),
         ("POST", "/api/v1/schedules/nightly-7/trigger", ("schedule trigger", "nightly-7")),
         ("POST", "/api/v1/schedules/nightly-7/drop", ("other", "nightly-7")),
+        ("POST", "/api/v1/runs/app_1/profiles", ("profile", "app_1")),
         ("PUT", "/api/v1/windows/s3", ("put windows", "s3")),
         ("BREW", "/api/v1/" + "x" * 5000, ("other", "")),
     ],

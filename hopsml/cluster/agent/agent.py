@@ -389,6 +389,9 @@ class Agent:
             case protocol.LogTaken():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.log_taken(message.size)
+            case protocol.TakeProfile():
+                if self.work is not None and self.work.concerns(message.run_id, message.generation):
+                    self.work.profile(message)
             case protocol.Park():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.park()

@@ -55,6 +55,7 @@ def write(
         commit_slot=commits.slot if commits is not None else -1,
         commit_folder=str(commits.folder / "commits") if commits is not None else "",
         sidecar=str(sidecar / ADDRESS) if sidecar is not None else "",
+        agent_pid=os.getpid(),
     )
     path = folder / "assignment"
     path.write_bytes(msgspec.msgpack.encode(assignment))

@@ -25,6 +25,7 @@ from hopsml.cluster.agent.gpu_claim import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.profiler import Profiler
 from hopsml.cluster.agent.usage import Idleness, UsageSampler
 from hopsml.cluster.agent.worker_pipe import WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
@@ -101,6 +102,7 @@ class Work:
         self._quiet = True  # nothing was to be said of it with the last heartbeat
         self._held = 0  # heartbeats for which its process has been stopped
         self._live_log: LiveLog | None = None
+        self._profiler = Profiler(self.tree, folder)
 
     @property
     def stopping(self) -> bool:
@@ -187,6 +189,7 @@ class Work:
             await asyncio.wait({events}, timeout=LAST_S)
             self._conclude(exited)
         finally:
+            self._profiler.end()
             self._give_cores_back()
             self._live_log.finish()
             if tail is not None:
@@ -484,6 +487,14 @@ class Work:
     def pause(self, message: protocol.Pause) -> None:
         """Have the worker's group pause for newcomers."""
         self._mends.send(protocol.encode(message))
+
+    def profile(self, message: protocol.TakeProfile) -> None:
+        """Have the worker looked at; what comes of it is told."""
+
+        def said(problem: str) -> None:
+            self.send(protocol.ProfileTaken(*self.key, message.wish, problem))
+
+        self._profiler.begin(self._pid, message, said)
 
     def log_taken(self, size: int) -> None:
         """The driver has so many more bytes of the worker's output."""

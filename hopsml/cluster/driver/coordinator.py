@@ -129,6 +129,10 @@ class Coordinator:
         """Send ``data`` to the worker of the rank; dropped where that is gone."""
         self._call(self._tell, run_id, rank, data)
 
+    def profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
+        """Have the worker of the rank looked at; a change ``profile`` of the run tells what has become of it."""
+        self._call(self._profile, run_id, rank, wish)
+
     def release(self, run_id: str, rank: int) -> None:
         """Let an independent worker finish its trial, and return its agent to the pool."""
         self._call(self._event, run_id, events.ReleaseAsked(rank))
@@ -426,11 +430,26 @@ class Coordinator:
             self._event(run_id, events.CancelAsked(reason, complete=True))
 
     def _tell(self, run_id: str, rank: int, data: bytes) -> None:
+        if (found := self._worker(run_id, rank)) is not None:
+            session, generation = found
+            session.post(protocol.Tell(run_id, generation, data))
+
+    def _profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
+        if (found := self._worker(run_id, rank)) is not None:
+            session, generation = found
+            session.post(msgspec.structs.replace(wish, generation=generation))
+        elif run_id in self.runs:
+            problem = f"there is no worker of rank {rank} now; `hopsml status` shows those that there are"
+            self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
+
+    def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:
+        """Whose agent works as this rank of a run, and in which generation."""
         run = self.runs.get(run_id)
         agent_id = run.gang.agent_of(rank) if run is not None else None
         session = self.door.agents.get(agent_id) if agent_id is not None else None
-        if session is not None and session.work is not None and session.work[0] == run_id:
-            session.post(protocol.Tell(*session.work, data))
+        if session is None or session.work is None or session.work[0] != run_id:
+            return None
+        return session, session.work[1]
 
     def _gang(self, run: ActiveRun, actions: list[events.Action]) -> None:
         for action in actions:

@@ -37,9 +37,10 @@ class MemberView:
 @dataclass(frozen=True)
 class Change:
     """One thing that happened; ``kind`` is phase, member, report, progress, said, system, log, note,
-    skipped, joined, left, end or closed.
+    profile, skipped, joined, left, end or closed.
 
     ``progress``: ``step`` of ``total``, in units of ``text``. ``said``: ``data`` is from the worker for whoever knows it.
+    ``profile``: the wish whose id is ``data`` is fulfilled, or not for the reason in ``text``.
     ``joined`` and ``left``: members that are independent of each other, with the host, or with the reason. ``skipped``: so
     much was left out, because the observer was too slow.
 
@@ -67,7 +68,7 @@ class _Changes:
     def worth(self, item: Change) -> delivery.Worth:
         if item.kind in ("log", "report", "progress", "system"):
             return "update"
-        return "news" if item.kind in ("note", "said", "member", "skipped") else "end"
+        return "news" if item.kind in ("note", "said", "member", "profile", "skipped") else "end"
 
     def size(self, item: Change) -> int:
         return len(item.text) + 64 * len(item.metrics) + 64

@@ -24,6 +24,7 @@ OfWorker = (
     | protocol.FailureReport
     | protocol.WorkerClosed
     | protocol.LogLines
+    | protocol.ProfileTaken
     | protocol.WorkNote
     | protocol.MirrorLag
 )
@@ -140,6 +141,8 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
             return events.Closed(agent, generation)
         case protocol.LogLines():
             run.state.publish(Change("log", rank, message.text))
+        case protocol.ProfileTaken():
+            run.state.publish(Change("profile", rank, message.problem, data=message.wish.encode()))
         case protocol.WorkNote():
             run.state.publish(Change("note", rank, message.text))
         case protocol.MirrorLag():

@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 10  # both sides must speak the same
+VERSION = 11  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -164,6 +164,18 @@ class LogTaken(Message, frozen=True, tag="log-taken"):
     run_id: str
     generation: int
     size: int
+
+
+class TakeProfile(Message, frozen=True, tag="take-profile"):
+    """Have the worker looked at for some seconds; ``path``: of the result, below the run's directory."""
+
+    run_id: str
+    generation: int
+    wish: str  # its id
+    seconds: int
+    form: str
+    idle: bool
+    path: str
 
 
 class Persist(Message, frozen=True, tag="persist"):
@@ -457,6 +469,15 @@ class LogLines(Message, frozen=True, tag="log-lines"):
     size: int = 0
 
 
+class ProfileTaken(Message, frozen=True, tag="profile-taken"):
+    """What has become of a wish for a profile: it lies in the run's directory, or there was a ``problem``."""
+
+    run_id: str
+    generation: int
+    wish: str
+    problem: str = ""
+
+
 class MirrorLag(Message, frozen=True, tag="mirror-state"):
     """Mirroring of files to shared storage fell behind, for the reason in ``problem``, or has caught up (empty)."""
 
@@ -487,6 +508,7 @@ ToAgent = (
     | Persist
     | Stop
     | LogTaken
+    | TakeProfile
     | Release
     | Dismiss
 )
@@ -517,6 +539,7 @@ ToCoordinator = (
     | FailureReport
     | WorkerClosed
     | LogLines
+    | ProfileTaken
     | MirrorLag
     | WorkNote
 )

@@ -27,7 +27,7 @@ from hopsml import redact, tracebacks
 from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
-from hopsml.cluster.shared.processes import UNREPORTED
+from hopsml.cluster.shared.processes import UNREPORTED, let_look
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
 from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
 from hopsml.cluster.worker.context import (
@@ -76,6 +76,7 @@ class Assignment(msgspec.Struct, frozen=True):
     resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
     commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
     sidecar: str = ""  # where the run's sidecar leaves its address; empty where it has none
+    agent_pid: int = 0  # whose children may look at the worker, to profile it
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -200,6 +201,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     for entry in assignment.sys_path:
         if entry not in sys.path:
             sys.path.append(entry)
+    let_look(assignment.agent_pid)
     folder = os.stat(os.path.dirname(assignment.events_dir))
     os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as open as the run's folder
     formation, launch = assignment.formation, assignment.launch

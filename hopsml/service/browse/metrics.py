@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hopsml.errors import PathNotFound
 from hopsml.service.browse.downsampling import kept_indices
+from hopsml.service.browse.slow_ranks import WINDOW, RankUse, use_of
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
 from hopsml.tracking.live import TextReader
@@ -21,6 +22,11 @@ from hopsml.tracking.live import TextReader
 MOST_POINTS = 5_000  # of one curve in one answer
 CHIEF = "chief"
 _decoder = msgspec.json.Decoder(dict[str, Any])
+_CPU = "cpu_utilization_percentage"
+_MOVED = {
+    "disk": ("disk_read_megabytes", "disk_write_megabytes"),
+    "network": ("network_receive_megabytes", "network_transmit_megabytes"),
+}
 _SYSTEM_FILE = re.compile(r"g(\d+)-rank(\d+)" + re.escape(SYSTEM_METRICS))
 
 
@@ -130,6 +136,23 @@ class Metrics:
                 return None
             before = np.flatnonzero(np.array(curve.steps) <= step)
             return _finite(curve.values[int(before[-1])]) if len(before) else None
+
+    def uses(self) -> list[RankUse]:
+        """What each rank used of its machine lately, by rank."""
+        with self._lock:
+            curves = {source: curve for (tag, source), curve in self._curves.items() if tag == _CPU and source != CHIEF}
+            newest = max((curve.times[-1] for curve in curves.values()), default=0.0)
+            found = [self._use(source, curve, newest) for source, curve in curves.items()]
+        return sorted(found, key=lambda one: one.rank)
+
+    def _use(self, source: str, curve: _Curve, newest: float) -> RankUse:
+        count = min(WINDOW, len(curve.values))
+        cpu = list(zip(curve.times[-count:], curve.values[-count:], strict=True))
+        moved: dict[str, list[float]] = {}
+        for name, tags in _MOVED.items():
+            pieces = [self._curves[tag, source].values[-count:] for tag in tags if (tag, source) in self._curves]
+            moved[name] = [sum(both) for both in zip(*pieces, strict=False)]
+        return use_of(int(source.removeprefix("rank ")), newest, cpu, moved)
 
     def _take(self, report: dict[str, Any], source: str, number: float) -> None:
         step, time = report.get("step"), report.get("time")

@@ -60,6 +60,8 @@ def action_of(method: str, path: str) -> tuple[str, str] | None:
         return steps[1] if steps[1] in _VERBS else "other", target
     if method == "POST" and what == "schedules" and len(steps) > 1:
         return f"schedule {steps[1]}" if steps[1] in _OF_SCHEDULES else "other", target
+    if method == "POST" and what == "runs" and steps[1:] == ["profiles"]:
+        return "profile", target
     if found := _ACTIONS.get((method, what)):
         return found, target
     verb = method.lower() if method in ("POST", "PUT", "DELETE") else "change"

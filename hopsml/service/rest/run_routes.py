@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -9,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, run_list
+from hopsml.service.browse import compare, files, log_archive, profiles, run_list, slow_ranks
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
@@ -54,6 +55,12 @@ async def metrics(request: Request) -> Response:
     return JsonAnswer({"tags": found, "series": series})
 
 
+async def slow(request: Request) -> Response:
+    """``api/runs/{id}/slow``: whom the other workers wait for, by what they used in the last minute."""
+    reader = await run_in_threadpool(_project(request).metrics, *_named(request))
+    return JsonAnswer({"marks": slow_ranks.slow(reader.uses())})
+
+
 async def logs(request: Request) -> Response:
     """``api/runs/{id}/logs?rank=&level=&text=&offset=0&limit=200&find=&from=&backwards=&trial=``.
 
@@ -72,6 +79,16 @@ async def logs(request: Request) -> Response:
         return view.page(offset, limit)
 
     return JsonAnswer(await run_in_threadpool(answer))
+
+
+async def log_zip(request: Request) -> Response:
+    """``api/runs/{id}/logs.zip?trial=``: all logs, made while they are sent."""
+    directory = await run_in_threadpool(_project(request).directory, *_named(request))
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(log_archive.zipped(directory, time.time()), 200, headers, "application/zip")
 
 
 async def search(request: Request) -> Response:
@@ -98,6 +115,18 @@ async def listed(request: Request) -> Response:
         headers["content-range"] = f"bytes {begin}-{end - 1}/{length}"
     status = 206 if "content-range" in headers else 200
     return StreamingResponse(files.pieces(url, begin, end), status, headers, "application/octet-stream")
+
+
+async def profile_list(request: Request) -> Response:
+    """``api/runs/{id}/profiles``: those that are there, and how the newest wish for one stands."""
+    directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
+    return JsonAnswer(await run_in_threadpool(profiles.listed, directory))
+
+
+async def profile(request: Request) -> Response:
+    """``api/runs/{id}/profiles/{name}``: one as the boxes of a flame graph."""
+    directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
+    return JsonAnswer(await run_in_threadpool(profiles.drawn, directory, request.path_params["name"]))
 
 
 async def comparison(request: Request) -> Response:
@@ -138,8 +167,12 @@ def routes() -> list[Route]:
         Route("/api/compare", comparison),
         Route("/api/runs/{id}", run),
         Route("/api/runs/{id}/metrics", metrics),
+        Route("/api/runs/{id}/slow", slow),
         Route("/api/runs/{id}/logs", logs),
+        Route("/api/runs/{id}/logs.zip", log_zip),
         Route("/api/runs/{id}/search", search),
+        Route("/api/runs/{id}/profiles", profile_list),
+        Route("/api/runs/{id}/profiles/{name}", profile),
         Route("/api/runs/{id}/files", listed),
         Route("/api/runs/{id}/files/{path:path}", listed),
     ]

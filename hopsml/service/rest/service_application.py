@@ -21,6 +21,7 @@ from hopsml.service.rest import (
     metric_routes,
     note_routes,
     page_files,
+    profile_routes,
     run_routes,
     schedule_routes,
     secret_routes,
@@ -51,6 +52,7 @@ _ROUTERS = (
     token_routes.router,
     note_routes.router,
     dataset_routes.router,
+    profile_routes.router,
     audit_routes.router,
     metric_routes.router,
 )

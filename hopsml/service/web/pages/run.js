@@ -6,13 +6,14 @@ import { link } from "../route.js";
 import { Curves } from "../parts/curves.js";
 import { Files } from "../parts/files.js";
 import { Logs } from "../parts/logs.js";
+import { Profiles } from "../parts/profiles.js";
 import { Records } from "../parts/records.js";
 import { Search } from "../parts/search.js";
 import { Workers } from "../parts/workers.js";
 import { Facts, State, Trouble } from "../parts/small.js";
 import { took, useNow } from "./runs.js";
 
-const TABS = [["trials", "Search"], ["curves", "Curves"], ["workers", "Workers"], ["logs", "Logs"], ["configuration", "Configuration"], ["files", "Files"]];
+const TABS = [["trials", "Search"], ["curves", "Curves"], ["workers", "Workers"], ["profiles", "Profiles"], ["logs", "Logs"], ["configuration", "Configuration"], ["files", "Files"]];
 const ONGOING = ["RUNNING", "WAITING", "STARTING", "CLOSING"];
 
 function Head({ detail, now }) {
@@ -42,7 +43,7 @@ function Run({ id, tab, trial, query }) {
   const goesOn = detail ? ONGOING.includes(detail.row.state) : false;
   const now = useNow(goesOn);
   if (!detail) return error ? html`<${Trouble} error=${error} /><p><a href=${link(["runs"])}>All runs</a></p>` : html`<p class="soft">Reading the run…</p>`;
-  const tabs = TABS.filter(([name]) => name !== "trials" || detail.row.is_search);
+  const tabs = TABS.filter(([name]) => (name === "trials" ? detail.row.is_search : name !== "profiles" || !trial));
   const here = tabs.some(([name]) => name === tab) ? tab : detail.row.is_search ? "trials" : "curves";
   return html`<${Head} detail=${detail} now=${now} />
     ${error && html`<${Trouble} error=${error} />`}
@@ -50,6 +51,7 @@ function Run({ id, tab, trial, query }) {
     ${here === "trials" && html`<${Search} id=${id} />`}
     ${here === "curves" && html`<${Curves} run=${id} trial=${trial} began=${detail.row.started ?? 0} goesOn=${goesOn} />`}
     ${here === "workers" && html`<${Workers} run=${id} trial=${trial} workers=${detail.workers} goesOn=${goesOn} />`}
+    ${here === "profiles" && html`<${Profiles} run=${id} workers=${detail.workers} goesOn=${goesOn} />`}
     ${here === "logs" && html`<${Logs} run=${id} trial=${trial} query=${query} goesOn=${goesOn} isSearch=${detail.row.is_search} />`}
     ${here === "configuration" && html`<${Records} detail=${detail} />`}
     ${here === "files" && html`<${Files} run=${id} trial=${trial} path=${query.get("path") ?? ""} />`}`;

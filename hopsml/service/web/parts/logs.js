@@ -147,6 +147,7 @@ function Logs({ run, trial, goesOn, isSearch }) {
         onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />
       <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button>
+      <a class="small" href=${address(["runs", run, "logs.zip"], { trial })} download>All as zip</a>
       <${Download} run=${run} trial=${trial} ranks=${lines.ranks} />
     </div>
     ${lines.error && html`<${Trouble} error=${lines.error} />`}

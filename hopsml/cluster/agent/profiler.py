@@ -1,0 +1,135 @@
+"""Takes a profile of a running worker with py-spy, which looks at it from outside: the worker need not help, nor know."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hopsml import extras
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.shared import processes
+from hopsml.cluster.shared.protocol import TakeProfile
+from hopsml.errors import StorageError
+from hopsml.storage import python_child
+from hopsml.storage.filesystem import for_url
+
+RATE_HZ = 100
+END_S = 30.0  # for py-spy to begin, and to write what it has seen
+STORE_S = 20.0  # for the profile to be on shared storage
+MOST_BYTES = 64 << 20  # of a profile
+_REFUSED = ("permission denied", "operation not permitted", "os error 1)", "os error 13)")
+
+
+class Profiler:
+    """One worker's profiles, one at a time."""
+
+    def __init__(self, tree: LocalTree, folder: Path) -> None:
+        """``tree``: in which profiles are kept; ``folder``: for what is not complete."""
+        self._tree, self._folder = tree, folder
+        self._task: asyncio.Task[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
+        """Begin to look at a worker; ``said`` is told what is wrong, or "" once the profile is there."""
+        if self._task is not None and not self._task.done():
+            said("the worker is being looked at already; ask again when that is over")
+        elif problem := _hindrance(pid):
+            said(problem)
+        else:
+            self._task = asyncio.create_task(self._take(pid, wish, said))
+
+    def end(self) -> None:
+        """The worker is gone: py-spy goes, too, unless it is about to say so."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def _take(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
+        try:
+            said(await self._profile(pid, wish))
+        except (OSError, StorageError) as error:
+            said(f"the profile could not be taken: {error}")
+
+    async def _profile(self, pid: int, wish: TakeProfile) -> str:
+        """What is wrong; "" once the profile is there."""
+        program = _program()
+        if program is None:
+            return f"py-spy is not installed on {os.uname().nodename}: {extras.install('profiling')}"
+        result = self._folder / f"profile-{wish.wish}"
+        idle = ["--idle"] if wish.idle else []
+        order = ["record", "--pid", str(pid), "--duration", str(wish.seconds), "--rate", str(RATE_HZ), *idle]
+        # Started on this thread, with whose end it ends: the agent lives as long.
+        self._process = python_child.start(
+            "hopsml.cluster.agent.spy", str(os.getpid()), program, *order, "--subprocesses", "--format", wish.form,
+            "--output", str(result), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            said = await asyncio.to_thread(_finish, self._process, wish.seconds + END_S)
+            if said is None:
+                return f"py-spy did not come to an end within {wish.seconds + END_S:g} s, and was ended"
+            if self._process.returncode or not result.exists():
+                return explained(said, self._process.returncode, processes.has_ended(pid), _scope())
+            return await self._keep(result, wish.path)
+        finally:
+            result.unlink(missing_ok=True)
+
+    async def _keep(self, result: Path, path: str) -> str:
+        if result.stat().st_size > MOST_BYTES:
+            return f"the profile has {result.stat().st_size >> 20} MiB, and {MOST_BYTES >> 20} are kept; take fewer seconds"
+        target = f"{self._tree.base_text.rstrip('/')}/{path}"
+        await asyncio.to_thread(for_url(target).upload, result, target)
+        if not await self._tree.has_stored(target, STORE_S):
+            return f"the profile is on this machine's disk alone, and comes to {path} once the store takes files again"
+        return ""
+
+
+def _hindrance(pid: int) -> str:
+    """Why a worker cannot be looked at now; "" where it can."""
+    if not pid or processes.has_ended(pid):
+        return "the worker has not begun, or has ended"
+    if processes.is_stopped(pid):
+        return f"the worker's process {pid} is stopped (SIGSTOP), so there is nothing to be seen; wake it with SIGCONT"
+    return ""
+
+
+def explained(said: str, status: int, has_ended: bool, scope: str) -> str:
+    """Why py-spy has not taken a profile, and what to do. ``scope``: ``kernel.yama.ptrace_scope``, "" without Yama."""
+    if any(word in said.lower() for word in _REFUSED):
+        setting = f"kernel.yama.ptrace_scope is {scope} there" if scope else "in a container it takes CAP_SYS_PTRACE"
+        return (
+            f"the system does not let py-spy look into another process ({setting}); let an administrator set "
+            "kernel.yama.ptrace_scope to 0 or 1, or give the container SYS_PTRACE"
+        )
+    if has_ended:
+        return "the worker has ended before it could be looked at"
+    if "no stack counts found" in said.lower():
+        return "no thread of the worker used a processor meanwhile; ask with --idle for those that wait, too"
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "without a word")
+    return f"py-spy has ended with status {status}: {last.strip()[:300]}"
+
+
+def _finish(process: subprocess.Popen[bytes], seconds: float) -> str | None:
+    """What it says, once it has ended; None where it does not end in time, and is killed."""
+    with process:
+        try:
+            return process.communicate(timeout=seconds)[1].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+
+
+def _program() -> str | None:
+    """Where py-spy is: beside this interpreter, else on the path."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def _scope() -> str:
+    try:
+        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,50 @@
+"""The address by which somebody has a worker of a run profiled, below ``/api/v1``."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from hopsml.errors import ArgumentError
+from hopsml.service.browse.project import Project
+from hopsml.service.rest.job_routes import TheCaller, needs
+from hopsml.service.store.tokens import Role
+from hopsml.states import Lifecycle
+from hopsml.storage import profile_request
+from hopsml.tracking import catalog
+
+router = APIRouter(prefix="/api/v1")
+
+
+class ProfileAsked(BaseModel):
+    """What to look at, and for how long."""
+
+    rank: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[int, Field(ge=1, le=profile_request.MOST_S)] = 10
+    format: str = "speedscope"
+    idle: bool = False
+
+
+class ProfileTicket(BaseModel):
+    """The wish's id; ``/api/runs/{run}/profiles`` says what becomes of it."""
+
+    id: str
+
+
+@router.post("/runs/{run}/profiles", status_code=202)
+def take(run: str, asked: ProfileAsked, request: Request, caller: TheCaller) -> ProfileTicket:
+    """Have a worker looked at, by whoever may submit jobs."""
+    needs(caller, Role.USER)
+    project: Project = request.app.state.project
+    directory = project.directory(run)
+    state = catalog.read(directory, brief=True).state
+    if state != Lifecycle.RUNNING:
+        raise ArgumentError(f"run {run} is {state}: only workers that run can be profiled")
+    wish = profile_request.checked(asked.rank, asked.seconds, asked.format, asked.idle)
+    wish = msgspec.structs.replace(wish, by=f"{caller.user}, by the page")
+    profile_request.ask(directory, wish, time.time())
+    return ProfileTicket(id=wish.id)

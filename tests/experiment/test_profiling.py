@@ -1,0 +1,128 @@
+"""Wishes for profiles as the driver sees them: which it takes up, how each is answered, how many profiles are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster.agent.profiler import explained
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.shared.protocol import TakeProfile
+from hopsml.errors import ArgumentError
+from hopsml.experiment import profiling
+from hopsml.experiment.profiling import Profiling
+from hopsml.storage import profile_request
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileWish
+from hopsml.storage.run_dir import RunDir
+
+pytestmark = pytest.mark.fast
+
+
+class Driver:
+    """Looks when it is told to, and keeps what it asks of agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory, self.asked = RunDir(str(folder)), list[tuple[int, TakeProfile]]()
+        self.profiling = Profiling(self.directory, "run", lambda rank, wish: self.asked.append((rank, wish)))
+
+    def wish(self, rank: int = 1) -> ProfileWish:
+        wish = profile_request.checked(rank, 10, "speedscope")
+        profile_request.ask(self.directory, wish, wish.asked)
+        return wish
+
+    def found(self) -> ProfileWish:
+        newest = profile_request.read(self.directory)
+        assert newest is not None
+        return newest
+
+    def agent_says(self, wish: str, problem: str = "") -> None:
+        self.profiling.on_change(Change("profile", 1, problem, data=wish.encode()))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    made = Driver(tmp_path)
+    made.profiling.look()  # as it does when a run begins
+    return made
+
+
+def test_a_wish_goes_to_the_agent_once_and_its_answer_to_who_asked(driver: Driver) -> None:
+    wish = driver.wish()
+    driver.profiling.look()
+    driver.profiling.look()
+    ((rank, asked),) = driver.asked
+    assert (rank, asked.wish, asked.seconds) == (1, wish.id, 10) and driver.found().state == "taking"
+    driver.agent_says("another's")
+    driver.profiling.look()
+    assert driver.found().state == "taking"
+    driver.agent_says(wish.id)
+    driver.profiling.look()
+    assert (driver.found().state, driver.found().answer) == ("done", asked.path)
+    assert asked.path.startswith("profiles/rank-1-") and asked.path.endswith(".speedscope.json")
+
+
+def test_a_wish_from_before_this_attempt_is_not_carried_out(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.wish()
+    driver.profiling.look()
+    assert not driver.asked and "before this attempt" in driver.found().answer
+    driver.wish()
+    driver.profiling.look()
+    assert len(driver.asked) == 1
+
+
+def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) -> None:
+    first = driver.wish()
+    with pytest.raises(
+        ArgumentError, match=r"a profile of rank 1 is under way, for 10 s, which .* asked for; ask again"
+    ):
+        driver.wish(2)
+    later = profile_request.checked(2, 10, "raw")
+    profile_request.ask(driver.directory, later, first.asked + 10 + PATIENCE_S)
+    profile_request.answer(driver.directory, first, "done", "too late")
+    assert driver.found() == later, "what was said of the first does not take its place"
+
+
+def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.wish()
+    driver.profiling.look()
+    until = profiling.time.monotonic() + 10 + PATIENCE_S + 1
+    monkeypatch.setattr(profiling.time, "monotonic", lambda: until)
+    driver.profiling.look()
+    assert driver.found().answer == "the agent of rank 1 has not answered: it, or its worker, is frozen or gone"
+
+
+def test_the_end_of_the_run_answers_what_is_under_way(driver: Driver) -> None:
+    driver.wish()
+    driver.profiling.look()
+    driver.profiling.give_up()
+    assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended meanwhile")
+
+
+def test_so_many_are_kept(driver: Driver) -> None:
+    for number in range(MOST_KEPT + 3):
+        url = f"{driver.directory.profiles}/rank-0-{number:03d}.txt"
+        for_url(url).write_bytes(url, b"")
+    wish = driver.wish()
+    driver.profiling.look()
+    driver.agent_says(wish.id, "no such thing")
+    driver.profiling.look()
+    names = [entry.name for entry in profile_request.kept(driver.directory)]
+    assert len(names) == MOST_KEPT and f"rank-0-{MOST_KEPT + 2:03d}.txt" in names
+
+
+@pytest.mark.parametrize("values", [(-1, 10, "raw"), (0, 0, "raw"), (0, 301, "raw"), (0, 10, "png")])
+def test_what_no_profile_can_be(values: tuple[int, int, str]) -> None:
+    with pytest.raises(ArgumentError):
+        profile_request.checked(*values)
+
+
+def test_what_py_spy_says_in_words_that_help() -> None:
+    refused = "Error: Permission Denied: Try running again with elevated permissions by going 'sudo env ...'"
+    assert "kernel.yama.ptrace_scope is 2 there" in explained(refused, 1, False, "2")
+    assert "CAP_SYS_PTRACE" in explained("Error: Operation not permitted (os error 1)", 1, False, "")
+    assert "--idle" in explained("Error: No stack counts found", 1, False, "")
+    assert explained("Error: no such process", 1, True, "") == "the worker has ended before it could be looked at"
+    assert explained("x\nError: Failed\n\n", 1, False, "") == "py-spy has ended with status 1: Error: Failed"
