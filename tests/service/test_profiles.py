@@ -14,7 +14,7 @@ from hopsml.service.store.tokens import Role
 from hopsml.storage import profile_request
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk, RunOnDisk
-from tests.service.test_job_routes import Served, empty, served
+from tests.service.served import Served
 from tests.service.test_rest import asked
 
 pytestmark = pytest.mark.fast
