@@ -18,7 +18,6 @@ from tests.service.served import Served
 from tests.service.test_rest import asked
 
 pytestmark = pytest.mark.fast
-__all__ = ["empty", "served"]
 
 NAME = "rank-1-20261127T104500Z.speedscope.json"
 
