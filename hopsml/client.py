@@ -153,7 +153,7 @@ class Client:
     def of_environment(cls) -> Client:
         """By $HOPSML_SERVER and $HOPSML_TOKEN, else of the server that this user has started on this machine.
 
-        Raises ArgumentError where there is neither.
+        That server's own token is sent to that server alone. Raises ArgumentError where there is neither.
         """
         address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
         if address and token:
@@ -161,12 +161,18 @@ class Client:
         file = state_folder() / "client.json"
         try:
             known = json.loads(file.read_text())
-            return cls(address or known["address"], token or known["token"])
+            its_address, its_token = str(known["address"]), str(known["token"])
         except (OSError, ValueError, KeyError):
             raise ArgumentError(
                 f"no job service is known: {file} is not there; start one with `hopsml server`, or set HOPSML_SERVER and "
                 "HOPSML_TOKEN"
             ) from None
+        if address and address.rstrip("/") != its_address.rstrip("/"):
+            raise ArgumentError(
+                f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is for nobody else; set "
+                "HOPSML_TOKEN to one that the other server knows"
+            )
+        return cls(its_address, token or its_token)
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
         """Queue the job of a file; the code that it names as workspace is uploaded.

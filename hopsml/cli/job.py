@@ -28,7 +28,7 @@ class RenderTarget(str, Enum):
 @app.command()
 def check(job: Annotated[str, typer.Argument(help="a job file")]) -> None:
     """Say whether a job file is right, and what the job takes of a cluster, drivers counted. Exit status 2: it is not."""
-    loaded = _loaded(job)
+    loaded = loaded_job(job)
     from hopsml.service import spec
 
     print(f"ok: {spec.summary(loaded)}")
@@ -48,7 +48,7 @@ def render(
 
     from hopsml import profiles, redact
 
-    loaded, path = _loaded(job), Path(job).absolute()
+    loaded, path = loaded_job(job), Path(job).absolute()
     if to is RenderTarget.KUBERNETES:
         import yaml
 
@@ -73,7 +73,7 @@ def schema() -> None:
     print(schemas.text())
 
 
-def _loaded(job: str) -> JobSpec:
+def loaded_job(job: str) -> JobSpec:
     """The job of a file; its mistakes go to stderr, and the command ends with status 2."""
     _check_installed()
     from hopsml.errors import JobFileError

@@ -28,9 +28,9 @@ def submit(
     key: Annotated[str, typer.Option(help="of two submissions with the same key there is one job")] = "",
 ) -> None:
     """Queue a job, or make its schedule, where it has one; the code that it names is uploaded. Prints the id."""
-    from hopsml.service import spec
+    from hopsml.cli.job import loaded_job
 
-    if spec.load(job).schedule is not None:
+    if loaded_job(job).schedule is not None:
         print(_client().put_schedule(job).id)
         return
     _submitted(_client().submit(job, idempotency_key=key), wait)
@@ -187,6 +187,8 @@ def move(
     priority: Annotated[int | None, typer.Option(help="another priority")] = None,
 ) -> None:
     """Give a job another queue, or another priority."""
+    if queue is None and priority is None:
+        raise typer.BadParameter("name another queue by --queue, or another priority by --priority")
     _told(_client().move(job, queue=queue, priority=priority), "is being moved")
 
 
@@ -196,7 +198,14 @@ def clone(job: JobArgument) -> None:
 
 
 def _told(job: ServiceJob, what: str) -> None:
-    print(f"{job.id}: it is over: {job.state}" if job.state.is_final else f"{job.id} {what}")
+    """Say what becomes of a job; one that was over before has exit status 1."""
+    if not job.state.is_final:
+        print(f"{job.id} {what}")
+        return
+    typer.echo(
+        f"{job.id}: it is over ({job.state}), and stays so; `hopsml job clone {job.id}` queues it once more", err=True
+    )
+    raise typer.Exit(1)
 
 
 def _client() -> Client:

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hopsml import suggestions
@@ -44,6 +45,8 @@ class JobService:
     scaler: Scaler | None = None
     audit_days: float = AUDIT_DAYS
     meter: Meter = field(default_factory=Meter)  # of its thread
+    on_lead: Callable[[], object] = lambda: None  # called when this server begins to run the jobs
+    is_local: bool = False  # jobs run on this machine, in the environment of the service
     _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -57,10 +60,13 @@ class JobService:
             self.scaler.start()
 
     def _run(self) -> None:
-        told = ""
+        told, led = "", False
         while not self._ended.is_set():
             self._woken.clear()
             now = self._turn()
+            if self.manager.leads and not led:
+                self.on_lead()
+            led = self.manager.leads
             if now != told:
                 log.warning("%s", now)
                 told = now
@@ -107,7 +113,16 @@ class JobService:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
-        self.workspaces.folder(workspace)
+        if missing := self.workspaces.missing(job, workspace):
+            raise ArgumentError(
+                f"job {job.name}: {'; '.join(missing)}; correct the name, or the workspace that is uploaded"
+            )
+        for name, task in job.tasks.items():
+            if task.environment is not None and self.is_local:
+                raise ArgumentError(
+                    f"job {job.name}: tasks.{name}.environment: jobs of profile {self.profile} run on this machine in the "
+                    "environment of the service: install there what they need, and leave environment out"
+                )
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
 

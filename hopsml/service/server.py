@@ -13,10 +13,12 @@ import getpass
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hopsml import profiles, settings
 from hopsml.errors import ArgumentError
@@ -76,7 +78,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     try:
         jobs, name = opened(wanted, server.address(listener))
         try:
-            token = _own_token(wanted.state, jobs.store, server.address(listener))
+            token, here = _own_token(wanted.state, jobs.store), server.address(listener)
+            if not _answers(wanted.state / CLIENT):
+                _note(wanted.state, here, token)
+            jobs.on_lead = lambda: _note(wanted.state, here, token)
             project = Project(_project_url(wanted))
             told = Broadcaster(Changes(project))
             jobs.start()
@@ -116,7 +121,11 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
-    return JobService(store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days), name
+    is_local = isinstance(engine, LocalEngine)
+    made = JobService(
+        store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days, is_local=is_local
+    )
+    return made, name
 
 
 def _project_url(wanted: ServerSettings) -> str:
@@ -137,16 +146,30 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
     )
 
 
-def _own_token(state: Path, store: JobStore, address: str) -> str:
-    """A token for whoever has started the server, in a file that nobody else can read; the one there, if it is valid."""
+def _own_token(state: Path, store: JobStore) -> str:
+    """A token for whoever has started the server: the one in its file, if it is valid."""
     token, tokens = _known_token(state / CLIENT), Tokens(store)
     if not token or tokens.caller(token, time.time()) is None:
         token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="of the server's own user")
+    return token
+
+
+def _note(state: Path, address: str, token: str) -> None:
+    """Leave address and token for this user's commands, in a file that nobody else can read."""
     fresh = state / f"{CLIENT}.{os.getpid()}"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump({"address": address, "token": token}, file)
     fresh.rename(state / CLIENT)
-    return token
+
+
+def _answers(file: Path) -> bool:
+    """Whether the server that a file names takes calls: another one of this state, which leads."""
+    try:
+        there = urlsplit(json.loads(file.read_text())["address"])
+        with socket.create_connection((there.hostname or "", there.port or 0), 1.0):
+            return True
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _known_token(file: Path) -> str:

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import hashlib
 import io
+import lzma
 import os
 import shutil
 import stat
@@ -23,7 +26,7 @@ from hopsml.service.driver import sealed_secrets
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
-from hopsml.service.spec import JobSpec
+from hopsml.service.spec import JobSpec, Task
 from hopsml.service.store import JobRow
 from hopsml.storage import urls
 from hopsml.submission import SubmissionPlan
@@ -63,6 +66,11 @@ class Workspaces:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         return digest
+
+    def missing(self, spec: JobSpec, digest: str) -> list[str]:
+        """Scripts and functions of a job that its code does not have, each with what is wrong. Raises as ``folder`` does."""
+        folder = self.folder(digest)
+        return [problem for name, task in spec.tasks.items() if (problem := _missing(folder, name, task))]
 
     def folder(self, digest: str) -> Path:
         """Where the files of a workspace lie. Raises ServiceError where they are not here."""
@@ -150,7 +158,12 @@ def _unpack(content: bytes, target: Path) -> None:
         NotImplementedError,
         RuntimeError,
         EOFError,
-    ) as error:  # damaged, unknown method, encrypted
+        ValueError,
+        lzma.LZMAError,
+        OSError,
+    ) as error:  # damaged, unknown method, encrypted; names that no folder can hold, or twice
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise ServiceError(f"the workspace cannot be kept: {error.strerror}; make room at the server") from error
         raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
 
 
@@ -172,3 +185,33 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
     if (entry.external_attr >> 16) & 0o100:
         path.chmod(0o755)
     return left
+
+
+def _missing(folder: Path, name: str, task: Task) -> str:
+    """What is wrong with the file, or the function, that a task names; "" where nothing is."""
+    if task.command is not None:
+        return ""
+    (named,) = task.files()
+    kind = "script" if task.script is not None else "function"
+    file = (folder / named).resolve()
+    if not file.is_file() or not file.is_relative_to(folder.resolve()):
+        return f"tasks.{name}.{kind}: there is no file {named!r} in the uploaded code"
+    function = (task.function or "").rpartition(":")[2]
+    if function and not _binds(folder / named, function):
+        return f"tasks.{name}.function: {named} has no function {function!r}"
+    return ""
+
+
+def _binds(file: Path, name: str) -> bool:
+    """Whether a module may have this name: where it cannot be told, it may."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return True
+    imports_all = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
+    return imports_all or any(
+        getattr(node, "name", None) == name
+        or getattr(node, "id", None) == name
+        or getattr(node, "asname", None) == name
+        for node in ast.walk(tree)
+    )

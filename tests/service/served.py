@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import time
 import zipfile
@@ -26,6 +27,7 @@ class Served:
     def __init__(self, jobs: JobService, project: Project) -> None:
         self.jobs, self.project = jobs, project
         self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
+        self.cookie = "hopsml_ui_" + hashlib.sha256(b"x").hexdigest()[:12]
         tokens = Tokens(jobs.store)
         self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
         self.tokens["bob"] = tokens.create("bob", Role.USER, time.time())  # type: ignore[index]
@@ -35,7 +37,8 @@ class Served:
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            headers = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
+            given = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
+            headers = {name: value for name, value in given.items() if value}
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
                 return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
 

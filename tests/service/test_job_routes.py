@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import msgspec
 import pytest
 
 from hopsml import client
+from hopsml.errors import ArgumentError
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.tokens import Role
@@ -273,3 +277,64 @@ def test_views_are_kept_shared_and_deleted(served: Served) -> None:
     assert served.ask("DELETE", f"views/{made['id']}", "bob").status_code == 403
     assert served.ask("DELETE", f"views/{made['id']}").status_code == 204
     assert served.ask("GET", "views").json() == []
+
+
+def test_files_and_functions_that_the_code_has_not_are_refused_at_once(served: Served) -> None:
+    for task, said in (
+        ("script: other.py", "no file 'other.py'"),
+        ("script: ../train.py", "script"),
+        ("script: /etc/train.py", "no file '/etc/train.py'"),
+        ("function: train.py:main", "train.py has no function 'main'"),
+    ):
+        refused = served.submit(spec=f"name: digits\ntasks: {{main: {{{task}}}}}\n")
+        assert refused.status_code == 400 and said in refused.json()["error"], refused.json()
+    environment = "name: digits\ntasks: {main: {script: train.py, environment: {packages: needs.txt}}}\n"
+    served.jobs.is_local = True
+    assert "in the environment of the service" in served.submit(spec=environment).text
+
+
+def test_a_page_of_elsewhere_changes_nothing(served: Served) -> None:
+    served.submit()
+    cookie = {"authorization": "", "cookie": f"{served.cookie}={served.tokens[Role.USER]}"}
+    for more, status in (
+        ({"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:9"}, 403),
+        ({"origin": "http://service:9"}, 403),
+        ({"sec-fetch-site": "same-origin", "origin": "http://proxy"}, 202),
+        ({"origin": "http://service"}, 202),
+    ):
+        assert served.ask("POST", "jobs/1/pause", headers=cookie | more).status_code == status, more
+
+
+@pytest.mark.parametrize(
+    "names", [("a", "a"), ("a", "a/b"), (".",), ("x" * 300,)], ids=["twice", "below", "dot", "long"]
+)
+def test_a_zip_that_no_folder_can_be_is_refused(served: Served, names: tuple[str, ...]) -> None:
+    content = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(content, "w") as archive:
+        warnings.simplefilter("ignore")  # of names that stand twice
+        for name in names:
+            archive.writestr(zipfile.ZipInfo(name), "text")
+    refused = served.ask("POST", "workspaces", content=content.getvalue())
+    assert (
+        refused.status_code == 400 and "workspace is no zip" in refused.json()["error"]
+    ) or "plain file" in refused.text
+
+
+def test_a_value_that_is_wrong_is_named_as_it_was_given(served: Served) -> None:
+    served.submit()
+    said = served.ask("POST", "jobs/1/move", json={"priority": 900}).json()["error"]
+    assert said.startswith("priority 900: "), said
+    assert "hidden" not in served.ask("PUT", "secrets/Bad name", json={"value": "hidden"}).text
+    assert served.ask("GET", "jobs?text=" + "a" * 60_000).status_code == 422
+    assert served.ask("GET", f"jobs/1/log?offset={2**53 - 1}").json()["text"] == ""
+
+
+def test_the_own_servers_token_goes_to_that_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "client.json").write_text('{"address": "http://127.0.0.1:1/", "token": "own"}')
+    monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
+    monkeypatch.delenv("HOPSML_TOKEN", raising=False)
+    monkeypatch.setenv("HOPSML_SERVER", "http://127.0.0.1:2/")
+    with pytest.raises(ArgumentError, match="set HOPSML_TOKEN"):
+        client.Client.of_environment()
+    monkeypatch.setenv("HOPSML_SERVER", "http://127.0.0.1:1")
+    client.Client.of_environment()

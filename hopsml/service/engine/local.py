@@ -97,14 +97,14 @@ class LocalEngine:
         return Resources(memory_mib=DRIVER_MIB)
 
     def _signal(self, application_id: str, number: int) -> None:
-        facts = _read(self._folder / application_id / RUNNING)
+        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")
         if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)
 
     def log(self, application_id: str, offset: int, limit: int) -> bytes:
         """Of what the driver has printed."""
-        with contextlib.suppress(FileNotFoundError), open(self._folder / application_id / OUTPUT, "rb") as file:
+        with contextlib.suppress(OSError), open(self._folder / application_id / OUTPUT, "rb") as file:
             file.seek(offset)
             return file.read(limit)
         return b""
@@ -116,14 +116,14 @@ class LocalEngine:
 
 def _seen(folder: Path) -> SeenApplication | None:
     """What a folder says; None where its driver has not been started yet."""
-    if ended := _read(folder / ENDED):
+    if ended := _read(folder / ENDED, "status", "problem"):
         return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
-    running = _read(folder / RUNNING)
+    running = _read(folder / RUNNING, "pid", "ticks", "driver", "driver_ticks")
     if running is None:
         return None
     if start_ticks(running["driver"]) == running["driver_ticks"] or start_ticks(running["pid"]) == running["ticks"]:
         return SeenApplication(folder.name, Lifecycle.RUNNING)
-    if ended := _read(folder / ENDED):  # meanwhile
+    if ended := _read(folder / ENDED, "status", "problem"):  # meanwhile
         return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
     return SeenApplication(folder.name, Lifecycle.STOPPED, "the machine was started anew, or somebody killed all of it")
 
@@ -135,24 +135,26 @@ def _state(status: int) -> Lifecycle:
 
 
 def _told(folder: Path, ended: dict[str, Any]) -> str:
-    """Why it ended: its last line says most."""
+    """Why it ended: its last line says most, but for what is to be done about it."""
     if not ended["status"]:
         return ""
     if ended["problem"]:
         return str(ended["problem"])
-    with open(folder / OUTPUT, "rb") as file:
+    lines: list[str] = []
+    with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as file:  # somebody may have made room on the disk
         file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return f"exit status {ended['status']}" + (f": {lines[-1][:500]}" if lines else "")
+    said = next((line for line in reversed(lines) if line.strip() and not line.lstrip().startswith("Remedy:")), "")
+    return f"exit status {ended['status']}" + (f": {said.strip()[:500]}" if said else "")
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A file of JSON; None where it is not there, or not whole yet."""
+def _read(path: Path, *names: str) -> dict[str, Any] | None:
+    """A file of JSON with these names; None where it is not there, or not whole yet, or another's."""
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) and all(name in found for name in names) else None
 
 
 def this_machine(gpus: int) -> Resources:

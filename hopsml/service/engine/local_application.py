@@ -3,7 +3,8 @@
     python -m hopsml.service.engine.local_application FOLDER -- COMMAND...
 
 FOLDER gets ``running`` (once: a second application of the same tag ends at once), ``output.log``, and in the end
-``ended`` with the exit status. The command is a process group of its own.
+``ended`` with the exit status. The command is a process group of its own. Room for what is written is taken before the
+command begins: a disk that is full by then hides neither that it runs nor how it ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 RUNNING, ENDED, OUTPUT = "running", "ended", "output.log"
+ROOM = 4096  # bytes of a file that says how it stands
 
 
 def start_ticks(pid: int) -> int:
@@ -36,6 +38,13 @@ def main(folder: Path, command: list[str]) -> None:
         claim = os.open(folder / RUNNING, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         sys.exit(f"{folder} is another application's")
+    fresh = folder / f"{ENDED}.new"
+    try:
+        os.write(claim, b" " * ROOM)
+        fresh.write_bytes(b" " * ROOM)
+    except OSError as error:
+        (folder / RUNNING).unlink()  # nothing has begun
+        sys.exit(f"{folder}: {error.strerror}")
     with open(folder / OUTPUT, "ab") as output:
         problem = ""
         try:
@@ -52,13 +61,13 @@ def main(folder: Path, command: list[str]) -> None:
         else:
             facts = {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
             facts |= {"driver": process.pid, "driver_ticks": start_ticks(process.pid)}
-            os.write(claim, json.dumps(facts).encode())
+            os.pwrite(claim, json.dumps(facts).encode().ljust(ROOM), 0)
             os.close(claim)
             process.wait()
     status = 127 if problem else process.returncode
-    ended = {"status": status, "problem": problem, "at_s": time.time()}
-    fresh = folder / f"{ENDED}.new"
-    fresh.write_text(json.dumps(ended))
+    ended = json.dumps({"status": status, "problem": problem[:500], "at_s": time.time()}).encode()
+    with open(fresh, "r+b") as file:
+        file.write(ended.ljust(ROOM))
     fresh.rename(folder / ENDED)
 
 

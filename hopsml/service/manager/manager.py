@@ -102,9 +102,13 @@ class Manager:
         if not self.leads:
             self._forget()
             return
+        asked_s = self._clock()
         look = self._engine.look()
         with self._lock:
             now = self._clock()
+            if now - asked_s > LEASE_S / 2:  # another server may lead by now, and what it has started is no stray
+                log.warning("a look at the cluster took %.0f s: it is not gone by", now - asked_s)
+                return
             self.problem = look.problem
             if look.nodes is not None:
                 self._note_nodes(look)
@@ -173,6 +177,8 @@ class Manager:
             self._grant(wish, now)
         for job in list(self._jobs.values()):
             self._step(job, look.sight, now)
+        if self._clock() - now > LEASE_S / 2:
+            return
         for stray in strays(look.sight, self._living()):
             log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
             self._engine.kill(stray)

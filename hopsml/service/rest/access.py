@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -33,8 +33,28 @@ _HEADERS = {
 }
 _REFUSED = (
     b'{"error":"this address needs a token that is valid",'
-    b'"remedy":"open the address that `hopsml ui` or `hopsml server` has printed, with ?token= in it"}'
+    b'"remedy":"in a browser open the whole address that `hopsml ui` or `hopsml server` has printed; for a command set '
+    b'HOPSML_TOKEN; a program sends the header Authorization: Bearer and the token"}'
 )
+
+
+_ELSEWHERE = (
+    b'{"error":"another page has sent this in the name of whoever looks at it",'
+    b'"remedy":"change things on this server\'s own page, or by a command with a token"}'
+)
+
+
+def _is_of_another_page(method: str, headers: Headers) -> bool:
+    """Whether a browser says that a page of another origin changes something; another port of this host is one, too.
+
+    What sends a token of its own is no page: browsers add cookies by themselves, and no header Authorization.
+    """
+    if method in ("GET", "HEAD", "OPTIONS") or "authorization" in headers:
+        return False
+    if site := headers.get("sec-fetch-site"):
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host")
 
 
 def new_token() -> str:
@@ -82,7 +102,9 @@ class Guarded:
         asked = next((value for name, value in query if name == QUERY), None)
         if asked is not None and scope["method"] == "GET" and await self._caller(asked) is not None:
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
-        elif (caller := await self._caller(self._given(Headers(scope=scope)))) is not None:
+        elif _is_of_another_page(scope["method"], headers := Headers(scope=scope)):
+            await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)
+        elif (caller := await self._caller(self._given(headers))) is not None:
             scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, receive, sending)
         elif self._refuse is None or not await self._refuse(scope, sending):

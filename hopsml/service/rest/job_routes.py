@@ -146,7 +146,7 @@ def listed(
     state: Annotated[list[Lifecycle], Query()] = [],  # noqa: B006 FastAPI reads it
     owner: str = "",
     queue: str = "",
-    text: Annotated[str, Query(description="A part of the name.")] = "",
+    text: Annotated[str, Query(description="A part of the name.", max_length=200)] = "",
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     why: Annotated[bool, Query(description=f"Whether to say why jobs wait, of the first {WHYS} that do.")] = False,

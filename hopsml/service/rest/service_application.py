@@ -93,7 +93,13 @@ def api() -> FastAPI:
 
 async def _on_wrong(request: Request, error: Any) -> Response:
     """Answer values that are none of those that the document allows, all at once."""
-    said = [
-        f"{'.'.join(str(step)[:80] for step in problem['loc'])}: {problem['msg']}" for problem in error.errors()[:20]
-    ]
+    said = [_told(problem, "secrets" in request.url.path) for problem in error.errors()[:20]]
     return JsonAnswer({"error": "; ".join(said), "remedy": "/api/v1/openapi.json says what is taken"}, status_code=422)
+
+
+def _told(problem: Any, is_secret: bool) -> str:
+    """One value that is wrong, by its name and as it was given: a secret's is not repeated."""
+    name = ".".join(str(step)[:80] for step in problem["loc"][1:] or problem["loc"])
+    given = problem.get("input")
+    shown = f" {given!r:.80}" if isinstance(given, str | int | float) and not is_secret else ""
+    return f"{name}{shown}: {problem['msg']}"

@@ -15,9 +15,13 @@ def variable(name: str) -> str:
 
 def check_value(name: str, value: str) -> None:
     """Raise ArgumentError for a value that no variable can hold, or that could not be masked where it turns up."""
-    if len(value.encode()) > MOST_BYTES or "\0" in value:
+    if (
+        len(value.encode(errors="replace")) > MOST_BYTES
+        or "\0" in value
+        or value != value.encode(errors="replace").decode()
+    ):
         raise ArgumentError(
-            f"secret {name}: a value has at most {MOST_BYTES} bytes, and no NUL: keep what is larger in a file that "
+            f"secret {name}: a value is text of at most {MOST_BYTES} bytes, without NUL: keep what is larger in a file that "
             "only you can read"
         )
     if not redact.is_telling(value):

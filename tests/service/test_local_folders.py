@@ -1,0 +1,44 @@
+"""What the engine of this machine makes of folders in which something is missing, or was never written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml.service.engine import local
+from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
+from hopsml.states import Lifecycle
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_log_that_was_removed_and_files_that_are_not_whole_end_no_look(tmp_path: Path) -> None:
+    (tmp_path / RUNNING).write_text("{}")
+    assert local._seen(tmp_path) is None
+    (tmp_path / RUNNING).write_text(" " * ROOM)
+    assert local._seen(tmp_path) is None
+    (tmp_path / ENDED).write_text(json.dumps({"status": 3, "problem": ""}))
+    seen = local._seen(tmp_path)
+    assert seen is not None and (seen.state, seen.diagnostics) == (Lifecycle.FAILED, "exit status 3")
+    (tmp_path / OUTPUT).write_text("ValueError: wrong\n\nRemedy: correct the cause above\n")
+    seen = local._seen(tmp_path)
+    assert seen is not None and seen.diagnostics == "exit status 3: ValueError: wrong"
+
+
+def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path) -> None:
+    fills = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # no file grows from now on
+        "import sys; from pathlib import Path; from hopsml.service.engine.local_application import main\n"
+        "main(Path(sys.argv[1]), ['sh', '-c', 'exit 3'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", fills, str(tmp_path)], env=environment, check=True)
+    running = json.loads((tmp_path / RUNNING).read_text())
+    assert running["driver"] and (tmp_path / RUNNING).stat().st_size == ROOM
+    seen = local._seen(tmp_path)
+    assert seen is not None and seen.state == Lifecycle.FAILED
