@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hopsml.cli import jobs
+from hopsml.cli.job_files import check_installed, loaded_job
 
-if TYPE_CHECKING:
-    from hopsml.service.spec import JobSpec
-
-WRONG = 2  # exit status for a job file with mistakes
 app = typer.Typer(no_args_is_help=True, help="Job files, and jobs of a service: submit, list, explain, change.")
 
 
@@ -67,35 +64,10 @@ def render(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of job files, for editors."""
-    _check_installed()
+    check_installed()
     from hopsml.service.spec import schema as schemas
 
     print(schemas.text())
-
-
-def loaded_job(job: str) -> JobSpec:
-    """The job of a file; its mistakes go to stderr, and the command ends with status 2."""
-    _check_installed()
-    from hopsml.errors import JobFileError
-    from hopsml.service import spec
-
-    try:
-        return spec.load(job)
-    except JobFileError as error:
-        typer.echo("\n".join(error.problems), err=True)
-        raise typer.Exit(WRONG) from None
-
-
-def _check_installed() -> None:
-    """Raise ArgumentError where the extra ``service`` is not installed."""
-    from importlib.util import find_spec
-
-    from hopsml import extras
-    from hopsml.errors import ArgumentError
-
-    for name in ("pydantic", "croniter"):
-        if find_spec(name) is None:
-            raise ArgumentError(f"job files need {name}, which is not installed: {extras.install('service')}")
 
 
 jobs.register(app)

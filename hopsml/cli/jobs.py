@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopsml.cli.job_files import loaded_job
+
 if TYPE_CHECKING:
     from hopsml.client import Client, ServiceJob
 
@@ -28,8 +30,6 @@ def submit(
     key: Annotated[str, typer.Option(help="of two submissions with the same key there is one job")] = "",
 ) -> None:
     """Queue a job, or make its schedule, where it has one; the code that it names is uploaded. Prints the id."""
-    from hopsml.cli.job import loaded_job
-
     if loaded_job(job).schedule is not None:
         print(_client().put_schedule(job).id)
         return
