@@ -53,6 +53,7 @@ class CommandProvider:
     def __init__(self, command: Sequence[str], within_s: float) -> None:
         self._command, self._within_s = tuple(command), within_s
         self._running: subprocess.Popen[str] | None = None
+        self._is_closed = False
 
     def list(self) -> Sequence[GivenNode]:
         """As it prints them."""
@@ -89,7 +90,8 @@ class CommandProvider:
         self._call("terminate", _named(node))
 
     def close(self) -> None:
-        """Kill what runs."""
+        """Kill what runs, or is about to."""
+        self._is_closed = True
         if (process := self._running) is not None:
             _kill(process)
 
@@ -107,6 +109,8 @@ class CommandProvider:
         except OSError as error:
             raise ProviderError(f"{self._command[0]} cannot be run: {error.strerror}; correct `command`") from error
         self._running = process
+        if self._is_closed:  # by another thread, which may have looked before it was there
+            _kill(process)
         try:
             printed, complained = process.communicate(json.dumps(told), self._within_s)
         except subprocess.TimeoutExpired as expired:
