@@ -65,6 +65,17 @@ def test_readmes_job_file_is_right_and_its_function_is_there() -> None:
     assert f"\ndef {function}(" in (pages.ROOT / "spark_jobs" / file).read_text()
 
 
+def test_tasks_find_one_another_as_the_page_says() -> None:
+    """The calls are those of the tasks that a real service runs in that test."""
+    (snippet,) = pages.snippets(PAGE)
+    played = (pages.ROOT / "tests" / "service" / "test_job_parts.py").read_text()
+    for words in (
+        'hopsml.distributed.host(), int(os.environ["HOPSML_PORT_',
+        'hopsml.job.addresses("server", timeout_s=',
+    ):
+        assert words in snippet and words in played, words
+
+
 def test_limits_are_those_of_the_code() -> None:
     text = " ".join(pages.text(PAGE).split())
     for words in (

@@ -44,6 +44,7 @@ TESTED = {  # page -> words of each of its snippets
     COMMUNICATION: ("hopsml.all_reduce(",),
     SERVERS: ("ServerLoop(",),
     ALGORITHMS: ("TrainingLoop(",),
+    "docs/reference/job.md": ("hopsml.job.addresses(",),  # service/test_job_parts.py
     DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),
 }
 
