@@ -19,6 +19,9 @@ class _NamesOne(msgspec.Struct):
     dataset: str | None = None
 
 
+_DECODER = msgspec.json.Decoder(_NamesOne)
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetJob:
     """A job that names it."""
@@ -58,6 +61,6 @@ def uses(store: JobStore) -> list[DatasetUse]:
 
 def _named(spec: str) -> str | None:
     try:
-        return msgspec.json.decode(spec, type=_NamesOne).dataset
+        return _DECODER.decode(spec).dataset
     except msgspec.DecodeError:  # of another hopsml, whose files are others
         return None
