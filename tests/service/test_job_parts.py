@@ -133,6 +133,7 @@ def holders() -> list[str]:
     return found
 
 
+@pytest.mark.variant  # of tests/service/test_secrets.py, in a job that runs
 def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) -> None:
     (service.code / "hide.py").write_text(HIDE)
     (service.code / "whisper.py").write_text(WHISPER)
@@ -150,7 +151,9 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
     assert hopsml(client, "secret", "ls").startswith("db-login ")
     job = client.submit(path)
     for end in ("told", "script"):
-        wait_until(lambda end=end: Path(f"{out}.{end}").exists(), end)
+        there = Path(f"{out}.{end}")
+        wait_until(lambda there=there: there.exists() or client.job(job.id).state.is_final, end)
+        assert there.exists(), (client.job(job.id), client.log(job.id), client.log(job.id, "whisper"))
     wait_until(lambda: Path(f"{out}.told").read_text() == Path(f"{out}.script").read_text() == digest, "both have it")
     assert not holders()
     Path(f"{out}.end").touch()
