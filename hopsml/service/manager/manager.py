@@ -84,6 +84,10 @@ class Manager:
         """Whether it is this process that runs the jobs."""
         return self.leader is not None and self.leader.holder == self._holder
 
+    def _still_leads(self) -> bool:
+        """Whether no other server can have taken the lead: what that one has started would seem a stray here."""
+        return self.leads and self.leader is not None and self._clock() < self.leader.until_s
+
     # ------------------------------------------------------------------------------------------ a turn
 
     def turn(self) -> None:
@@ -102,13 +106,13 @@ class Manager:
         if not self.leads:
             self._forget()
             return
-        asked_s = self._clock()
         look = self._engine.look()
+        if not self._still_leads():
+            log.warning("this server stood still for longer than its lead lasts: all jobs are read again")
+            self._forget()
+            return
         with self._lock:
             now = self._clock()
-            if now - asked_s > LEASE_S / 2:  # another server may lead by now, and what it has started is no stray
-                log.warning("a look at the cluster took %.0f s: it is not gone by", now - asked_s)
-                return
             self.problem = look.problem
             if look.nodes is not None:
                 self._note_nodes(look)
@@ -177,7 +181,7 @@ class Manager:
             self._grant(wish, now)
         for job in list(self._jobs.values()):
             self._step(job, look.sight, now)
-        if self._clock() - now > LEASE_S / 2:
+        if not self._still_leads():
             return
         for stray in strays(look.sight, self._living()):
             log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
