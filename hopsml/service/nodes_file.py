@@ -12,13 +12,12 @@ import importlib.util
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hopsml import extras
 from hopsml.errors import ArgumentError
+from hopsml.service import rules_file
 from hopsml.service.autoscaler import NodeGroup
 from hopsml.service.providers import NodeProvider
 from hopsml.service.providers.command import CommandProvider
@@ -117,16 +116,7 @@ class NodeSupply:
 
 def load(path: Path) -> NodeSupply:
     """Raises ArgumentError for a file that cannot be used, and names each field that is wrong."""
-    try:
-        given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        rules = NodesRules.model_validate(given)
-    except OSError as error:
-        raise ArgumentError(f"--nodes {path}: it cannot be read: {error.strerror}; name a file") from error
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"--nodes {path}: this is no YAML: {error}; correct it") from error
-    except ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10])
-        raise ArgumentError(f"--nodes {path}: {said}; {FIELDS}") from error
+    rules = rules_file.read("--nodes", path, NodesRules.model_validate, FIELDS)
     groups = tuple(rule.group(name) for name, rule in rules.groups.items())
     within_s, drain = float(rules.provider.within), rules.drain
     exclusion = YarnExclusion(drain.exclude_file, shlex.split(drain.refresh), within_s) if drain is not None else None

@@ -7,12 +7,10 @@ default: {}
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from hopsml.errors import ArgumentError
+from hopsml.service import rules_file
 from hopsml.service.scheduler.policy import DEFAULT_QUEUE, Queue
 from hopsml.service.scheduler.resources import NOTHING, UNLIMITED, Resources
 from hopsml.service.spec.names import Name
@@ -58,14 +56,7 @@ def load(path: Path | None) -> tuple[Queue, ...]:
     """The queues of a file, the one called default among them; that alone where no file is named. Raises ArgumentError."""
     if path is None:
         return (Queue(),)
-    try:
-        given: Any = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        rules = TypeAdapter(dict[Name, QueueRule]).validate_python(given)
-    except OSError as error:
-        raise ArgumentError(f"--queues {path}: it cannot be read: {error.strerror}; name a file") from error
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"--queues {path}: this is no YAML: {error}; correct it") from error
-    except ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10])
-        raise ArgumentError(f"--queues {path}: {said}; a queue has weight, guaranteed, limit, driver_memory") from error
+    known = TypeAdapter(dict[Name, QueueRule])
+    fields = "a queue has weight, guaranteed, limit, driver_memory"
+    rules = rules_file.read("--queues", path, lambda given: known.validate_python(given or {}), fields)
     return tuple(rule.queue(name) for name, rule in {DEFAULT_QUEUE: QueueRule(), **rules}.items())

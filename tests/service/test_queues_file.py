@@ -1,0 +1,41 @@
+"""The file of queues that a server is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service import queues
+
+pytestmark = pytest.mark.fast
+
+
+def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("research: {weight: 2, guaranteed: {gpus: 16}, limit: {gpus: 64}}\n")
+    default, research = queues.load(file)
+    assert (default.name, research.name, research.weight, research.guaranteed.gpus) == ("default", "research", 2, 16)
+    assert research.limit is not None and research.limit.gpus == 64
+    file.write_text("")
+    assert queues.load(file) == queues.load(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("research: {wieght: 2}", "research.wieght: Extra inputs"),
+        ("research: {limit: {gpus: -1}}", "research.limit.gpus"),
+        ("a: [", "this is no YAML"),
+        ("[a, b]", "valid dictionary"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_option_and_the_file(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text(text)
+    with pytest.raises(ArgumentError) as raised:
+        queues.load(file)
+    assert said in str(raised.value) and f"--queues {file}: " in str(raised.value)
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        queues.load(tmp_path / "nowhere.yaml")
