@@ -22,12 +22,13 @@ from hopsml.training.elastic import mending
 from hopsml.training.elastic.pause_point import PausePoint
 
 if TYPE_CHECKING:
-    import numpy as np
+    from types import ModuleType
 
     from hopsml.collective.group import Group
 
 Reduction = Literal["sum", "mean", "min", "max"]
 REDUCTIONS = ("sum", "mean", "min", "max")
+_OF_NCCL = "NCCL's group does not go on with other members"
 BACKLOG = 1024  # of the members that connect at once
 
 _lock = threading.Lock()
@@ -39,16 +40,17 @@ _aside = False  # whether this newcomer, who has been let in, has not come to th
 _fixed = ""  # why no newcomer can come into it; "" where one can
 
 
-def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.ndarray[Any, Any]:
+def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
     """Reduce an array element by element over all workers that train; all of them get the same, to the last bit.
 
     Args:
         x: an array, or what numpy makes one of (a CPU tensor of torch or JAX, a number); the same shape and type on all.
+            A tensor of torch's on a GPU stays there: NCCL reduces it, among workers that have a GPU each.
         reduction: "mean", "sum", "min" or "max"; a mean of whole numbers is rounded toward zero, and
             their sum must fit: that of uint8 and int32 may wrap around, as numpy's does, for "sum" alone.
         name: what it is to people, in messages when workers call different things.
 
-    Returns a new array of ``x``'s shape and type; outside a run, and with one worker, a copy.
+    Returns a new array of ``x``'s shape and type, on a GPU a tensor there; outside a run, and with one worker, a copy.
 
     Raises:
         PeerLost: a worker has ended; CollectiveTimeout: one took no part in time; both name its rank.
@@ -59,22 +61,26 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> np.n
 
     if reduction not in REDUCTIONS:
         raise ArgumentError(f"reduction={reduction!r}: it must be one of {', '.join(REDUCTIONS)}")
+    if _on_gpu(x):
+        return _on_gpus().all_reduce(_rigid_group(), x, reduction, name)
     joined = _group_of_calls()
     return np.array(x) if joined is None else joined.all_reduce(np.asarray(x), reduction, name=name)
 
 
-def all_gather(x: Any, *, name: str = "") -> np.ndarray[Any, Any]:
+def all_gather(x: Any, *, name: str = "") -> Any:
     """Collect every worker's array, of one shape and type: the result's first axis counts ranks.
 
     Arguments and errors as of ``all_reduce``.
     """
     import numpy as np
 
+    if _on_gpu(x):
+        return _on_gpus().all_gather(_rigid_group(), x, name)
     joined = _group_of_calls()
     return np.array(x)[None] if joined is None else joined.all_gather(np.asarray(x), name=name)
 
 
-def broadcast(x: Any, root: int = 0, *, name: str = "") -> np.ndarray[Any, Any]:
+def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
     """The array of the worker of rank ``root``, on all of them; the others give one of the same shape and type.
 
     Errors as of ``all_reduce``; ArgumentError for a ``root`` that is no rank.
@@ -85,6 +91,8 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> np.ndarray[Any, Any]:
     size = 1 if joined is None else joined.size
     if not isinstance(root, int | np.integer) or not 0 <= root < size:
         raise ArgumentError(f"root={root!r}: there are {size} worker(s), so it must be from 0 to {size - 1}")
+    if _on_gpu(x):
+        return _on_gpus().broadcast(_rigid_group(), x, int(root), name)
     return np.array(x) if joined is None else joined.broadcast(np.asarray(x), root, name=name)
 
 
@@ -217,6 +225,25 @@ def is_aside() -> bool:
 def is_alone() -> bool:
     """Whether this worker is a newcomer that has not come to a batch of the others yet."""
     return _aside or prospect() is not None
+
+
+def _on_gpu(x: Any) -> bool:
+    """Whether it is an array in a GPU's memory. Torch is asked first: of a tensor with a gradient it tells no address."""
+    return getattr(x, "is_cuda", False) is True or hasattr(x, "__cuda_array_interface__")
+
+
+def _rigid_group() -> Group | None:
+    """The group, which NCCL's is formed of: it does not go on without a member, nor with a newcomer; all begin anew then."""
+    keep_all(_OF_NCCL)
+    joined = _group_of_calls()
+    keep_out(_OF_NCCL)
+    return joined
+
+
+def _on_gpus() -> ModuleType:
+    from hopsml.training.torch import gpu_collective
+
+    return gpu_collective
 
 
 def _group_of_calls() -> Group | None:

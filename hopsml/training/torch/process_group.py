@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +18,7 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.collective import library
 from hopsml.errors import ArgumentError, CollectiveUnavailable
 from hopsml.training import collective
+from hopsml.training.torch import interface
 
 LATER_S = 1800.0  # that an operation of gloo's or nccl's may take: the group's loss of a member ends it long before
 
@@ -57,7 +57,8 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     """The same over gloo or nccl, by one store for all times: its port is the only one that is held."""
     import torch.distributed as dist
 
-    _bind_gloo(context)
+    interface.choose("GLOO_SOCKET_IFNAME")
+    interface.choose("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
     store, times, original = _store(context, limit), itertools.count(), dist.init_process_group
 
@@ -107,23 +108,6 @@ def _store(context: WorkerContext, limit: timedelta) -> Any:
     return dist.TCPStore(
         host, int(port), context.world_size, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-
-
-def _bind_gloo(context: WorkerContext) -> None:
-    """Have gloo listen on the interface by which the others know this worker, unless the user has chosen one."""
-    import psutil
-
-    if context.collective is None or "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    host = context.collective.addresses[context.rank].rpartition(":")[0].strip("[]")
-    try:
-        own = {found[4][0] for found in socket.getaddrinfo(host, None)}
-    except OSError:
-        return
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address.partition("%")[0] in own for address in addresses):
-            os.environ["GLOO_SOCKET_IFNAME"] = name
-            return
 
 
 def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:

@@ -1,0 +1,277 @@
+"""NCCL for arrays on GPUs, behind the operations of a ``Group``: its library, and a communicator of the group's members.
+
+The library is that of the wheel ``nvidia-nccl-cu12`` or ``-cu13`` (torch brings it), or the system's. The group forms the
+communicator: it carries NCCL's identifier to members that have proved the run's secret, and before each operation it
+compares what they call, so that no GPU waits for one that was never going to come. NCCL's own connections are its own:
+they are neither authenticated nor encrypted (docs/security.md).
+
+Source: NCCL user guide, "Creating a communicator with options" and "Fault tolerance" (calls that do not block, abort).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hopsml.collective.group import Group
+from hopsml.errors import (
+    ArgumentError,
+    CollectiveEnded,
+    CollectiveError,
+    CollectiveTimeout,
+    CollectiveUnavailable,
+    PeerLost,
+)
+
+TYPES: Final = {"uint8": 1, "int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+REDUCTIONS: Final = {"sum": 0, "max": 2, "min": 3, "mean": 4}
+LIBRARY: Final = "libnccl.so.2"
+FORM_TIMEOUT_S: Final = 60.0
+WATCH_AFTER_S: Final = 1.0  # of an operation, after which a second thread looks whether all members live
+_SUCCESS, _INVALID_USAGE, _REMOTE_ERROR, _IN_PROGRESS = 0, 5, 6, 7
+_ID_BYTES: Final = 128
+
+
+class _Identifier(ctypes.Structure):
+    """``ncclUniqueId``."""
+
+    _fields_ = (("internal", ctypes.c_char * _ID_BYTES),)
+
+
+class _Config(ctypes.Structure):
+    """The beginning of ``ncclConfig_t`` that NCCL 2.14 has, which later ones take with their defaults for the rest."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+    )
+
+
+_MAGIC, _CONFIG_VERSION = 0xCAFEBEEF, 21400
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """A contiguous array on this thread's current GPU.
+
+    ``stream``: the CUDA stream in which its values come to be, and in which the operation is put. ``finished``: whether
+    all that was put into that stream has been done.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    type: str
+    stream: int
+    finished: Callable[[], bool]
+
+    @property
+    def count(self) -> int:
+        """Of its elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+class GpuGroup:
+    """The members of a group, each with a GPU of its own. A call returns when its result is there.
+
+    All members make the same calls in the same order. One that fails ends this group, as in a ``Group``.
+    """
+
+    def __init__(self, group: Group, *, timeout_s: float = 0.0) -> None:
+        """Form it, with every member of ``group``, whose device is this thread's current one.
+
+        ``timeout_s``: seconds that an operation may take; 0: as long as all members live.
+
+        Raises:
+            CollectiveUnavailable: NCCL's library is not there. ArgumentError: two members have the same GPU.
+            CollectiveTimeout, CollectiveError, PeerLost: NCCL's members did not find each other; the message has its words.
+        """
+        self._library, self._group, self._timeout_s = _load(), group, timeout_s
+        self._ended = ""
+        identifier = _Identifier()
+        if group.rank == 0:
+            self._check(self._library.ncclGetUniqueId(ctypes.byref(identifier)), "its identifier")
+        told = group.broadcast(np.frombuffer(bytes(identifier), "uint8"), name="identifier of NCCL")
+        identifier = _Identifier.from_buffer_copy(told.tobytes())
+        config = _Config(ctypes.sizeof(_Config), _MAGIC, _CONFIG_VERSION, 0)
+        self._handle = ctypes.c_void_p()
+        place = group.size, identifier, group.rank
+        status = self._library.ncclCommInitRankConfig(ctypes.byref(self._handle), *place, ctypes.byref(config))
+        self._release = weakref.finalize(self, self._library.ncclCommAbort, self._handle)
+        self._settle(status, "the forming of its group", lambda: True, FORM_TIMEOUT_S)
+
+    def all_reduce(self, source: GpuMemory, target: GpuMemory, reduction: str, *, name: str = "") -> None:
+        """The reduction of all members' ``source`` into ``target``, of the same shape and type: a mean of floats alone."""
+        if reduction == "mean" and source.type.startswith(("int", "uint")):
+            raise ArgumentError(f"a mean of {source.type}: NCCL makes means of floats; sum, and divide")
+        kind = _known(REDUCTIONS, "reduction", reduction)
+        self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
+
+    def all_gather(self, source: GpuMemory, target: GpuMemory, *, name: str = "") -> None:
+        """All members' ``source``, in rank order, into ``target``, whose first axis counts ranks."""
+        self._call("all_gather", name, source, target, "ncclAllGather", source.count)
+
+    def broadcast(self, source: GpuMemory, target: GpuMemory, root: int, *, name: str = "") -> None:
+        """The ``source`` of member ``root`` into everybody's ``target``."""
+        self._call("broadcast", f"from {root} {name}", source, target, "ncclBroadcast", source.count, root)
+
+    def reduce_scatter(self, source: GpuMemory, target: GpuMemory, reduction: str, *, name: str = "") -> None:
+        """This rank's part of the reduction of all members' ``source``, whose first axis has an entry for each rank."""
+        kind = _known(REDUCTIONS, "reduction", reduction)
+        self._call("reduce_scatter", f"{reduction} {name}", source, target, "ncclReduceScatter", target.count, kind)
+
+    def end(self, why: str = "") -> None:
+        """End it here; operations under way on the GPU are broken off, and the other members' fail or time out."""
+        self._ended = self._ended or why or "the group was ended"
+        self._release()
+
+    def _call(
+        self, operation: str, what: str, source: GpuMemory, target: GpuMemory, function: str, *arguments: int
+    ) -> None:
+        """``arguments``: the number of elements, and what comes after the type."""
+        if self._ended:
+            raise CollectiveEnded(self._ended)
+        count, *rest = arguments
+        kind = _known(TYPES, "type", source.type)
+        called = f"{operation} {what.strip()} of {source.type} {source.shape} on GPUs"
+        self._group.barrier(called)  # who calls something else, or has ended, is named here, before a GPU waits for it
+        memory = ctypes.c_void_p(source.address), ctypes.c_void_p(target.address), ctypes.c_size_t(count)
+        status = getattr(self._library, function)(*memory, kind, *rest, self._handle, ctypes.c_void_p(source.stream))
+        self._settle(status, called, source.finished, self._timeout_s)
+
+    def _settle(self, status: int, what: str, finished: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until NCCL has done ``what``; on an error, or when a member is lost meanwhile, the group ends."""
+        began, watch = time.monotonic(), _Watch(self._group, what)
+        try:
+            while True:
+                state = ctypes.c_int(status)
+                if status in (_SUCCESS, _IN_PROGRESS) and self._handle.value is not None:
+                    status = self._library.ncclCommGetAsyncError(self._handle, ctypes.byref(state)) or state.value
+                if status not in (_SUCCESS, _IN_PROGRESS):
+                    self._check(status, what)
+                if status == _SUCCESS and finished():
+                    break
+                waited = time.monotonic() - began
+                if timeout_s and waited > timeout_s:
+                    raise CollectiveTimeout(f"NCCL has not done {what} within {timeout_s:g} s")
+                if waited > WATCH_AFTER_S:
+                    watch.look()
+                time.sleep(min(waited / 50, 0.001))
+            watch.close()
+        except BaseException as error:
+            self.end(f"NCCL's group ended: {error}")
+            raise
+
+    def _check(self, status: int, what: str) -> None:
+        if status == _SUCCESS:
+            return
+        words = (self._library.ncclGetLastError(None) or b"").decode(errors="replace").strip()
+        text = f"NCCL failed in {what}: {words or self._library.ncclGetErrorString(status).decode()}"
+        if status == _INVALID_USAGE:  # of two in one process only one has NCCL's words for it
+            raise ArgumentError(
+                f"{text}; each worker needs a GPU of its own: give it one, or let tensors come to the CPU"
+            )
+        raise (PeerLost if status == _REMOTE_ERROR else CollectiveError)(text)
+
+
+class _Watch:
+    """Whether all members still live, while a GPU works: their group meets once more, in each when its part is done.
+
+    A member that waits for long meets the others from a thread of its own, where the loss of one raises its error.
+    """
+
+    def __init__(self, group: Group, what: str) -> None:
+        self._group, self._what = group, what
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def look(self) -> None:
+        """Meet the others in the background from now on; raises what that has come to."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._meet, name="hopsml-nccl-watch", daemon=True)
+            self._thread.start()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Meet them, or wait until the thread has."""
+        if self._thread is None:
+            self._meet()
+        else:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _meet(self) -> None:
+        try:
+            self._group.barrier(f"end of {self._what}")
+        except CollectiveError as error:
+            self._error = error
+
+
+def available() -> str:
+    """ "" where NCCL's library is there, else why not."""
+    try:
+        _load()
+    except CollectiveUnavailable as error:
+        return str(error)
+    return ""
+
+
+@functools.cache
+def _load() -> Any:
+    tried = []
+    for path in (LIBRARY, *_of_wheel()):  # the one that a framework has loaded already answers to its plain name
+        try:
+            return _typed(ctypes.CDLL(path))
+        except OSError as error:
+            tried.append(str(error))
+    raise CollectiveUnavailable(
+        f"NCCL's library is not there ({'; '.join(tried)}): install nvidia-nccl-cu12 or nvidia-nccl-cu13, as your CUDA is"
+    )
+
+
+def _of_wheel() -> list[str]:
+    try:
+        found = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        found = None
+    folders = found.submodule_search_locations if found is not None else None
+    return [str(Path(folder) / "lib" / LIBRARY) for folder in folders or ()]
+
+
+def _typed(library: Any) -> Any:
+    memory, size, number, handle = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
+    signatures: dict[str, tuple[Any, ...]] = {
+        "ncclGetUniqueId": (ctypes.POINTER(_Identifier),),
+        "ncclCommInitRankConfig": (ctypes.POINTER(handle), number, _Identifier, number, ctypes.POINTER(_Config)),
+        "ncclCommGetAsyncError": (handle, ctypes.POINTER(number)),
+        "ncclCommAbort": (handle,),
+        "ncclAllReduce": (memory, memory, size, number, number, handle, memory),
+        "ncclAllGather": (memory, memory, size, number, handle, memory),
+        "ncclBroadcast": (memory, memory, size, number, number, handle, memory),
+        "ncclReduceScatter": (memory, memory, size, number, number, handle, memory),
+    }
+    for name, types in signatures.items():
+        getattr(library, name).argtypes = types
+        getattr(library, name).restype = number
+    library.ncclGetLastError.argtypes, library.ncclGetLastError.restype = (handle,), ctypes.c_char_p
+    library.ncclGetErrorString.argtypes, library.ncclGetErrorString.restype = (number,), ctypes.c_char_p
+    return library
+
+
+def _known(names: dict[str, int], what: str, name: str) -> int:
+    if name not in names:
+        raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
+    return names[name]

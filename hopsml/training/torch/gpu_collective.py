@@ -1,0 +1,93 @@
+"""``hopsml.all_reduce(x)`` and its like for torch's tensors on a GPU: by NCCL, among the workers that train.
+
+Each worker has a GPU of its own, where its tensors are. ``group`` is the workers'; None for a worker alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from hopsml.collective.group import Group
+from hopsml.collective.nccl import GpuGroup, GpuMemory
+from hopsml.errors import ArgumentError
+from hopsml.training.torch import interface
+
+if TYPE_CHECKING:
+    import torch
+
+_lock = threading.Lock()
+_formed: tuple[Group, GpuGroup] | None = None
+
+
+def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: str) -> torch.Tensor:
+    """As ``collective.all_reduce``, in the GPU's memory; a mean of whole numbers is rounded toward zero here, too."""
+    import torch
+
+    on_gpus = _on_gpus(group, tensor)
+    if group is None or on_gpus is None:
+        return tensor.detach().clone()
+    if reduction == "mean" and not tensor.is_floating_point():
+        total = all_reduce(group, tensor.to(torch.int64), "sum", name)
+        return torch.div(total, group.size, rounding_mode="trunc").to(tensor.dtype)
+    source = tensor.detach().contiguous()
+    result = torch.empty_like(source)
+    with torch.cuda.device(tensor.device):
+        on_gpus.all_reduce(_memory(source), _memory(result), reduction, name=name)
+    return result
+
+
+def all_gather(group: Group | None, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """As ``collective.all_gather``, in the GPU's memory."""
+    import torch
+
+    on_gpus = _on_gpus(group, tensor)
+    if group is None or on_gpus is None:
+        return tensor.detach().clone()[None]
+    source = tensor.detach().contiguous()
+    result = source.new_empty((group.size, *source.shape))
+    with torch.cuda.device(tensor.device):
+        on_gpus.all_gather(_memory(source), _memory(result), name=name)
+    return result
+
+
+def broadcast(group: Group | None, tensor: torch.Tensor, root: int, name: str) -> torch.Tensor:
+    """As ``collective.broadcast``, in the GPU's memory."""
+    import torch
+
+    on_gpus = _on_gpus(group, tensor)
+    if group is None or on_gpus is None:
+        return tensor.detach().clone()
+    source = tensor.detach().contiguous()
+    result = torch.empty_like(source)
+    with torch.cuda.device(tensor.device):
+        on_gpus.broadcast(_memory(source), _memory(result), root, name=name)
+    return result
+
+
+def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
+    """NCCL's group of the same members, which the first operation forms; None where there are no others."""
+    import torch
+
+    global _formed
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(
+            f"an array of {type(tensor).__module__} on a GPU: there hopsml reduces torch's tensors, on CPUs what numpy can "
+            "read; torch.as_tensor(x) shares its memory"
+        )
+    if group is None:
+        return None
+    with _lock:
+        if _formed is None or _formed[0] is not group:
+            interface.choose("NCCL_SOCKET_IFNAME", "=")
+            with torch.cuda.device(tensor.device):
+                _formed = group, GpuGroup(group)
+        return _formed[1]
+
+
+def _memory(tensor: torch.Tensor) -> GpuMemory:
+    import torch
+
+    stream = torch.cuda.current_stream(tensor.device)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return GpuMemory(tensor.data_ptr(), tuple(tensor.shape), kind, stream.cuda_stream, stream.query)
