@@ -12,23 +12,22 @@ from typing import Any
 
 import pytest
 
+from hopsml.cluster.shared import gpus
 from hopsml.collective import Group
 from hopsml.collective.nccl import REDUCTIONS
 from hopsml.errors import ArgumentError, CollectiveEnded
 from hopsml.training.torch import gpu_collective
 from tests.collective.together import group
 
-torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(not gpus.host_gpus(), reason="no GPU on this host")]
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
     """What CUDA and NCCL leave in a process that has used them once, for all tests."""
+    import torch
+
     with group(1) as (member,):
         gpu_collective.all_reduce(member, torch.ones(1, device="cuda"), "sum", "")
         assert gpu_collective._formed is not None
@@ -52,6 +51,8 @@ def reduced(group: Group, tensor: Any, reduction: str) -> Any:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_goes_through_nccls_operations(alone: Group, name: str) -> None:
+    import torch
+
     x = torch.arange(12, device="cuda").to(getattr(torch, name)).reshape(3, 4)
     operations: dict[str, Callable[[Any], Any]] = {
         **{kind: functools.partial(reduced, alone, reduction=kind) for kind in REDUCTIONS},
@@ -67,6 +68,8 @@ def test_every_type_goes_through_nccls_operations(alone: Group, name: str) -> No
 
 def test_the_values_of_a_stream_of_ones_own_are_waited_for(alone: Group) -> None:
     """A product that takes long is under way in another stream when the operation is called in that."""
+    import torch
+
     a = b = torch.randn(4096, 4096, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -77,11 +80,15 @@ def test_the_values_of_a_stream_of_ones_own_are_waited_for(alone: Group) -> None
 
 
 def test_a_tensor_with_a_gradient_is_reduced_without_it(alone: Group) -> None:
+    import torch
+
     x = torch.ones(3, device="cuda", requires_grad=True)
     assert not gpu_collective.all_reduce(alone, x, "sum", "").requires_grad
 
 
 def test_what_is_refused_and_what_an_ended_group_says(alone: Group) -> None:
+    import torch
+
     with pytest.raises(ArgumentError, match="type 'complex64' is none of uint8"):
         gpu_collective.all_reduce(alone, torch.ones(2, device="cuda", dtype=torch.complex64), "sum", "")
     gpu_collective.all_reduce(alone, torch.ones(2, device="cuda"), "sum", "")
