@@ -83,9 +83,9 @@ docs: $(STAMP)  ## the site in .cache/site, strict: a page, a name or a link tha
 # Arrays of these tests are small: a second thread of BLAS would spin for nothing, on a processor that other tests want.
 FAST := OPENBLAS_NUM_THREADS=1
 
-# Each of four begins with a quarter of the files, in order: what a file's tests share is made once, not four times.
+# Each of three begins with a third of the files, in order: what a file's tests share is made once, not four times.
 test-fast: $(COMPILED) $(NATIVE)  ## what decides, and what starts little: no agents, no Spark, no Hadoop, no TensorFlow; a minute
-	@$(FAST) $(BIN)/python -m pytest -q -m "fast and not variant" -n 4 --dist worksteal
+	@$(FAST) $(BIN)/python -m pytest -q -m "fast and not variant" -n 3 --dist worksteal
 
 # The same examples of hypothesis each time; test-fast and test-all look for new ones.
 SAME := --hypothesis-profile=ci
@@ -97,7 +97,7 @@ AT_ONCE := 4
 test-all: AT_ONCE := 3
 
 test: lint $(COMPILED) $(NATIVE)  ## everything but variants: fast; then hadoop, spark, tensorflow, airflow and the rest side by side
-	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 4 --dist worksteal || status=$$?; \
+	@status=0; $(FAST) $(BIN)/python -m pytest -q $(SAME) -m "fast and not variant" -n 3 --dist worksteal || status=$$?; \
 	    $(BIN)/python -m pytest -q $(SAME) -m "not fast and not variant" $(SIDE_BY_SIDE) || status=$$?; exit $$status
 
 # Airflow's come last, alone: its own deadlines, two seconds for a task among them, do not hold beside others.

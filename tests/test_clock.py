@@ -13,7 +13,7 @@ import pytest
 
 from tests import clock
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 PROGRAM = """
 import sys, time

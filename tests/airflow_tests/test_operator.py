@@ -115,6 +115,7 @@ def waiting_dag(airflow: Airflow, **more: object) -> tuple[tuple[str, str], Path
     return dag, go, starts
 
 
+@pytest.mark.variant  # of airflow_tests/test_local_jobs.py, by Airflow itself
 def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
     dag, go, starts = waiting_dag(airflow, deferrable=False)
     with airflow.started("test", *dag, RUN_AFTER) as task:

@@ -50,7 +50,9 @@ SAID_THERE = ("kill -9 of an executor",)
 
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    here = scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
+    # In `make test` it is said by cluster_tests/test_trouble (a connection that breaks), test_search (an executor is
+    # killed) and cluster/test_elastic (agents that are warned).
+    here = FULL and scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
     return [] if FULL or here else [pytest.mark.variant]
 
 

@@ -101,6 +101,7 @@ IN_ORDER = {"args": {"as_dataset": True, "shuffles": False}}
         pytest.param(mending_workload.fit, IN_ORDER, marks=pytest.mark.variant),
     ],
 )
+@pytest.mark.variant  # of a_successor_comes above, and of `make chaos`
 def test_one_more_comes_to_what_is_traced(
     store: Path, tmp_path: Path, function: Callable[..., Any], options: dict[str, Any]
 ) -> None:

@@ -133,7 +133,11 @@ def workers(found: list[Trace]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "whole_group", [pytest.param(False, id="notebook", marks=pytest.mark.variant), pytest.param(True, id="terminal")]
+    "whole_group",
+    [
+        pytest.param(False, id="notebook", marks=pytest.mark.variant),
+        pytest.param(True, id="terminal", marks=pytest.mark.variant),
+    ],
 )
 def test_an_interrupted_program_ends_its_workers_and_can_go_on(
     driver: Driver, tmp_path: Path, whole_group: bool

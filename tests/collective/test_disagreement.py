@@ -16,7 +16,7 @@ from hopsml.collective import Group
 from hopsml.errors import ArgumentError, CollectiveEnded, CollectiveMismatch, PeerLost
 from tests.collective.together import TRANSPORTS, Array, each, group, held
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 FLOATS = np.ones(5000, "float32")
 LARGE = np.ones(100_000, "float32")

@@ -18,7 +18,7 @@ from hopsml.collective import Group
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveEnded, CollectiveMismatch, PeerLost
 from tests.collective.together import SECRET, TRANSPORTS, addresses, each, group, held, listeners
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 FLOATS = np.arange(30_000, dtype="float32")
 GO_ON: dict[str, Any] = {"secret": SECRET, "form_timeout_s": 20}

@@ -19,7 +19,7 @@ from hopsml.collective import Group
 from hopsml.errors import ArgumentError, CollectiveRefused, CollectiveTimeout, PeerLost
 from tests.collective.together import SECRET, addresses, each, form, listeners
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 MAGIC = b"HOPSMLC1"
 HELLO = struct.Struct("<8sQiiiI32s")

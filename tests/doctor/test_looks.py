@@ -23,7 +23,7 @@ from hopsml.tracking import machine
 from tests import clock
 from tests.storage.conftest import full_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["full_disk"]
 
 

@@ -143,6 +143,7 @@ def test_a_worker_that_only_looks_with_tensorflow_has_not_trained(store: Path) -
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of those that the others of this file see
 def test_every_kind_of_optimizer_is_seen(tmp_path: Path) -> None:
     (result,) = run_group("starting:gradients_applied", tmp_path, workers=1)
     assert result["before"] == {}

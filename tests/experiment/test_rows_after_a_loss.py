@@ -56,6 +56,7 @@ def test_of_a_loop(path: str, store: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.variant  # of a loop's, and of chaos/test_fit_mends
 def test_of_fit(path: str, store: Path) -> None:
     def train() -> list[int]:
         import os

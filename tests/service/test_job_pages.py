@@ -239,7 +239,11 @@ def test_hostile_texts_stay_texts(stage: Stage, opens: Opens) -> None:
     assert HOSTILE_OWNER in page.locator(".facts").inner_text()
 
 
-@pytest.mark.parametrize(("size", "theme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],
+    ids=["wide", "narrow"],
+)
 def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
     stage: Stage, opens: Opens, size: Any, theme: str
 ) -> None:

@@ -28,7 +28,7 @@ from tests.cluster.workloads import wait_until
 from tests.service.providers import hook
 from tests.service.staged_server import StagedEngine
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 EACH = Resources(0, 4, 8 << 10)
 
 

@@ -159,7 +159,11 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     assert asked[-1]["user"] == "ben" and page.evaluate("window.hit") is None
 
 
-@pytest.mark.parametrize(("size", "theme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],
+    ids=["wide", "narrow"],
+)
 def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
     stage: Stage, opens: Opens, size: Any, theme: str
 ) -> None:

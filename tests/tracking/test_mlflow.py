@@ -242,6 +242,7 @@ def test_a_server_killed_in_the_middle_and_away_at_the_start_misses_nothing(
     assert not list((tracked / ".mlflow-pending").iterdir())
 
 
+@pytest.mark.variant  # of tracking/test_mlflow_entries, and of a driver that is killed
 def test_a_frozen_server_delays_nothing_and_gets_the_run_once(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +283,7 @@ def check_that_sending_again_changes_nothing(server: MlflowServer, run: experime
     assert history(server, found.info.run_id) == LOSS
 
 
+@pytest.mark.variant  # of a driver that is killed
 def test_a_sender_that_is_killed_is_told_and_the_next_run_sends_both(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_an_export_predicts_and_a_checkpoint_of_others_is_refused(
     assert "lacks variables of what is to be restored" in result["error"]
 
 
+@pytest.mark.variant  # of a model with one
 def test_a_model_with_optimizers_of_its_own_is_saved_and_goes_on_with_all_of_them(tmp_path: Path) -> None:
     run_group("results:fit_two_optimizers", tmp_path / "a", workers=1, epochs=2)
     steps = [one.step for one in complete_checkpoints(tmp_path / "a" / "checkpoints")]

@@ -82,7 +82,7 @@ def finish(world: World) -> None:
             world.end(job)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(story=events)
 def test_an_empty_queue_ends_at_the_least_and_stays_there(story: list[Any]) -> None:
     world = play(story)
@@ -94,7 +94,7 @@ def test_an_empty_queue_ends_at_the_least_and_stays_there(story: list[Any]) -> N
     assert world.until_quiet(100) == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(story=events)
 def test_all_that_can_run_runs(story: list[Any]) -> None:
     world = play(story)
@@ -108,7 +108,7 @@ def test_all_that_can_run_runs(story: list[Any]) -> None:
     assert not [job for job, wanted in world.waiting.items() if possible.place(wanted) is not None]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(story=events)
 def test_what_is_launched_suffices_for_whom_it_is_launched(story: list[Any]) -> None:
     world = play(story)
@@ -135,7 +135,7 @@ def test_what_is_launched_suffices_for_whom_it_is_launched(story: list[Any]) -> 
         assert placement is not None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(story=events)
 def test_the_same_story_has_the_same_actions(story: list[Any]) -> None:
     first: list[str] = []
@@ -144,7 +144,7 @@ def test_the_same_story_has_the_same_actions(story: list[Any]) -> None:
     assert first == second
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(waiting=st.lists(gangs, max_size=6), boots_s=st.sampled_from([10.0, 60.0, 110.0]))
 def test_the_same_that_waits_and_runs_needs_no_further_action(waiting: list[Any], boots_s: float) -> None:
     """Once nodes have come and what is idle has gone, nothing is added and ended in turn."""
@@ -154,7 +154,7 @@ def test_the_same_that_waits_and_runs_needs_no_further_action(waiting: list[Any]
     assert world.until_quiet(200, 10.0) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(period_s=st.floats(5.0, 50.0), wanted=gangs)
 def test_work_that_comes_and_goes_sooner_than_nodes_idle_drains_none(period_s: float, wanted: Any) -> None:
     world = World(*GROUPS, static={"a": 3}, boots_s=30.0)

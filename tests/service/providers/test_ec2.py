@@ -13,7 +13,7 @@ from hopsml.service.providers.base import GivenNode
 from hopsml.service.providers.ec2 import DRAINING, WARNED, Ec2Provider, is_marked
 from tests.storage import s3_server
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.variant]  # of test_command.py; moto's server takes seconds to begin
 GROUP = "hopsml-gpu-nodes"
 
 
