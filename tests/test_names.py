@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 PACKAGE = Path(__file__).parents[1] / "hopsml"
 # One thing seen from two sides; a name that means two things has no place here.
 SAME_THING = {

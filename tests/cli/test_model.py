@@ -10,7 +10,7 @@ import pytest
 from hopsml import model
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

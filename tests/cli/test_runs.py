@@ -16,7 +16,7 @@ from hopsml.tracking import machine
 from tests.cli.conftest import Cli
 from tests.experiment.conftest import local_application
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 WAIT_S = 60.0
 

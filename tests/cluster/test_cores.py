@@ -21,7 +21,7 @@ from hopsml.errors import ArgumentError
 from hopsml.settings import cores_of
 from tests.cluster.test_gpus import as_stranger, locks, open_locks
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 __all__ = ["locks", "open_locks"]
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from hopsml.experiment import tuned
 from tests.experiment.conftest import store
 
 __all__ = ["store"]
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 RECORD = {
     "chosen": "hopsml", "ratio": 0.4, "settings": {"implementation": "hopsml"},
 }  # fmt: skip

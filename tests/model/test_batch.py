@@ -29,7 +29,7 @@ from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
 from hopsml.storage.filesystem import for_url
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from hopsml.storage.filesystem import for_url
 from tests import small_disk
 from tests.model.conftest import MakeFolder
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def exported(source: Path, name: str = "digits", **named: object) -> Version:

@@ -16,7 +16,7 @@ from hopsml.service.browse.project import Project, ReaderCache
 from hopsml.service.browse.search_detail import improvements
 from tests.service.project import ProjectOnDisk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 
 
 def test_a_run_is_told_in_full(project: ProjectOnDisk) -> None:

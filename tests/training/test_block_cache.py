@@ -26,7 +26,7 @@ from hopsml.training.data.cache_plan import CachedPiece
 from tests import small_disk
 from tests.training import record_files
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.local
 ROOT = Path(__file__).parents[2]
 
 
