@@ -228,8 +228,8 @@ def is_alone() -> bool:
 
 
 def _on_gpu(x: Any) -> bool:
-    """Whether it is an array in a GPU's memory. Torch is asked first: of a tensor with a gradient it tells no address."""
-    return getattr(x, "is_cuda", False) is True or hasattr(x, "__cuda_array_interface__")
+    """Whether it is a tensor of torch's in a GPU's memory; arrays of JAX's numpy reads from there."""
+    return getattr(x, "is_cuda", False) is True
 
 
 def _rigid_group() -> Group | None:

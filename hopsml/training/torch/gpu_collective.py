@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hopsml.collective.group import Group
 from hopsml.collective.nccl import GpuGroup, GpuMemory
-from hopsml.errors import ArgumentError
 from hopsml.training.torch import interface
 
 if TYPE_CHECKING:
@@ -70,11 +69,6 @@ def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
     import torch
 
     global _formed
-    if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError(
-            f"an array of {type(tensor).__module__} on a GPU: there hopsml reduces torch's tensors, on CPUs what numpy can "
-            "read; torch.as_tensor(x) shares its memory"
-        )
     if group is None:
         return None
     with _lock:
