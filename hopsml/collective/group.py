@@ -102,7 +102,7 @@ class Group:
         kept = {
             "timeout_s": timeout_s,
             "network_timeout_s": network_timeout_s,
-            "algorithm": _known(ALGORITHMS, "algorithm", algorithm),
+            "algorithm": known(ALGORITHMS, "algorithm", algorithm),
             "encryption": bool(encryption),
         }
         if encryption:
@@ -212,7 +212,7 @@ class Group:
             )  # their sum may be too large for them
             return result
         self._call(
-            "all_reduce", array, result, array.size, _reduction(reduction), _known(WIRES, "wire", wire), name=name
+            "all_reduce", array, result, array.size, _reduction(reduction), known(WIRES, "wire", wire), name=name
         )
         return result
 
@@ -363,14 +363,15 @@ def _what(array: Array, name: str) -> str:
 
 
 def _type(array: Array) -> int:
-    return _known(TYPES, "type", array.dtype.name)
+    return known(TYPES, "type", array.dtype.name)
 
 
 def _reduction(name: str) -> int:
-    return _known(REDUCTIONS, "reduction", name)
+    return known(REDUCTIONS, "reduction", name)
 
 
-def _known(names: dict[str, int], what: str, name: str) -> int:
+def known(names: dict[str, int], what: str, name: str) -> int:
+    """The number of ``name``. Raises ArgumentError for one that is none of them."""
     if name not in names:
         raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
     return names[name]

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopsml.collective.group import Group
+from hopsml.collective.group import Group, known
 from hopsml.errors import (
     ArgumentError,
     CollectiveEnded,
@@ -115,7 +115,7 @@ class GpuGroup:
         """The reduction of all members' ``source`` into ``target``, of the same shape and type: a mean of floats alone."""
         if reduction == "mean" and source.type.startswith(("int", "uint")):
             raise ArgumentError(f"a mean of {source.type}: NCCL makes means of floats; sum, and divide")
-        kind = _known(REDUCTIONS, "reduction", reduction)
+        kind = known(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
 
     def all_gather(self, source: GpuMemory, target: GpuMemory, *, name: str = "") -> None:
@@ -125,11 +125,6 @@ class GpuGroup:
     def broadcast(self, source: GpuMemory, target: GpuMemory, root: int, *, name: str = "") -> None:
         """The ``source`` of member ``root`` into everybody's ``target``."""
         self._call("broadcast", f"from {root} {name}", source, target, "ncclBroadcast", source.count, root)
-
-    def reduce_scatter(self, source: GpuMemory, target: GpuMemory, reduction: str, *, name: str = "") -> None:
-        """This rank's part of the reduction of all members' ``source``, whose first axis has an entry for each rank."""
-        kind = _known(REDUCTIONS, "reduction", reduction)
-        self._call("reduce_scatter", f"{reduction} {name}", source, target, "ncclReduceScatter", target.count, kind)
 
     def end(self, why: str = "") -> None:
         """End it here; operations under way on the GPU are broken off, and the other members' fail or time out."""
@@ -143,7 +138,7 @@ class GpuGroup:
         if self._ended:
             raise CollectiveEnded(self._ended)
         count, *rest = arguments
-        kind = _known(TYPES, "type", source.type)
+        kind = known(TYPES, "type", source.type)
         called = f"{operation} {what.strip()} of {source.type} {source.shape} on GPUs"
         self._group.barrier(called)  # who calls something else, or has ended, is named here, before a GPU waits for it
         memory = ctypes.c_void_p(source.address), ctypes.c_void_p(target.address), ctypes.c_size_t(count)
@@ -261,7 +256,6 @@ def _typed(library: Any) -> Any:
         "ncclAllReduce": (memory, memory, size, number, number, handle, memory),
         "ncclAllGather": (memory, memory, size, number, handle, memory),
         "ncclBroadcast": (memory, memory, size, number, number, handle, memory),
-        "ncclReduceScatter": (memory, memory, size, number, number, handle, memory),
     }
     for name, types in signatures.items():
         getattr(library, name).argtypes = types
@@ -269,9 +263,3 @@ def _typed(library: Any) -> Any:
     library.ncclGetLastError.argtypes, library.ncclGetLastError.restype = (handle,), ctypes.c_char_p
     library.ncclGetErrorString.argtypes, library.ncclGetErrorString.restype = (number,), ctypes.c_char_p
     return library
-
-
-def _known(names: dict[str, int], what: str, name: str) -> int:
-    if name not in names:
-        raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
-    return names[name]

@@ -89,8 +89,9 @@ def test_a_tensor_with_a_gradient_is_reduced_without_it(alone: Group) -> None:
 def test_what_is_refused_and_what_an_ended_group_says(alone: Group) -> None:
     import torch
 
-    with pytest.raises(ArgumentError, match="type 'complex64' is none of uint8"):
-        gpu_collective.all_reduce(alone, torch.ones(2, device="cuda", dtype=torch.complex64), "sum", "")
+    for reduction in ("sum", "mean"):
+        with pytest.raises(ArgumentError, match="type 'complex64' is none of uint8"):
+            gpu_collective.all_reduce(alone, torch.ones(2, device="cuda", dtype=torch.complex64), reduction, "")
     gpu_collective.all_reduce(alone, torch.ones(2, device="cuda"), "sum", "")
     assert gpu_collective._formed is not None
     gpu_collective._formed[1].end("the test has ended it")

@@ -26,7 +26,7 @@ def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: 
     on_gpus = _on_gpus(group, tensor)
     if group is None or on_gpus is None:
         return tensor.detach().clone()
-    if reduction == "mean" and not tensor.is_floating_point():
+    if reduction == "mean" and not tensor.is_floating_point() and not tensor.is_complex():
         total = all_reduce(group, tensor.to(torch.int64), "sum", name)
         return torch.div(total, group.size, rounding_mode="trunc").to(tensor.dtype)
     source = tensor.detach().contiguous()
