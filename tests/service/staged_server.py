@@ -19,7 +19,8 @@ from pathlib import Path
 
 from hopsml.service import server
 from hopsml.service.engine import Engine, Look, SubmitOrder
-from hopsml.service.engine.base import NodeSeen
+from hopsml.service.engine.base import LogPiece, NodeSeen
+from hopsml.service.engine.local import piece_of
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
@@ -83,12 +84,10 @@ class StagedEngine:
         """Little."""
         return Resources(0, 1, 1024)
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of the job's file."""
-        for tag, seen in list(self._seen.items()):
-            if seen.id == application_id and self._file(tag, "log").exists():
-                return self._file(tag, "log").read_bytes()[offset : offset + limit]
-        return b""
+        tags = [tag for tag, seen in list(self._seen.items()) if seen.id == application_id]
+        return piece_of(self._file(tags[0], "log"), offset, limit) if tags else None
 
     def close(self) -> None:
         """Nothing to end."""
