@@ -1,6 +1,6 @@
 """Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
 
-    python -m tests.service.staged_server FOLDER
+    python -m tests.service.staged_server FOLDER PORT
 
 <folder>/stage/<serial>.log     what the drivers of a job print
 <folder>/stage/<serial>.end     how its applications end: a state, and why
@@ -47,6 +47,13 @@ class StagedEngine:
         self._stage, self._prefix = stage, prefix
         self._seen: dict[str, SeenApplication] = {}
         stage.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of the server before
+            for tag in (stage / "tags").read_text().split():
+                self._run(tag)
+
+    def _run(self, tag: str) -> None:
+        number = len(self._seen) + 1
+        self._seen[tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
 
     def _file(self, tag: str, kind: str) -> Path:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
@@ -62,8 +69,9 @@ class StagedEngine:
 
     def submit(self, order: SubmitOrder) -> None:
         """It runs, with all that it wants."""
-        number = len(self._seen) + 1
-        self._seen[order.tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
+        with open(self._stage / "tags", "a") as file:
+            file.write(f"{order.tag}\n")
+        self._run(order.tag)
 
     def withdraw(self, tag: str) -> None:
         """Nothing is under way."""
@@ -111,6 +119,7 @@ def main() -> None:
         folder / "state",
         profile="local",
         project_url=f"file://{folder.absolute()}/project",
+        port=int(sys.argv[2]),
         queues=folder / "queues.yaml",
     )
     server.serve(wanted, ready)
