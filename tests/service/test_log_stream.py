@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cli.terminal_text import RESET, harmless
@@ -95,6 +95,7 @@ def test_colours_stay_and_end_with_the_log() -> None:
     assert "".join(harmless(["\x1b]0;" + "x" * 100_000, "\nnext\n"])).endswith("\nnext\n"), "it swallows no later line"
 
 
+@settings(max_examples=40)
 @given(st.lists(st.text("\x1b[]P\\mHx;0 \x07\n\x9b\x9d?", max_size=8)))
 def test_nothing_is_left_that_begins_a_sequence(pieces: list[str]) -> None:
     shown = "".join(harmless(pieces))
