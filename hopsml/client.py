@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
+from hopsml.service import log_stream
 from hopsml.states import Lifecycle
 
 TIMEOUT_S = 60.0
@@ -241,7 +242,17 @@ class Client:
         return part.text, part.end
 
     def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
-        """What the driver prints, as it comes, to the end of the job."""
+        """What the driver prints, as it comes, to the end of the job; a server that starts anew meanwhile is waited for.
+
+        A new try of the job is followed from its beginning. ``poll_s``: between two looks, of a server without streams.
+        """
+        path = f"jobs/{_quoted(job)}/log/events"
+        try:
+            yield from log_stream.pieces(lambda query, last: self._open(path, query, last), task)
+        except log_stream.NoStreamHere:
+            yield from self._looked_for(job, task, poll_s)
+
+    def _looked_for(self, job: str | int, task: str, poll_s: float) -> Iterator[str]:
         offset = 0
         while True:
             over = self.job(job).state.is_final  # before the last look
@@ -353,6 +364,20 @@ class Client:
         )
 
     # ------------------------------------------------------------------------------------ HTTP
+
+    def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
+        """A stream of events. Raises OSError where the server is away, and what it refuses as ``_call`` does."""
+        url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
+        try:
+            return urllib.request.urlopen(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                if refused.code in (429, 502, 503, 504):  # it is told to wait, or starts anew behind a proxy
+                    raise ConnectionError(f"HTTP {refused.code}") from None
+                if refused.code == 404:
+                    raise log_stream.NoStreamHere from None
+                raise _refusal(refused.code, refused.read()) from None
 
     def _call(
         self,

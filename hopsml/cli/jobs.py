@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,8 +83,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
     from hopsml.states import Lifecycle
 
     client = _client()
-    for text in client.follow(job.id):
-        print(text, end="", flush=True)
+    _print_log(client.follow(job.id))
     ended = client.job(job.id)
     typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
@@ -152,18 +153,25 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
     task: Annotated[str, typer.Option(help="whose driver; of the first task else")] = "",
 ) -> None:
-    """Print what the driver of a job has printed."""
+    """Print what the driver of a job has printed; to a terminal without what would move its cursor or change its title."""
     client = _client()
-    if follow:
-        for text in client.follow(job, task):
-            print(text, end="", flush=True)
-        return
+    _print_log(client.follow(job, task) if follow else _printed(client, job, task))
+
+
+def _printed(client: Client, job: str, task: str) -> Iterator[str]:
     offset = 0
     while True:
         text, offset = client.log(job, task, offset)
         if not text:
             return
-        print(text, end="")
+        yield text
+
+
+def _print_log(pieces: Iterable[str]) -> None:
+    from hopsml.cli.terminal_text import harmless
+
+    for text in harmless(pieces) if sys.stdout.isatty() else pieces:
+        print(text, end="", flush=True)
 
 
 def cancel(job: JobArgument) -> None:

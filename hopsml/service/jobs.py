@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, StoreError
-from hopsml.service.engine import Engine
+from hopsml.service.engine import Engine, LogPiece
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.metrics import TURN_BOUNDS_S
@@ -136,8 +136,13 @@ class JobService:
         """Why a job does not run; "" where it does, or is over."""
         return "" if row.state.is_final else self.manager.why(row)
 
-    def log(self, row: JobRow, task: str, offset: int, limit: int) -> bytes:
+    def log(self, row: JobRow, task: str, offset: int, limit: int) -> LogPiece | None:
         """What the driver of a task has printed, of its newest launch."""
+        application_id = self.application(row, task)
+        return self.engine.log(application_id, offset, limit) if application_id else None
+
+    def application(self, row: JobRow, task: str) -> str:
+        """The id of the newest launch of a task, of the first one where none is named; "" where none has one (yet)."""
         launches = self.store.launches([row.serial])[row.serial]
         tasks = dict.fromkeys(launch.task for launch in launches)
         if task and task not in tasks:
@@ -145,4 +150,4 @@ class JobService:
                 f"job {row.id} has no task {task[:80]!r} that was started; there are: {', '.join(tasks) or 'none'}"
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
-        return self.engine.log(found[-1].application_id, offset, limit) if found else b""
+        return found[-1].application_id if found else ""

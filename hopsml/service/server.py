@@ -68,8 +68,9 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     from hopsml.service.browse.changes import Changes
     from hopsml.service.browse.project import Project
     from hopsml.service.rest import server
-    from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.event_stream import Broadcaster, Streams
     from hopsml.service.rest.limited import Limits
+    from hopsml.service.rest.project_feed import ProjectFeed
     from hopsml.service.rest.service_application import service_application
 
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
@@ -83,7 +84,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
                 _note(wanted.state, here, token)
             jobs.on_lead = lambda: _note(wanted.state, here, token)
             project = Project(_project_url(wanted))
-            told = Broadcaster(Changes(project))
+            told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits)
             asyncio.run(server.answer(app, listener, told, lambda: ready(server.address(listener, token))))

@@ -1,6 +1,6 @@
 """Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
 
-    python -m tests.service.staged_server FOLDER
+    python -m tests.service.staged_server FOLDER PORT
 
 <folder>/stage/<serial>.log     what the drivers of a job print
 <folder>/stage/<serial>.end     how its applications end: a state, and why
@@ -19,7 +19,8 @@ from pathlib import Path
 
 from hopsml.service import server
 from hopsml.service.engine import Engine, Look, SubmitOrder
-from hopsml.service.engine.base import NodeSeen
+from hopsml.service.engine.base import LogPiece, NodeSeen
+from hopsml.service.engine.local import piece_of
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
@@ -46,6 +47,13 @@ class StagedEngine:
         self._stage, self._prefix = stage, prefix
         self._seen: dict[str, SeenApplication] = {}
         stage.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of the server before
+            for tag in (stage / "tags").read_text().split():
+                self._run(tag)
+
+    def _run(self, tag: str) -> None:
+        number = len(self._seen) + 1
+        self._seen[tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
 
     def _file(self, tag: str, kind: str) -> Path:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
@@ -61,8 +69,9 @@ class StagedEngine:
 
     def submit(self, order: SubmitOrder) -> None:
         """It runs, with all that it wants."""
-        number = len(self._seen) + 1
-        self._seen[order.tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
+        with open(self._stage / "tags", "a") as file:
+            file.write(f"{order.tag}\n")
+        self._run(order.tag)
 
     def withdraw(self, tag: str) -> None:
         """Nothing is under way."""
@@ -83,12 +92,10 @@ class StagedEngine:
         """Little."""
         return Resources(0, 1, 1024)
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of the job's file."""
-        for tag, seen in list(self._seen.items()):
-            if seen.id == application_id and self._file(tag, "log").exists():
-                return self._file(tag, "log").read_bytes()[offset : offset + limit]
-        return b""
+        tags = [tag for tag, seen in list(self._seen.items()) if seen.id == application_id]
+        return piece_of(self._file(tags[0], "log"), offset, limit) if tags else None
 
     def close(self) -> None:
         """Nothing to end."""
@@ -112,6 +119,7 @@ def main() -> None:
         folder / "state",
         profile="local",
         project_url=f"file://{folder.absolute()}/project",
+        port=int(sys.argv[2]),
         queues=folder / "queues.yaml",
     )
     server.serve(wanted, ready)

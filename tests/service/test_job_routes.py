@@ -14,6 +14,7 @@ import pytest
 
 from hopsml import client
 from hopsml.errors import ArgumentError
+from hopsml.service.engine import LogPiece
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.tokens import Role
@@ -192,7 +193,11 @@ def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
 def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.submit()
     printed = "é→x".encode()
-    monkeypatch.setattr(served.jobs, "log", lambda row, task, offset, limit: printed[offset : offset + 3])
+    monkeypatch.setattr(
+        served.jobs,
+        "log",
+        lambda row, task, offset, limit: LogPiece(printed[offset : offset + 3], offset, len(printed)),
+    )
     assert served.ask("GET", "jobs/1/log").json() == {"text": "é", "end": 2}
     assert served.ask("GET", "jobs/1/log?offset=2").json() == {"text": "→", "end": 5}
     printed = printed[:4]  # it ended there

@@ -16,6 +16,7 @@ from hopsml.service.browse.project import Project
 from hopsml.service.rest import errors, server
 from hopsml.service.rest.application import application
 from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.project_feed import ProjectFeed
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
@@ -184,7 +185,7 @@ def told(
         browsed = Project(project.url)
         browsed.runs.refresh()
         changes = Changes(browsed, "e")
-        broadcaster = Broadcaster(changes, look_s=0.01, heartbeat_s=heartbeat_s)
+        broadcaster = Broadcaster(ProjectFeed(changes), look_s=0.01, heartbeat_s=heartbeat_s)
         try:
             async with asyncio.timeout(20):
                 await do(broadcaster, changes)

@@ -32,6 +32,22 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Some of what a driver has printed. ``offset``: of its first byte, above the one that was asked for where an engine
+    does not give those between any more; ``length``: of the whole log so far.
+    """
+
+    data: bytes
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitOrder:
     """An application to be submitted. ``plan`` is made on the thread that submits: it looks at files, and may refuse.
 
@@ -67,8 +83,11 @@ class Engine(Protocol):
     def driver(self) -> Resources:
         """What the driver of a task takes."""
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
-        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; none where there is nothing (yet)."""
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
+        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; below 0: from the end.
+
+        None where there is no log (yet).
+        """
 
     def close(self) -> None:
         """Break off submissions and end threads. Applications go on."""

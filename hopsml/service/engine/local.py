@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
@@ -102,16 +102,25 @@ class LocalEngine:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of what the driver has printed."""
-        with contextlib.suppress(OSError), open(self._folder / application_id / OUTPUT, "rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-        return b""
+        return piece_of(self._folder / application_id / OUTPUT, offset, limit)
 
     def close(self) -> None:
         """End threads; drivers and their watchers stay."""
         self._submissions.close()
+
+
+def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
+    """Of a file that is a log."""
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            begin = max(0, length + offset) if offset < 0 else min(offset, length)
+            file.seek(begin)
+            return LogPiece(file.read(min(limit, length - begin)), begin, length)
+    except OSError:
+        return None
 
 
 def _seen(folder: Path) -> SeenApplication | None:

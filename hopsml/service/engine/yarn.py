@@ -11,7 +11,7 @@ from dataclasses import replace
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import end_requests
-from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
@@ -112,13 +112,17 @@ class YarnEngine:
         size = sizes.driver(self._driver_mib)
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
-        """Of the driver's stdout, from its node while it runs, from HDFS later."""
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
+        """Of the driver's stdout, from its node while it runs, from HDFS later.
+
+        A node gives the end of a log alone: more than is asked for is read, so that its beginning is not passed over.
+        """
+        most = max(limit, logs.PART_BYTES) if offset >= 0 else limit
         try:
-            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=limit)
+            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=most)
         except (ClusterError, StorageError):
-            return b""
-        return part.data if part is not None else b""
+            return None
+        return LogPiece(part.data[:limit], part.offset, part.length) if part is not None else None
 
     def close(self) -> None:
         """Break off submissions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 import time
 from typing import Annotated
@@ -14,6 +13,7 @@ from hopsml.service import spec as specs
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
+from hopsml.service.rest.log_feed import whole_characters
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
@@ -201,11 +201,12 @@ def log(
 ) -> models.LogAnswer:
     """What the driver of a task has printed, from a byte on; of the first task where none is named."""
     found = jobs.log(row, task, offset, LOG_BYTES)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text, rest = decoder.decode(found), len(decoder.getstate()[0])  # a character that is not whole yet comes next time
-    if not text and rest:
-        text, rest = found.decode(errors="replace"), 0
-    return models.LogAnswer(text=text, end=offset + len(found) - rest)
+    if found is None or not found.data:
+        return models.LogAnswer(text="", end=offset)
+    text, taken = whole_characters(found.data)
+    if not taken:
+        text, taken = found.data.decode(errors="replace"), len(found.data)
+    return models.LogAnswer(text=text, end=found.offset + taken)
 
 
 @router.get("/cluster")

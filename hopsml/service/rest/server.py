@@ -16,7 +16,7 @@ from hopsml.errors import ArgumentError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.event_stream import Broadcaster, Streams
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
@@ -68,14 +68,15 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
     from hopsml.service.browse.project import Project
     from hopsml.service.rest.application import application
     from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.project_feed import ProjectFeed
 
     project = Project(project_url)
     project.runs.refresh()
-    told = Broadcaster(Changes(project))
+    told = Broadcaster(ProjectFeed(Changes(project)))
     asyncio.run(answer(application(project, token, told), listener, told, ready))
 
 
-async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster, ready: Callable[[], None]) -> None:
+async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster | Streams, ready: Callable[[], None]) -> None:
     """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer."""
     import uvicorn
 

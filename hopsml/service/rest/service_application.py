@@ -18,6 +18,7 @@ from hopsml.service.rest import (
     cluster_routes,
     dataset_routes,
     job_routes,
+    job_streams,
     metric_routes,
     note_routes,
     page_files,
@@ -30,7 +31,7 @@ from hopsml.service.rest import (
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
-from hopsml.service.rest.event_stream import Broadcaster, events_route
+from hopsml.service.rest.event_stream import Streams, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _ROUTERS = (
+    job_streams.router,  # before the others: /jobs/events is no job
     job_routes.router,
     cluster_routes.router,
     schedule_routes.router,
@@ -59,12 +61,13 @@ _ROUTERS = (
 
 
 def service_application(
-    jobs: JobService, project: Project, broadcaster: Broadcaster, name: str, limits: Limits | None = None
+    jobs: JobService, project: Project, streams: Streams, name: str, limits: Limits | None = None
 ) -> ASGIApp:
-    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
+    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``streams``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
-    app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
+    app.state.jobs, app.state.project = jobs, project
+    app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
     limited = Limited(app, limits)
     guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)

@@ -167,10 +167,21 @@ class JobStore:
         """What has happened to a job, the oldest first; ``after``: only with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
         with self.reading() as connection:
-            return [
-                ChangeRow(row.id, row.job, row[2], row.task, Lifecycle(row.state), row.cause, row.at_s)
-                for row in connection.execute(query)
-            ]
+            return [_change_row(row) for row in connection.execute(query)]
+
+    def newest_changes(self, after: int | None, limit: int) -> list[tuple[ChangeRow, str]]:
+        """What has happened to all jobs, the oldest first, each with the job's name.
+
+        ``after``: the first ones with a higher id; None: the newest ones.
+        """
+        query = select(changes, jobs.c.name).join(jobs, jobs.c.serial == changes.c.job).limit(limit)
+        if after is None:
+            query = query.order_by(changes.c.id.desc())
+        else:
+            query = query.where(changes.c.id > after).order_by(changes.c.id)
+        with self.reading() as connection:
+            rows = [(_change_row(row), row.name) for row in connection.execute(query)]
+        return rows if after is not None else rows[::-1]
 
     def save(
         self, before: JobRecord, after: JobRecord, holder: str, now: float, account: Account | None = None
@@ -310,6 +321,10 @@ def _launch(row: Row[Any]) -> TaskLaunch:
         seen_s=row.seen_s,
         cause=row.cause,
     )
+
+
+def _change_row(row: Row[Any]) -> ChangeRow:
+    return ChangeRow(row.id, row.job, row._mapping["try"], row.task, Lifecycle(row.state), row.cause, row.at_s)
 
 
 def _wish(row: Row[Any]) -> WishRow:
