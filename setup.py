@@ -44,6 +44,7 @@ EXTRAS = {
         *("pandas>=2", "plotly>=6"),
     ],
     "profiling": ["py-spy>=0.4"],
+    "tracing": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"],
     "demo": ["scikit-learn>=1.5"],
 }
 

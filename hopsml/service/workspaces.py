@@ -21,6 +21,7 @@ from pathlib import Path
 
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
+from hopsml.service import job_trace
 from hopsml.service import spec as specs
 from hopsml.service.driver import sealed_secrets
 from hopsml.service.engine import SubmitOrder
@@ -89,6 +90,7 @@ class Workspaces:
             "HOPSML_JOB_TAG": launch.tag,
             "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
+            **job_trace.launched(row, launch),
         }
 
         if spec.secrets:

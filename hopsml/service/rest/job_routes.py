@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
+from hopsml.service import job_trace
 from hopsml.service import spec as specs
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
@@ -120,9 +121,11 @@ def submit(
 
 
 def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
+    began_s = time.time()
     with entry.stored(201) as also:
-        row = jobs.store.submit(new, time.time(), also)
+        row = jobs.store.submit(new, began_s, also)
     entry.target = row.id
+    job_trace.accepted(row, began_s)
     jobs.wake()
     return models.JobAnswer.of(row, jobs.manager.growth(job))
 
