@@ -220,6 +220,17 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(project: ProjectOnD
     told(project, listen)
 
 
+def test_who_comes_as_the_last_one_leaves_hears_what_changes(project: ProjectOnDisk) -> None:
+    async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
+        for number in range(3):
+            async with opened(broadcaster, "") as stream:
+                await anext(stream)
+                project.run(f"app_{number}")
+                assert f"app_{number}".encode() in await anext(stream)
+
+    told(project, listen)
+
+
 def test_a_stream_without_news_shows_that_it_lives(project: ProjectOnDisk) -> None:
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         async with opened(broadcaster, "") as stream:

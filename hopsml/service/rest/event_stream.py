@@ -85,6 +85,7 @@ class Broadcaster:
             self.listeners -= 1
             if not self.listeners and self._looking is not None:
                 self._looking.cancel()
+                self._looking = None
 
     async def end(self) -> None:
         """End all streams, in order."""

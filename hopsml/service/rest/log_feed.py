@@ -108,6 +108,7 @@ class LogFeed:
         end = offset + len(data)
         told = {"text": data.decode(errors="replace"), "offset": offset}
         event = encoded(str(end), "log", told)
+        self._kept_bytes -= len(self._pieces.pop(wanted, (b"", 0))[0])
         self._pieces[wanted], self._kept_bytes = (event, end), self._kept_bytes + len(event)
         while self._kept_bytes > KEPT_BYTES and len(self._pieces) > 1:
             self._kept_bytes -= len(self._pieces.popitem(last=False)[1][0])
@@ -138,6 +139,8 @@ class LogFeed:
                 if offset not in self._pieces:
                     await run_in_threadpool(self._read, count, offset)
             event, end = self._pieces.get(offset, (b"", offset))
+            if count != self._count:  # meanwhile
+                return [], at
             if event:
                 return [event], (count, end)
         if self._over:
