@@ -73,7 +73,7 @@ class Queue:
 class GangRequest:
     """What a job asks for. ``expected_s``: how long it will run, of its time limit or of what it took before.
 
-    ``resizable``: whether an elastic gang may get more or fewer slots while it runs; else it keeps those that it begins with.
+    ``resizable``: whether an elastic gang may get more or fewer slots while it runs; else it keeps what it begins with.
     """
 
     job_id: str
