@@ -67,6 +67,7 @@ class Scheduler:
         self.promised: dict[str, Resources] = {}  # by queue
         self._drivers_mib: dict[str, int] = {}
         self._placed: dict[str, QueuedJob] = {}  # in the order in which they were placed
+        self._leaving: set[str] = set()  # those who use more than is theirs, until they have given it back
         self.started: dict[str, QueuedJob] = {}  # what runs, in the order in which it was started
         self._sequence = 0
         # Jobs are not compared: one that was moved may be in a heap twice, at the same time.
@@ -117,6 +118,8 @@ class Scheduler:
         self.running[job.request.queue].put(job)
         self.started[job.request.job_id] = job
         self._watch(job)
+        if job.used != job.placement:
+            self._leaving.add(job.request.job_id)
 
     def cancel(self, job_id: str, now: float) -> list[Action]:
         """A job is not wanted any more. One that runs has to be ended by the caller, who says so by ``ended``."""
@@ -137,6 +140,7 @@ class Scheduler:
         job = self.jobs.pop(job_id)
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
+        self._leaving.discard(job_id)
         self.nodes.leave(job.request.gang, job.used)
         return self.tick(now)
 
@@ -147,6 +151,7 @@ class Scheduler:
             return self.ended(job_id, now)
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
+        self._leaving.discard(job_id)
         self.nodes.leave(job.request.gang, job.used)
         job.used, job.since_s = (), now
         self._enqueue(job, now)
@@ -175,6 +180,8 @@ class Scheduler:
         self.nodes.use(gang, placement)
         if job.phase == JobPhase.RUNNING:
             self._reshape(job, _common(job.placement, placement), now)
+            if job.used == job.placement:
+                self._leaving.discard(job_id)
         return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -311,12 +318,14 @@ class Scheduler:
         return self._start_if_idle(job, now)
 
     def _start_placed(self, now: float) -> list[Action]:
-        """Those start whose place has become free; whose place is on a node that is closed by now waits again."""
+        """Those start whose place has become free; whose place is closed by now, or others have taken it, waits again."""
         actions: list[Action] = []
         for job in list(self._placed.values()):
             if all(map(self.nodes.is_open, {node for nodes in job.placement for node in nodes})):
-                actions += self._start_if_idle(job, now)
-                continue
+                started = self._start_if_idle(job, now)
+                actions += started
+                if started or self._leaving:
+                    continue
             del self._placed[job.request.job_id]
             job.count(now, self.policy)
             self._forget(job)
@@ -340,6 +349,7 @@ class Scheduler:
         actions: list[Action] = []
         for job_id, left in taken.left.items():
             self._reshape(self.jobs[job_id], left, now)
+            self._leaving.add(job_id)
             actions.append(ResizeJob(job_id, left, job.request.job_id))
         for job_id in taken.ended:
             self._stop(self.jobs[job_id], now)
@@ -351,6 +361,7 @@ class Scheduler:
         """Its room is promised to others from now on; it has it until it has given it back."""
         job.count(now, self.policy)
         job.phase = JobPhase.ENDING
+        self._leaving.add(job.request.job_id)
         self.running[job.request.queue].remove(job)
         del self.started[job.request.job_id]
         self._forget(job)
@@ -414,6 +425,7 @@ class Scheduler:
             other._copy(replace(job))
         other._placed = {job_id: other.jobs[job_id] for job_id in self._placed}
         other.started = {job_id: other.jobs[job_id] for job_id in self.started}
+        other._leaving = set(self._leaving)
         other.promised, other._drivers_mib = dict(self.promised), dict(self._drivers_mib)
         return other
 
