@@ -145,7 +145,7 @@ def show(job: JobArgument, json: AsJson = False) -> None:
 
 
 def why(job: JobArgument) -> None:
-    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help."""
+    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help; or its slots."""
     client = _client()
     found = client.job(job)
     print(found.why or f"{found.state}: {found.cause}")
