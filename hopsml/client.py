@@ -63,12 +63,23 @@ class JobApplication(msgspec.Struct, frozen=True):
     cause: str
 
 
+class JobSize(msgspec.Struct, frozen=True):
+    """The slots of a task: that it has, that it is to have (fewer: it is about to give some back), the fewest, the most."""
+
+    task: str
+    slots: int
+    target: int
+    fewest: int
+    most: int
+
+
 class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
     """A job with all that is known of it; ``spec``: YAML."""
 
     spec: str
     profile: str
     applications: list[JobApplication]
+    sizes: list[JobSize] = []
 
 
 class JobChange(msgspec.Struct, frozen=True):

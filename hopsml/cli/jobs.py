@@ -135,6 +135,10 @@ def show(job: JobArgument, json: AsJson = False) -> None:
     print(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
     for one in found.applications:
         print(f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else ""))
+    for size in found.sizes:
+        if size.slots and size.fewest < size.most:
+            back = f", {size.slots - size.target} of which it is about to give back" if size.target < size.slots else ""
+            print(f"task {size.task}: {size.slots} slots of {size.fewest} to {size.most}{back}")
     print("\n" + found.spec.rstrip() + "\n")
     for change in client.changes(job):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_s))
@@ -142,7 +146,7 @@ def show(job: JobArgument, json: AsJson = False) -> None:
 
 
 def why(job: JobArgument) -> None:
-    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help."""
+    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help; or its slots."""
     client = _client()
     found = client.job(job)
     print(found.why or f"{found.state}: {found.cause}")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, StoreError
 from hopsml.service.engine import Engine, LogPiece
-from hopsml.service.manager import Manager
+from hopsml.service.manager import Manager, requests
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.manager.requests import TaskSize
 from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec
@@ -135,6 +136,11 @@ class JobService:
     def why(self, row: JobRow) -> str:
         """Why a job does not run; "" where it does, or is over."""
         return "" if row.state.is_final else self.manager.why(row)
+
+    def sizes(self, row: JobRow, spec: JobSpec) -> list[TaskSize]:
+        """How many slots each task has, and could have."""
+        placements = (requests.placement_of(stored) for stored in (row.placement, row.target))
+        return requests.sizes(spec, *placements)
 
     def log(self, row: JobRow, task: str, offset: int, limit: int) -> LogPiece | None:
         """What the driver of a task has printed, of its newest launch."""

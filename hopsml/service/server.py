@@ -136,11 +136,13 @@ def _project_url(wanted: ServerSettings) -> str:
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
     if is_detachable(profile):
-        return YarnEngine(prefix, project_url, memory.mib(profile.spark.get("spark.driver.memory", "1g")))
+        driver_mib = memory.mib(profile.spark.get("spark.driver.memory", "1g"))
+        return YarnEngine(prefix, project_url, driver_mib, resizes=profile.grows)
     if profile.master == "none" or profile.master.startswith("local"):
         from hopsml.devices import get_num_gpus
 
-        return LocalEngine(state / "applications", this_machine(get_num_gpus()))
+        told = "" if profile.uses_spark else project_url
+        return LocalEngine(state / "applications", this_machine(get_num_gpus()), told)
     raise ArgumentError(
         f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): its drivers would run on this "
         "machine and end with the service; name a profile of YARN's cluster mode, or a local one"

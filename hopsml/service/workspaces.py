@@ -23,7 +23,7 @@ from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import job_trace
 from hopsml.service import spec as specs
-from hopsml.service.driver import sealed_secrets
+from hopsml.service.driver import sealed_secrets, slot_requests
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
@@ -80,8 +80,13 @@ class Workspaces:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         return found
 
-    def order(self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str) -> SubmitOrder:
-        """How an application of a job is submitted; its files are looked at when its turn comes."""
+    def order(
+        self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str, slots: int = 0
+    ) -> SubmitOrder:
+        """How an application of a job is submitted; its files are looked at when its turn comes.
+
+        ``slots``: with how many workers an elastic task begins; 0 for one that is not.
+        """
         own = f"{row.id}-{prefix.rpartition('-')[2]}"
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
@@ -93,6 +98,8 @@ class Workspaces:
             **job_trace.launched(row, launch),
         }
 
+        if slots:
+            variables[slot_requests.FIRST] = str(slots)
         if spec.secrets:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
@@ -103,7 +110,8 @@ class Workspaces:
             path.write_text(specs.dump(named))
             if spec.secrets:
                 sealed_secrets.put(variables, self._secrets(row.owner, spec.secrets))
-            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables)[launch.task]
+            most = {launch.task: slots} if slots and not profile.grows else {}
+            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[launch.task]
 
         return SubmitOrder(launch.tag, plan, variables)
 

@@ -15,13 +15,14 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hopsml.service import server
 from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.engine.base import LogPiece, NodeSeen
 from hopsml.service.engine.local import piece_of
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
@@ -41,7 +42,12 @@ CALLERS = {
 
 
 class StagedEngine:
-    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end."""
+    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end.
+
+    Drivers take what they may have, and give back what they are told to, at the next look.
+    """
+
+    resizes = True
 
     def __init__(self, stage: Path, prefix: str) -> None:
         self._stage, self._prefix = stage, prefix
@@ -83,6 +89,12 @@ class StagedEngine:
                 self._seen[tag] = SeenApplication(seen.id, Lifecycle.STOPPED, "it was asked to end")
 
     kill = ask
+
+    def tell(self, application_id: str, slots: int) -> None:
+        """It has so many."""
+        for tag, seen in list(self._seen.items()):
+            if seen.id == application_id:
+                self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
 
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""

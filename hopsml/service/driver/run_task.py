@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests, sealed_secrets
+from hopsml.service.driver import end_requests, sealed_secrets, slot_requests
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -35,6 +35,7 @@ def run(job_file: str, name: str) -> int:
     job = load(path)
     if (task := job.tasks.get(name)) is None:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
+    slot_requests.watch(os.environ)
     listener = _listener(job, name, task)
     secrets = sealed_secrets.take(job.secrets, os.environ)
     variables = {**_variables(job, task), **secrets}

@@ -60,7 +60,12 @@ class SubmitOrder:
 
 
 class Engine(Protocol):
-    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow."""
+    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow.
+
+    ``resizes``: whether slots come and go while an application runs; where not, each keeps those that it begins with.
+    """
+
+    resizes: bool
 
     def look(self) -> Look:
         """How all applications of this service stand, and the nodes."""
@@ -73,6 +78,9 @@ class Engine(Protocol):
 
     def ask(self, application_id: str) -> None:
         """Ask an application to end in order, with a checkpoint; nothing happens where there is no way to ask."""
+
+    def tell(self, application_id: str, slots: int) -> None:
+        """Let an application have so many slots; what its driver answers is in later looks. Once more does no harm."""
 
     def kill(self, application_id: str) -> None:
         """End an application now."""

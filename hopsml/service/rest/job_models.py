@@ -86,6 +86,17 @@ class JobDetail(JobAnswer):
     spec: str = Field(description="The job file, checked, as YAML.")
     profile: str
     applications: list[ApplicationAnswer]
+    sizes: list[SizeAnswer] = Field(description="Of each task how many slots it has; an elastic one may get others.")
+
+
+class SizeAnswer(BaseModel):
+    """The slots of a task."""
+
+    task: str
+    slots: int = Field(description="That it has; 0 while it does not run.")
+    target: int = Field(description="That it is to have: fewer where it is about to give some back.")
+    fewest: int
+    most: int
 
 
 class ApplicationAnswer(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -177,11 +178,13 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
         for launch in jobs.store.launches([row.serial])[row.serial]
     ]
     try:
-        spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
+        understood = specs.JobSpec.model_validate_json(row.spec)
+        spec, sizes = specs.dump(understood), jobs.sizes(row, understood)
     except ValueError:  # of another version of hopsml
-        spec = row.spec
+        spec, sizes = row.spec, []
     answer = models.JobAnswer.of(row, jobs.why(row)).model_dump()
-    return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications)
+    told = [models.SizeAnswer(**asdict(size)) for size in sizes]
+    return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications, sizes=told)
 
 
 @router.get("/jobs/{job}/why")

@@ -292,7 +292,7 @@ def insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> i
         **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
         "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
         "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
-        "ended_s": 0.0, "version": 1,
+        "ended_s": 0.0, "version": 1, "target": None, "shrinking_since_s": 0.0,
     }  # fmt: skip
     serial = _inserted(connection, insert(jobs).values(values))
     _change(connection, serial, 0, "", Lifecycle.WAITING, cause, now)
@@ -344,6 +344,7 @@ def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
         "started_s": record.started_s,
         "ending_since_s": record.ending_since_s,
         "ended_s": record.ended_s,
+        "shrinking_since_s": record.shrinking_since_s,
         **(asdict(account) if account is not None else {}),
     }
 
@@ -378,5 +379,5 @@ def _in_pieces(wanted: Sequence[int], length: int = 500) -> Iterator[Sequence[in
 def record_of(row: JobRow, found: tuple[TaskLaunch, ...], ruled: JobRecord) -> JobRecord:
     """How a job stands; ``ruled`` has what its job file says: tasks and limits."""
     names = ("serial", "state", "cause", "tries", "retries", "failed_submissions", "preemptions", "placed_s", "started_s",
-             "ending_since_s", "ended_s", "version")  # fmt: skip
+             "ending_since_s", "ended_s", "shrinking_since_s", "version")  # fmt: skip
     return replace(ruled, **{name: getattr(row, name) for name in names}, ending=Ending(row.ending), launches=found)

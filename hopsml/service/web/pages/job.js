@@ -27,6 +27,13 @@ function Stands({ job }) {
   return html`<p class="cause">${job.cause}</p>`;
 }
 
+/** "2 of 1 to 4" of each elastic task that runs; null for none. */
+function slots(job) {
+  const elastic = job.sizes.filter((one) => one.slots > 0 && one.fewest < one.most);
+  const said = elastic.map((one) => `${elastic.length > 1 ? `${one.task} ` : ""}${one.slots}${one.target < one.slots ? `, soon ${one.target},` : ""} of ${one.fewest} to ${one.most}`);
+  return said.join("; ") || null;
+}
+
 function Head({ job, now, again }) {
   const over = OVER.includes(job.state), when = (seconds) => seconds > 0 && html`<span title=${exactTime(seconds)}>${time(seconds)}</span>`;
   const first = over ? ["Took", job.started_s ? duration(job.ended_s - job.started_s) : "it never ran"]
@@ -35,7 +42,7 @@ function Head({ job, now, again }) {
     <p class="small"><a href=${link(["jobs"])}>All jobs</a></p>
     <div class="title"><h1>${job.id}</h1><${State} state=${job.state} /></div>
     <${Stands} job=${job} />
-    <${Facts} first=${1} facts=${[first, ["Owner", job.owner], ["Queue", job.queue], ["Priority", job.priority],
+    <${Facts} first=${1} facts=${[first, ["Owner", job.owner], ["Queue", job.queue], ["Priority", job.priority], ["Slots", slots(job)],
       ["Submitted", when(job.submitted_s)], ["Started", when(job.started_s) || null], ["Ended", when(job.ended_s) || null],
       ["Tries", job.tries], ["Retries left", job.retries || null], ["Made room for others", job.preemptions ? `${job.preemptions} ×` : null], ["Profile", job.profile]]} />
     <${Verbs} job=${job} again=${again} /></header>`;
