@@ -146,7 +146,9 @@ def test_too_many_workers_in_all_and_too_many_tasks() -> None:
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py, count: 60000}}\n" for n in range(2))
     assert "tasks ask for 120000 workers in all; a job has at most 100000: ask for fewer" in mistake(many)
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(10_000))
-    assert mistake(many) == "job.yaml:2: tasks: 10000 are given; at most 1000 are allowed: ask for fewer"
+    assert mistake(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed: ask for fewer"
+    many = SMALL + "secrets: [" + ",".join(f"s{n}" for n in range(65)) + "]"
+    assert mistake(many).endswith("secrets: 65 are given; at most 64 are allowed: ask for fewer")
 
 
 def test_a_search_names_its_task_where_several_have_a_function() -> None:
