@@ -20,7 +20,7 @@ from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.secrets import Secrets
-from hopsml.service.workspaces import Workspaces
+from hopsml.service.workspaces import Workspaces, own_name
 from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
@@ -136,9 +136,17 @@ class JobService:
         """Why a job does not run; "" where it does, or is over."""
         return "" if row.state.is_final else self.manager.why(row)
 
-    def log(self, row: JobRow, task: str, offset: int, limit: int) -> bytes:
-        """What the driver of a task has printed, of its newest launch."""
-        launches = self.store.launches([row.serial])[row.serial]
+    def own_name(self, row: JobRow) -> str:
+        """What the names of all applications and runs of a job begin with."""
+        return own_name(row, self.manager.prefix)
+
+    def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> bytes:
+        """What the driver of a task has printed, of its newest launch; of the newest try where none is named."""
+        if try_number is not None and not 1 <= try_number <= max(1, row.tries):
+            raise ArgumentError(
+                f"job {row.id} has no try {try_number}: it was tried {row.tries} times, and the first one is 1"
+            )
+        launches = self.store.launches_of(row.serial, row.tries if try_number is None else try_number)
         tasks = dict.fromkeys(launch.task for launch in launches)
         if task and task not in tasks:
             raise ArgumentError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,25 +126,39 @@ def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
 
 
 def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
-    """A function that runs the task's command, with the files that it names: nodes do not see the workspace."""
+    """A function that runs the task's command in its workspace.
+
+    Where nodes do not see that, the worker's folder has the files that the command names.
+    """
     line = list(task.command or ())
-    files = {
-        named: _code(job, job_file, named).read_bytes() for named in task.files() if _is_there(job, job_file, named)
-    }
+    paths = {named: _code(job, job_file, named) for named in task.files() if _is_there(job, job_file, named)}
+    files = {named: (path.read_bytes(), os.access(path, os.X_OK)) for named, path in paths.items()}
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
+    is_kept = end_requests.TAG in os.environ  # by a service, for all jobs with this code: each worker gets its own
 
     def call() -> None:
-        for named, content in files.items():
-            Path(named).parent.mkdir(parents=True, exist_ok=True)
-            Path(named).write_bytes(content)
+        if is_kept and root.is_dir():
+            shutil.copytree(root, Path.cwd(), dirs_exist_ok=True)
+        else:
+            _write(files)
         variables = dict(os.environ)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
         beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
-        subprocess.run(line, check=True, env=variables)
+        where = root if root.is_dir() and not is_kept else Path.cwd()
+        subprocess.run(line, check=True, env=variables, cwd=where)
 
     return call
+
+
+def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
+    """Files by their names, from the working directory on; whether each can be executed."""
+    for named, (content, is_program) in files.items():
+        Path(named).parent.mkdir(parents=True, exist_ok=True)
+        Path(named).write_bytes(content)
+        if is_program:
+            Path(named).chmod(0o700)
 
 
 def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:

@@ -66,7 +66,7 @@ class Manager:
         self._store, self._engine, self._workspaces = store, engine, workspaces
         self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
-        self._prefix, self._holder, self._address = prefix, holder, address
+        self.prefix, self._holder, self._address = prefix, holder, address
         self._policy, self._queues, self._clock = policy, queues, clock
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
@@ -219,7 +219,7 @@ class Manager:
     # ------------------------------------------------------------------------------------------ one job
 
     def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
-        self._follow(job, lifecycle.step(job.record, sight, self._prefix, now), now)
+        self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
         """Store what has become of a job, and only then do what follows from it."""
@@ -266,7 +266,7 @@ class Manager:
         return []
 
     def _order(self, job: ManagedJob, launch: TaskLaunch) -> SubmitOrder:
-        return self._workspaces.order(job.row, job.spec, launch, self._profile, self._prefix)
+        return self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix)
 
     # ------------------------------------------------------------------------------------------ decisions and wishes
 
@@ -277,7 +277,7 @@ class Manager:
                 continue
             match action:
                 case StartJob():
-                    self._follow(job, lifecycle.place(job.record, self._prefix, now), now, action.placement)
+                    self._follow(job, lifecycle.place(job.record, self.prefix, now), now, action.placement)
                 case PreemptJob():
                     cause = f"for {action.in_favour_of}, which goes first"
                     self._end(job, Ending.PREEMPTED, cause, now)
