@@ -231,7 +231,7 @@ def _print_followed(client: Client, job: str, task: str = "") -> None:
 
 
 def _tell_try(job: ServiceJob, number: int) -> None:
-    if job.tries > 1:
+    if 1 < job.tries >= number:
         sys.stdout.flush()
         typer.echo(f"{job.id} was tried {job.tries} times; this is try {number} (--try names another one)", err=True)
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, StoreError
+from hopsml.service import spec as specs
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.scaler import Scaler
-from hopsml.service.spec import JobSpec
+from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.secrets import Secrets
@@ -28,6 +29,7 @@ log = logging.getLogger("hopsml.service")
 DAY_S = 86_400.0
 AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
 DROP_S = 3600.0  # between two looks for older ones
+PATH_BYTES = 4096  # of the workspace's folder, which takes the place of its name
 LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
 
 
@@ -111,6 +113,7 @@ class JobService:
 
     def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
+        _check_length(job)
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
         if missing := self.workspaces.missing(job, workspace):
@@ -154,3 +157,15 @@ class JobService:
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
         return self.engine.log(found[-1].application_id, offset, limit) if found else b""
+
+
+def _check_length(job: JobSpec) -> None:
+    """Raise ArgumentError for a job that its driver could not read: it gets a file with a line for each value."""
+    if len(job.model_dump_json(by_alias=True, exclude_defaults=True)) < limits.FILE_BYTES >> 5:  # nearly all of them
+        return
+    length = len(specs.dump(job).encode()) + PATH_BYTES
+    if length > limits.FILE_BYTES:
+        raise ArgumentError(
+            f"job {job.name}: with a line for each value it has {length} bytes, and a job file has at most "
+            f"{limits.FILE_BYTES}: put long lists into a file of the workspace"
+        )

@@ -387,3 +387,11 @@ def test_a_try_that_was_not_made_has_no_log(served: Served) -> None:
     assert answer.status_code == 400 and "job digits-1 has no try 2: it was tried 0 times" in ": ".join(
         answer.json().values()
     )
+
+
+def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None:
+    deep = "[" * 12 + "1," * 40_000 + "]" * 12
+    spec = f"name: digits\ntasks: {{main: {{script: train.py, arguments: {{x: {deep}}}}}}}\n"
+    answer = served.submit(spec=spec)
+    assert answer.status_code == 400 and "with a line for each value it has" in answer.json()["error"], answer.text
+    assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201

@@ -63,7 +63,7 @@ def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(se
     path.write_text("name: shell\nretries: 1\ntasks: {main: {command: [./run.sh]}}\n")
     client = service.start()
     job = client.submit(path)
-    ended = client.wait(job.id, WAIT_S)
+    ended = client.wait(job.id, 4 * WAIT_S)
     assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 2), client.log(job.id)
     runs = client.runs(job.id)
     assert [run.state for run in runs] == ["FAILED", "FINISHED"]

@@ -73,11 +73,13 @@ def _sqlite(url: URL) -> Engine:
 
 def _keep_private(file: Path) -> None:
     """Nobody else reads it, whatever the umask; SQLite gives what it writes beside it the same rights."""
-    with contextlib.suppress(OSError):  # what cannot be opened is told by SQLite
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-    for beside in ("", "-wal", "-shm"):
+    with contextlib.suppress(OSError):  # it is there; or cannot be, which SQLite tells
+        made = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.fchmod(made, 0o600)
+        os.close(made)
+    for path in (file, *(file.with_name(file.name + end) for end in ("-wal", "-shm"))):
         with contextlib.suppress(OSError):  # it is not there, or somebody else's
-            os.chmod(f"{file}{beside}", 0o600)
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def _postgresql(url: URL) -> Engine:
