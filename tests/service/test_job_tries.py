@@ -70,6 +70,11 @@ def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(se
     logs = [(service.state / "project" / "Experiments" / run.id / "logs" / "g0-rank0.log").read_text() for run in runs]
     assert ["reads wolves" in log for log in logs] == [True, True], "what a try writes is not what the next one reads"
     assert not list((service.state / "workspaces").rglob("made"))
+    kept = service.state / "project" / "Experiments" / runs[1].id / "artifacts"
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
+        "data/words.txt",
+        "made",
+    ]
 
     newest, first = command(client, "job", "logs", job.id), command(client, "job", "logs", job.id, "--try", "1")
     assert runs[0].id in first.stdout and runs[1].id not in first.stdout

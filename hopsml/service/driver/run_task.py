@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests, sealed_secrets
+from hopsml.service.driver import end_requests, own_folder, sealed_secrets
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -138,18 +138,27 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     is_kept = end_requests.TAG in os.environ  # by a service, for all jobs with this code: each worker gets its own
 
     def call() -> None:
-        if is_kept and root.is_dir():
-            shutil.copytree(root, Path.cwd(), dirs_exist_ok=True)
-        else:
-            _write(files)
         variables = dict(os.environ)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
         beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
-        where = root if root.is_dir() and not is_kept else Path.cwd()
-        subprocess.run(line, check=True, env=variables, cwd=where)
+        with _workspace(root, files, is_kept) as folder:
+            subprocess.run(line, check=True, env=variables, cwd=folder)
 
     return call
+
+
+@contextlib.contextmanager
+def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: bool) -> Iterator[Path]:
+    """Where a command begins: in the workspace, in its own copy of one that is kept, or beside the files that came along."""
+    if not root.is_dir():
+        _write(files)
+        yield Path.cwd()
+    elif is_kept:
+        with own_folder.copied(root, Path.cwd()):
+            yield Path.cwd()
+    else:
+        yield root
 
 
 def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
