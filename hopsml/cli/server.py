@@ -11,7 +11,9 @@ import typer
 def server(
     database: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://...; a file in --state else")] = "",
     profile: Annotated[str, typer.Option(help="where jobs run: a file of conf/; $HOPSML_PROFILE, else local")] = "",
-    port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
+    port: Annotated[
+        int | None, typer.Option(help="0 for any that is free; the last one of its folder, where that is free, else")
+    ] = None,
     host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
     queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
     nodes: Annotated[Path | None, typer.Option(help="a file with nodes that may be added; none are else")] = None,

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import json
 import os
@@ -44,14 +45,17 @@ TAG = "hopsml-job"
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add."""
+    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add;
+
+    ``port``: 0 for any that is free, None for the last one of this folder, so that whoever follows a job finds it again.
+    """
 
     state: Path
     database: str = ""
     profile: str = ""
     project_url: str = ""
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = 0
     queues: Path | None = None
     policy: Policy | None = None
     nodes: Path | None = None
@@ -75,7 +79,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
 
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    listener = server.bound(wanted.host, wanted.port)
+    listener = listening(wanted)
     try:
         jobs, name = opened(wanted, server.address(listener))
         try:
@@ -92,6 +96,16 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             jobs.close()
     finally:
         listener.close()
+
+
+def listening(wanted: ServerSettings) -> socket.socket:
+    """A socket at the port that is asked for. Raises ArgumentError where it is taken; the last one is given up for any."""
+    from hopsml.service.rest import server
+
+    if wanted.port is None:
+        with contextlib.suppress(ArgumentError):
+            return server.bound(wanted.host, _last_port(wanted.state / CLIENT))
+    return server.bound(wanted.host, wanted.port or 0)
 
 
 def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
@@ -173,6 +187,14 @@ def _answers(file: Path) -> bool:
             return True
     except (OSError, ValueError, LookupError, TypeError):
         return False
+
+
+def _last_port(file: Path) -> int:
+    """Of the server that a file names; 0 where there is none."""
+    try:
+        return urlsplit(json.loads(file.read_text())["address"]).port or 0
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return 0
 
 
 def _known_token(file: Path) -> str:

@@ -66,7 +66,7 @@ class Manager:
         self._store, self._engine, self._workspaces = store, engine, workspaces
         self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
-        self._prefix, self._holder, self._address = prefix, holder, address
+        self.prefix, self._holder, self._address = prefix, holder, address
         self._policy, self._queues, self._clock = policy, queues, clock
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
@@ -221,7 +221,7 @@ class Manager:
     # ------------------------------------------------------------------------------------------ one job
 
     def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
-        self._follow(job, lifecycle.step(job.record, sight, self._prefix, now), now)
+        self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
         """Store what has become of a job, and only then do what follows from it."""
@@ -276,7 +276,7 @@ class Manager:
 
     def _order(self, job: ManagedJob, launch: TaskLaunch) -> SubmitOrder:
         slots = dict(zip(job.spec.tasks, job.record.slots, strict=False)).get(launch.task, 0)
-        return self._workspaces.order(job.row, job.spec, launch, self._profile, self._prefix, slots)
+        return self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
 
     # ------------------------------------------------------------------------------------------ decisions and wishes
 
@@ -288,7 +288,7 @@ class Manager:
             match action:
                 case StartJob():
                     slots = requests.slots(job.spec, action.placement)
-                    placed = lifecycle.place(job.record, self._prefix, now, slots)
+                    placed = lifecycle.place(job.record, self.prefix, now, slots)
                     self._follow(job, placed, now, action.placement)
                 case ResizeJob():
                     self._resize(job, action, now)

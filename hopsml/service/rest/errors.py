@@ -6,9 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from starlette.routing import Match, Route
+
 from hopsml.errors import (
     ArgumentError,
     HopsmlError,
+    JobFileError,
     JobNotFound,
     PathNotFound,
     PermissionRefused,
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 log = logging.getLogger("hopsml.service")
+
+FILES = "/{name:path}"  # where the page's files lie: anywhere that nothing else does
 Handler = Callable[["Request", Exception], Awaitable["Response"]]
 
 
@@ -51,17 +56,35 @@ def status_of(error: Exception) -> int:
 
 async def on_known(request: Request, error: Exception) -> Response:
     """Answer an error that hopsml raised on purpose."""
-    said, remedy = split(str(error))
+    if isinstance(error, JobFileError):  # a line for each mistake, with its own remedy
+        said, remedy = str(error), "correct the job file, and submit it again"
+    else:
+        said, remedy = split(str(error))
     return JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
+
+
+def methods(request: Request) -> list[str]:
+    """What the address of a request takes; nothing where only the page's files could lie there."""
+    routes = getattr(request.app.state, "addresses", request.app.routes)
+    found: set[str] = set()
+    for route in routes:
+        if isinstance(route, Route) and route.path != FILES and route.matches(request.scope)[0] != Match.NONE:
+            found |= route.methods or set()
+    return sorted(found - {"HEAD"})
 
 
 async def on_http(request: Request, error: Exception) -> Response:
     """Answer what the router refuses: an address or a method that is not there."""
     status = int(getattr(error, "status_code", 500))
-    said = {404: "there is nothing at this address", 405: "this address is read only"}.get(
-        status, "this cannot be answered"
-    )
-    return JsonAnswer({"error": said, "remedy": "open the page at its root"}, status_code=status)
+    if status == 405 and (taken := methods(request)):
+        said = {"error": f"this address takes {' and '.join(taken)}, not {request.method[:20]}"}
+        said["remedy"] = f"send {' or '.join(taken)}"
+        answer = JsonAnswer(said, status_code=status)
+        answer.headers["allow"] = ", ".join(taken)
+        return answer
+    words = {404: "there is nothing at this address", 405: "there is nothing at this address that could be changed"}
+    said = {"error": words.get(status, "this cannot be answered"), "remedy": "open the page at its root"}
+    return JsonAnswer(said, status_code=status)
 
 
 async def on_unknown(request: Request, error: Exception) -> Response:

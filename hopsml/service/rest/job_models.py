@@ -126,6 +126,15 @@ class ChangeAnswer(BaseModel):
         return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
 
 
+class JobRunAnswer(BaseModel):
+    """A run that a task of a job has made."""
+
+    id: str
+    state: str
+    metric_name: str
+    metric: float | None = Field(description="The main one; null where there is none, or no number.")
+
+
 class Reasons(BaseModel):
     """Why a job does not run."""
 

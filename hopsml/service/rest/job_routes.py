@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from dataclasses import asdict
@@ -12,10 +13,12 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import job_trace
 from hopsml.service import spec as specs
+from hopsml.service.browse.run_list import RunIndex
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
 from hopsml.service.rest.log_feed import whole_characters
+from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
@@ -103,7 +106,12 @@ def submit(
 ) -> models.JobAnswer:
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
+    if idempotency_key is not None and not idempotency_key.strip():
+        raise ArgumentError(
+            "the header Idempotency-Key is empty: send one that names this submission, or leave the header out"
+        )
     job = specs.loads(asked.spec)
+    entry.target = job.name
     if job.schedule is not None:
         raise ArgumentError(f"job {job.name} has a schedule: submit it to /api/v1/schedules, or leave the schedule out")
     jobs.check(job, asked.workspace, caller.user)
@@ -201,12 +209,33 @@ def changes(
     return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
 
 
+@router.get("/jobs/{job}/runs")
+def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
+    """The runs that the tasks of a job have made, the oldest first."""
+    known: RunIndex = request.app.state.project.runs
+    known.refresh(STALE_S)
+    made = [run for run in known.rows().values() if run.id.startswith(f"{jobs.own_name(row)}-")]
+    return [
+        models.JobRunAnswer(
+            id=run.id,
+            state=run.state,
+            metric_name=run.metric_name,
+            metric=run.metric if run.metric is not None and math.isfinite(run.metric) else None,
+        )
+        for run in sorted(made, key=lambda run: (run.started or 0.0, run.id))
+    ]
+
+
 @router.get("/jobs/{job}/log")
 def log(
-    row: TheJob, jobs: TheJobs, task: str = "", offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
+    row: TheJob,
+    jobs: TheJobs,
+    task: str = "",
+    offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    try_number: Annotated[int | None, Query(alias="try", ge=1, lt=1 << 31, description="The newest one else.")] = None,
 ) -> models.LogAnswer:
     """What the driver of a task has printed, from a byte on; of the first task where none is named."""
-    found = jobs.log(row, task, offset, LOG_BYTES)
+    found = jobs.log(row, task, offset, LOG_BYTES, try_number)
     if found is None or not found.data:
         return models.LogAnswer(text="", end=offset)
     text, taken = whole_characters(found.data)

@@ -73,7 +73,8 @@ def service_application(
     guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
     app.state.requests = Meter()
     routes = chain(app.routes, *(router.routes for router in _ROUTERS))
-    templates = {route.endpoint: route.path for route in routes if isinstance(route, Route)}
+    app.state.addresses = [route for route in routes if isinstance(route, Route)]
+    templates = {route.endpoint: route.path for route in app.state.addresses}
     return Metered(Audited(guarded, AuditLog(jobs.store)), app.state.requests, templates)
 
 

@@ -163,6 +163,13 @@ class JobStore:
                     found[row.job].append(_launch(row))
         return {serial: tuple(each) for serial, each in found.items()}
 
+    def launches_of(self, serial: int, number: int) -> tuple[TaskLaunch, ...]:
+        """Those of one try of a job, in the order in which they were intended."""
+        rule = and_(launches.c.job == serial, launches.c["try"] == number)
+        query = select(launches).where(rule).order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
+        with self.reading() as connection:
+            return tuple(map(_launch, connection.execute(query)))
+
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
         """What has happened to a job, the oldest first; ``after``: only with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
