@@ -51,14 +51,14 @@ function Flame({ run, name }) {
   const shown = boxes.filter((one) => one[0] >= depth0 && isBelow(one) && (one[2] / width0) * width >= 1);
   const rows = shown.reduce((most, [depth]) => Math.max(most, depth - depth0 + 1), 0), own = ownOf(boxes);
   return html`<section class="record flame" aria-label=${`Flame graph of ${name}`}>
+    ${own.length > 0 && html`<h3>Where the time goes</h3><ul class="own">${own.map(([label, part]) => html`<li key=${label} title=${label}><span class="number">${percent(part)}</span>
+      <span class="track" aria-hidden="true"><span class="fill" style=${{ width: `${(part * 100).toFixed(1)}%` }}></span></span><span class="mono">${short(label)}</span></li>`)}</ul>`}
     <div class="tools"><span class="soft small">${data ? `${duration(data.seconds)} of all threads together. Below a line stands what it called; press one to see it alone.` : "Reading the profile…"}</span>
       <span class="end tools">${whole && depth0 > 0 && html`<button onClick=${() => setChosen(null)}>${whole === trunk ? `With its ${depth0} ${depth0 === 1 ? "caller" : "callers"}` : "All of it"}</button>`}
       ${trunk?.[0] > 0 && whole !== trunk && html`<button onClick=${() => setChosen(undefined)}>Where it branches</button>`}</span></div>
     ${error && html`<${Trouble} error=${error} />`}
     <div ref=${box}>${width > 0 && shown.length > 0 && html`<svg width=${width} height=${rows * ROW} role="group" aria-label="Lines of the code, the widest took longest">
       ${shown.map((one) => html`<${Box} key=${`${one[0]}/${one[1]}`} box=${one} x=${((one[1] - begin0) / width0) * width} y=${(one[0] - depth0) * ROW} pixels=${(one[2] / width0) * width} onOpen=${() => setChosen(one)} />`)}</svg>`}</div>
-    ${own.length > 0 && html`<h3>Where the time goes</h3><ul class="own">${own.map(([label, part]) => html`<li key=${label} title=${label}><span class="number">${percent(part)}</span>
-      <span class="track" aria-hidden="true"><span class="fill" style=${{ width: `${(part * 100).toFixed(1)}%` }}></span></span><span class="mono">${short(label)}</span></li>`)}</ul>`}
     ${data && !boxes.length && html`<p class="soft small">Nothing was on the processor. Take one with threads that wait, too.</p>`}</section>`;
 }
 

@@ -44,7 +44,7 @@ function Ring({ workers, marks, goesOn }) {
       return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${name.split(".")[0].slice(0, 12)}</text>`;
     })}</svg>
     <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : "Nobody holds the others up"}</h2>
-      ${slow.length > 0 && html`<ul class="why">${slow.map((one) => html`<li key=${one.rank}><strong>Rank ${one.rank}</strong> ${one.why}</li>`)}</ul>`}
+      ${slow.length > 0 && html`<ul class="why">${slow.map((one) => html`<li key=${one.rank}><strong>Rank ${one.rank}:</strong> ${one.why}</li>`)}</ul>`}
       ${slowLinks.length > 0 && html`<p class="small">Loaded more than the others: ${slowLinks.map((one) => `${one.from} → ${one.to}`).join(", ")}</p>`}
       ${waiting > 0 && html`<p class="soft small">${waiting === 1 ? "One waits" : `${waiting} wait`} for it, dashed in the ring.</p>`}
       ${!slow.length && html`<p class="soft small">${goesOn ? "By what each used of its machine in the last minute; it takes some samples first." : "It is looked at while a run goes on."}</p>`}</div></section>`;
