@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.errors import ServiceError
+from hopsml.errors import ArgumentError, ServiceError
 
 PATIENCE_S = 60.0  # for a server that is away
 PAUSE_S = 0.5
@@ -73,6 +73,8 @@ def pieces(
             if not at:
                 raise
             problem = "it has no such stream any more"
+        except ArgumentError:  # it is a ValueError, too
+            raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = str(error) or type(error).__name__
         patient_until = patient_until or clock() + PATIENCE_S
