@@ -34,6 +34,7 @@ from hopsml.service.rest.event_stream import Broadcaster, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
+from hopsml.service.rest.sign_in_door import SignInDoor
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
@@ -42,7 +43,9 @@ from hopsml.serving.metrics import Meter
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Scope, Send
+
+    from hopsml.service.sign_in.provider import Provider
 
 _ROUTERS = (
     job_routes.router,
@@ -59,15 +62,26 @@ _ROUTERS = (
 
 
 def service_application(
-    jobs: JobService, project: Project, broadcaster: Broadcaster, name: str, limits: Limits | None = None
+    jobs: JobService,
+    project: Project,
+    broadcaster: Broadcaster,
+    name: str,
+    limits: Limits | None = None,
+    provider: Provider | None = None,
 ) -> ASGIApp:
     """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
+    door = SignInDoor(provider, jobs.store, name, limits.turn_away) if provider is not None else None
+    app.state.signs_in = door is not None
+
+    async def refuse(scope: Scope, send: Send) -> bool:
+        return await limits.turn_away(scope, send) or (door is not None and await door.greet(scope, send))
+
     limited = Limited(app, limits)
-    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
+    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, refuse, door)
     app.state.requests = Meter()
     routes = chain(app.routes, *(router.routes for router in _ROUTERS))
     templates = {route.endpoint: route.path for route in routes if isinstance(route, Route)}
