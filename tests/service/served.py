@@ -26,7 +26,7 @@ class Served:
 
     def __init__(self, jobs: JobService, project: Project) -> None:
         self.jobs, self.project = jobs, project
-        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
+        self.app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
         self.cookie = "hopsml_ui_" + hashlib.sha256(b"x").hexdigest()[:12]
         tokens = Tokens(jobs.store)
         self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
@@ -36,7 +36,7 @@ class Served:
         """One request."""
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             given = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
             headers = {name: value for name, value in given.items() if value}
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:

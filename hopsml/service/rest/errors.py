@@ -6,6 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
 from hopsml.errors import (
     ArgumentError,
     HopsmlError,
@@ -56,12 +59,25 @@ async def on_known(request: Request, error: Exception) -> Response:
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: an address or a method that is not there."""
-    status = int(getattr(error, "status_code", 500))
-    said = {404: "there is nothing at this address", 405: "this address is read only"}.get(
-        status, "this cannot be answered"
-    )
-    return JsonAnswer({"error": said, "remedy": "open the page at its root"}, status_code=status)
+    """Answer what the framework refuses: an address or a method that is not there, a body that cannot be read."""
+    status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
+    if status == 405:
+        headers = {"allow": _taken(request)}
+    said, remedy = {
+        400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
+        404: ("there is nothing at this address", "open the page at its root"),
+        405: (f"{request.method[:20]} is not taken at this address", f"it takes {headers.get('allow', '')}"),
+    }.get(status, ("this cannot be answered", "open the page at its root"))
+    answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status)
+    answer.headers.update(headers)
+    return answer
+
+
+def _taken(request: Request) -> str:
+    """All methods of an address; the framework knows those of the first route alone that has it."""
+    routes = getattr(request.app.state, "addresses", request.app.routes)
+    here = [route for route in routes if isinstance(route, Route) and route.path_regex.match(request.scope["path"])]
+    return ", ".join(sorted({method for route in here for method in route.methods or ()}))
 
 
 async def on_unknown(request: Request, error: Exception) -> Response:
@@ -71,4 +87,4 @@ async def on_unknown(request: Request, error: Exception) -> Response:
     return JsonAnswer(said, status_code=500)
 
 
-HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, 404: on_http, 405: on_http, 500: on_unknown}
+HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, HTTPException: on_http, 500: on_unknown}

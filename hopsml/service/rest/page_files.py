@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -41,6 +42,23 @@ class PageFile:
     compressed: bytes
     media_type: str
     tag: str
+
+
+class PlaceOfPage(Convertor[str]):
+    """Where a file of the page may be: nothing below api/, whose addresses say themselves which methods they take."""
+
+    regex = "(?!api/).*"
+
+    def convert(self, value: str) -> str:
+        """As it stands."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it stands."""
+        return value
+
+
+register_url_convertor("place_of_page", PlaceOfPage())
 
 
 def read(folder: Path = WEB) -> dict[str, PageFile]:
@@ -87,4 +105,4 @@ def routes() -> list[Route]:
             return Response(file.content, headers=headers, media_type=file.media_type)
         return Response(file.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=file.media_type)
 
-    return [Route("/", page_file), Route("/{name:path}", page_file)]
+    return [Route("/", page_file), Route("/{name:place_of_page}", page_file)]

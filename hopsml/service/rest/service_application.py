@@ -6,8 +6,9 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.routing import Route
 
 from hopsml import __version__
@@ -17,6 +18,7 @@ from hopsml.service.rest import (
     audit_routes,
     cluster_routes,
     dataset_routes,
+    job_models,
     job_routes,
     metric_routes,
     note_routes,
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 
     from hopsml.service.sign_in.provider import Provider
 
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": job_models.Refusal, "description": "What is wrong, and what helps."} for status in ("4XX", "5XX")
+}
 _ROUTERS = (
     job_routes.router,
     cluster_routes.router,
@@ -83,8 +88,8 @@ def service_application(
     limited = Limited(app, limits)
     guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, refuse, door)
     app.state.requests = Meter()
-    routes = chain(app.routes, *(router.routes for router in _ROUTERS))
-    templates = {route.endpoint: route.path for route in routes if isinstance(route, Route)}
+    app.state.addresses = list(chain(app.routes, *(router.routes for router in _ROUTERS)))
+    templates = {route.endpoint: route.path for route in app.state.addresses if isinstance(route, Route)}
     return Metered(Audited(guarded, AuditLog(jobs.store)), app.state.requests, templates)
 
 
@@ -96,6 +101,11 @@ def api() -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # the address that it answers would be wrong behind a proxy with a path
+        responses=REFUSALS,
+        dependencies=[
+            Security(HTTPBearer(auto_error=False, description="A token of the store; browsers send a cookie."))
+        ],
     )
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
