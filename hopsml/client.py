@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -27,6 +28,7 @@ from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
 from hopsml.states import Lifecycle
 
+CA = "HOPSML_SERVER_CA"
 TIMEOUT_S = 60.0
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
 _FOLLOWING_TRIES = 8  # of one that follows a job: about a minute, in which a server is started anew
@@ -175,13 +177,11 @@ class _StaysHere(urllib.request.HTTPRedirectHandler):
         """A redirect is an answer that is none."""
 
 
-_OPENER = urllib.request.build_opener(_StaysHere)
-
-
 class Client:
     """One server. Raises ServiceError for what it refuses, with its words, and where it does not answer."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, certificate: str | Path = "") -> None:
+        """``certificate``: a PEM file with the server's own, or its authority's, to be trusted beside the system's."""
         if not _ADDRESS.fullmatch(address):
             raise ArgumentError(
                 f"{address.partition('?')[0][:200]!r} is no address of a job service: write what `hopsml server` "
@@ -190,16 +190,20 @@ class Client:
         if not token.isascii() or not token.isprintable():
             raise ArgumentError("the token has characters that none has: copy it once more into HOPSML_TOKEN")
         self._address, self._token = address.rstrip("/"), token
+        trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
+        self._opener = urllib.request.build_opener(_StaysHere, *trust)
 
     @classmethod
     def of_environment(cls) -> Client:
         """By $HOPSML_SERVER and $HOPSML_TOKEN, else of the server that this user has started on this machine.
 
-        That server's own token is sent to that server alone. Raises ArgumentError where there is neither.
+        $HOPSML_SERVER_CA names a file with certificates that are trusted beside the system's. That server's own token is
+        sent to that server alone. Raises ArgumentError where there is neither.
         """
         address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
+        certificate = os.environ.get(CA, "")
         if address and token:
-            return cls(address, token)
+            return cls(address, token, certificate)
         file = state_folder() / "client.json"
         try:
             known = json.loads(file.read_text())
@@ -214,7 +218,7 @@ class Client:
                 f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is for nobody else; set "
                 "HOPSML_TOKEN to one that the other server knows"
             )
-        return cls(its_address, token or its_token)
+        return cls(its_address, token or its_token, certificate or str(known.get("certificate", "")))
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
         """Queue the job of a file; the code that it names as workspace is uploaded.
@@ -421,7 +425,7 @@ class Client:
         url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
         try:
-            return _OPENER.open(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
+            return self._opener.open(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
         except urllib.error.HTTPError as refused:
             if refused.code not in (404, 429, 502, 503, 504):
                 raise self._refusal(refused) from None
@@ -457,7 +461,7 @@ class Client:
             if attempt:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
-                with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                     said = answer.read()
                 return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
@@ -468,7 +472,10 @@ class Client:
                 time.sleep(wait_s)
                 attempts = iter(range(tries if repeat else 1))  # nothing was done: it may be repeated, whatever it is
             except (OSError, UnicodeError, http.client.IncompleteRead) as error:
-                problem = str(getattr(error, "reason", None) or error)
+                reason = getattr(error, "reason", None)
+                if isinstance(reason, ssl.SSLError):
+                    raise _distrust(self._address, reason) from None
+                problem = str(reason or error)
             except http.client.HTTPException as error:
                 raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None
         raise ServiceError(
@@ -520,6 +527,35 @@ class Client:
 def state_folder() -> Path:
     """Where this user's server keeps what it has: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
     return Path(os.environ.get("HOPSML_SERVER_STATE") or Path.home() / ".hopsml" / "server")
+
+
+def _trust(certificate: str | Path) -> ssl.SSLContext:
+    """The system's authorities, and a file's: one with a server's own certificate, too. Raises ArgumentError."""
+    made = ssl.create_default_context()
+    if certificate:
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            made.load_verify_locations(certificate)
+        except OSError as error:  # among them ssl.SSLError
+            said = getattr(error, "reason", None) or error.strerror or error
+            raise ArgumentError(
+                f"{CA}={certificate}: there are no certificates to read ({said}); name a PEM file with the server's "
+                "certificate, or its authority's"
+            ) from error
+    return made
+
+
+def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
+    """Why a server over TLS is not spoken to."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message.rstrip(".")
+        return ServiceError(
+            f"the certificate of {address} is not to be trusted ({said}); use the name that it is for, or set {CA} to "
+            "a file with its authority's certificate"
+        )
+    return ServiceError(
+        f"{address} does not speak TLS as it should ({error.reason}); write http:// for a server without it"
+    )
 
 
 def _quoted(job: str | int) -> str:

@@ -5,6 +5,7 @@
 <folder>/stage/<serial>.log     what the drivers of a job print
 <folder>/stage/<serial>.end     how its applications end: a state, and why
 <folder>/project/, queues.yaml  its runs, its queues
+<folder>/sign-in.yaml           its provider, where there is one
 
 Prints one line of JSON: the address, and a token of each who may ask.
 """
@@ -127,12 +128,14 @@ def main() -> None:
         print(json.dumps({"address": address.partition("?")[0], "tokens": made}), flush=True)
 
     server._engine = engine
+    sign_in = folder / "sign-in.yaml"
     wanted = server.ServerSettings(
         folder / "state",
         profile="local",
         project_url=f"file://{folder.absolute()}/project",
         port=int(sys.argv[2]),
         queues=folder / "queues.yaml",
+        sign_in=sign_in if sign_in.exists() else None,
     )
     server.serve(wanted, ready)
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from starlette.routing import Match, Route
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from hopsml.errors import (
     ArgumentError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.service")
 
-FILES = "/{name:path}"  # where the page's files lie: anywhere that nothing else does
 Handler = Callable[["Request", Exception], Awaitable["Response"]]
 
 
@@ -63,28 +63,28 @@ async def on_known(request: Request, error: Exception) -> Response:
     return JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
 
 
-def methods(request: Request) -> list[str]:
-    """What the address of a request takes; nothing where only the page's files could lie there."""
-    routes = getattr(request.app.state, "addresses", request.app.routes)
-    found: set[str] = set()
-    for route in routes:
-        if isinstance(route, Route) and route.path != FILES and route.matches(request.scope)[0] != Match.NONE:
-            found |= route.methods or set()
-    return sorted(found - {"HEAD"})
-
-
 async def on_http(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: an address or a method that is not there."""
-    status = int(getattr(error, "status_code", 500))
-    if status == 405 and (taken := methods(request)):
-        said = {"error": f"this address takes {' and '.join(taken)}, not {request.method[:20]}"}
-        said["remedy"] = f"send {' or '.join(taken)}"
-        answer = JsonAnswer(said, status_code=status)
-        answer.headers["allow"] = ", ".join(taken)
-        return answer
-    words = {404: "there is nothing at this address", 405: "there is nothing at this address that could be changed"}
-    said = {"error": words.get(status, "this cannot be answered"), "remedy": "open the page at its root"}
-    return JsonAnswer(said, status_code=status)
+    """Answer what the framework refuses: an address or a method that is not there, a body that cannot be read."""
+    status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
+    said, remedy = {
+        400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
+        404: ("there is nothing at this address", "open the page at its root"),
+    }.get(status, ("this cannot be answered", "open the page at its root"))
+    if status == 405:
+        taken = _taken(request)
+        headers["allow"] = ", ".join(taken)
+        said = f"this address takes {' and '.join(taken)}, not {request.method[:20]}"
+        remedy = f"send one of those that it takes: {headers['allow']}"
+    answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status)
+    answer.headers.update(headers)
+    return answer
+
+
+def _taken(request: Request) -> list[str]:
+    """All methods of an address; the framework knows those of the first route alone that has it."""
+    routes = getattr(request.app.state, "addresses", request.app.routes)
+    here = [route for route in routes if isinstance(route, Route) and route.path_regex.match(request.scope["path"])]
+    return sorted({method for route in here for method in route.methods or ()} - {"HEAD"})
 
 
 async def on_unknown(request: Request, error: Exception) -> Response:
@@ -94,4 +94,4 @@ async def on_unknown(request: Request, error: Exception) -> Response:
     return JsonAnswer(said, status_code=500)
 
 
-HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, 404: on_http, 405: on_http, 500: on_unknown}
+HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, HTTPException: on_http, 500: on_unknown}

@@ -14,6 +14,13 @@ from hopsml.states import Lifecycle
 RoleName = Literal["viewer", "user", "operator", "admin"]
 
 
+class Refusal(BaseModel):
+    """Every answer of a status from 400 on."""
+
+    error: str = Field(description="What is wrong.")
+    remedy: str = Field(description="What helps; empty where that is all that can be said.")
+
+
 class Submission(BaseModel):
     """A job to be queued."""
 

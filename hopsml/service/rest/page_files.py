@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starlette.exceptions import HTTPException
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 from starlette.routing import Route
 
 from hopsml.errors import PathNotFound
 from hopsml.service.rest import page_script
-from hopsml.service.rest.errors import FILES, methods
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -42,6 +41,23 @@ class PageFile:
     compressed: bytes
     media_type: str
     tag: str
+
+
+class PlaceOfPage(Convertor[str]):
+    """Where a file of the page may be: nothing below api/, whose addresses say themselves which methods they take."""
+
+    regex = "(?!api/).*"
+
+    def convert(self, value: str) -> str:
+        """As it stands."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it stands."""
+        return value
+
+
+register_url_convertor("place_of_page", PlaceOfPage())
 
 
 def read(folder: Path = WEB) -> dict[str, PageFile]:
@@ -70,8 +86,6 @@ def routes() -> list[Route]:
     async def page_file(request: Request) -> Response:
         name = request.path_params.get("name", "") or "index.html"
         file = files.get(name)
-        if file is None and methods(request):
-            raise HTTPException(405)
         if file is None:
             raise PathNotFound("there is nothing at this address; open the page at its root")
         headers = {"etag": file.tag, "cache-control": "no-cache", "vary": "accept-encoding"}
@@ -81,4 +95,4 @@ def routes() -> list[Route]:
             return Response(file.content, headers=headers, media_type=file.media_type)
         return Response(file.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=file.media_type)
 
-    return [Route("/", page_file), Route(FILES, page_file)]
+    return [Route("/", page_file), Route("/{name:place_of_page}", page_file)]

@@ -173,6 +173,7 @@ async def about(request: Request) -> Response:
             "jobs": jobs,
             "user": getattr(caller, "user", ""),
             "role": role.name.lower() if role is not None else "",
+            "signs_in": getattr(request.app.state, "signs_in", False),
         }
     )
 
