@@ -132,7 +132,9 @@ class Streams:
         """How many things are looked at, the project not counted."""
         return len(self._open)
 
-    async def stream(self, name: Hashable, feed: Callable[[], EventFeed[Any]], last: str) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, name: Hashable, feed: Callable[[], EventFeed[Any]], last: str
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes for one listener to what has this name; ``feed`` makes it where nobody listens yet."""
         if self._ended:
             return
