@@ -41,6 +41,7 @@ class Follower:
         return self.said
 
 
+@pytest.mark.variant
 def test_a_log_is_followed_over_a_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_stream, "PATIENCE_S", 300.0)  # of a machine that has much to do
     stage = Stage(tmp_path)

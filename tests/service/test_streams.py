@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.service.served import Served
 
 pytestmark = pytest.mark.local
 
-CLIENTS = int(os.environ.get("HOPSML_TEST_LISTENERS", "200"))
+CLIENTS = 200
 
 
 def test_who_hangs_up_leaves_no_stream_and_no_task(served: Served, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ RETRY_MS = 2000  # after which a browser asks again
 At = TypeVar("At")
 
 
-class Feed(Protocol[At]):
+class EventFeed(Protocol[At]):
     """What can be followed. A thread calls ``look``, the event loop all else."""
 
     @property
@@ -57,7 +57,7 @@ def encoded(id_: str, kind: str, data: Any) -> bytes:
 class Broadcaster:
     """Looks at one feed for all that listen."""
 
-    def __init__(self, feed: Feed[Any], look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, feed: EventFeed[Any], look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._feed, self._look_s, self._heartbeat_s = feed, look_s, heartbeat_s
         self.listeners = 0
         self._looking: asyncio.Task[None] | None = None
@@ -132,7 +132,9 @@ class Streams:
         """How many things are looked at, the project not counted."""
         return len(self._open)
 
-    async def stream(self, name: Hashable, feed: Callable[[], Feed[Any]], last: str) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, name: Hashable, feed: Callable[[], EventFeed[Any]], last: str
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes for one listener to what has this name; ``feed`` makes it where nobody listens yet."""
         if self._ended:
             return
