@@ -180,6 +180,6 @@ def _check_length(job: JobSpec) -> None:
     length = len(specs.dump(job).encode()) + PATH_BYTES
     if length > limits.FILE_BYTES:
         raise ArgumentError(
-            f"job {job.name}: with a line for each value it has {length} bytes, and a job file has at most "
-            f"{limits.FILE_BYTES}: put long lists into a file of the workspace"
+            f"job {job.name} has {length} bytes with a line for each value, and a job file has at most {limits.FILE_BYTES}; "
+            "put long lists into a file of the workspace"
         )

@@ -398,5 +398,5 @@ def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None
     deep = "[" * 12 + "1," * 40_000 + "]" * 12
     spec = f"name: digits\ntasks: {{main: {{script: train.py, arguments: {{x: {deep}}}}}}}\n"
     answer = served.submit(spec=spec)
-    assert answer.status_code == 400 and "with a line for each value it has" in answer.json()["error"], answer.text
+    assert answer.status_code == 400 and "bytes with a line for each value" in answer.json()["error"], answer.text
     assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201
