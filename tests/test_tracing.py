@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hopsml import tracing
-from hopsml.experiment.launch_trace import Stage, stages
+from hopsml.experiment.launch_trace import LaunchPart, stages
 from tests import leaks
 from tests.otlp import receiver
 
@@ -70,14 +70,14 @@ def test_headers_go_only_where_nobody_else_reads_them(monkeypatch: pytest.Monkey
 def test_the_parts_of_a_launch_follow_each_other() -> None:
     reached = {"executors": 11.0, "rendezvous": 12.5, "first step": 14.0}
     assert list(stages(10.0, reached, 20.0)) == [
-        Stage("executors", 10.0, 11.0),
-        Stage("rendezvous", 11.0, 12.5),
-        Stage("first step", 12.5, 14.0),
+        LaunchPart("executors", 10.0, 11.0),
+        LaunchPart("rendezvous", 11.0, 12.5),
+        LaunchPart("first step", 12.5, 14.0),
     ]
     del reached["first step"]
     assert [one.name for one in stages(10.0, reached, 20.0)] == ["executors", "rendezvous"], "it reports nothing"
     failed = list(stages(10.0, {"executors": 11.0}, 20.0, "WorkerFailed: no"))
-    assert failed[1:] == [Stage("rendezvous", 11.0, 20.0, "WorkerFailed: no")]
+    assert failed[1:] == [LaunchPart("rendezvous", 11.0, 20.0, "WorkerFailed: no")]
 
 
 @pytest.mark.local

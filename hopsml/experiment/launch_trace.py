@@ -18,7 +18,7 @@ from hopsml.training import trace_worker
 EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"
 
 
-class Stage(NamedTuple):
+class LaunchPart(NamedTuple):
     """A part of a launch, in seconds since 1970; ``problem``: why it did not come to its end."""
 
     name: str
@@ -27,15 +27,15 @@ class Stage(NamedTuple):
     problem: str = ""
 
 
-def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[Stage]:
+def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[LaunchPart]:
     """The parts of a launch, by when the end of each was reached; the first that was not ends with the run."""
     begin_s = began_s
     for name in (EXECUTORS, RENDEZVOUS, FIRST_STEP):
         if name not in reached:
             if problem:
-                yield Stage(name, begin_s, ended_s, problem)
+                yield LaunchPart(name, begin_s, ended_s, problem)
             return
-        yield Stage(name, begin_s, reached[name])
+        yield LaunchPart(name, begin_s, reached[name])
         begin_s = reached[name]
 
 
