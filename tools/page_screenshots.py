@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {1440: 900, 390: 844}
-THEMES = ("light", "dark")
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 COLOURS = 96
 TIMEOUT_S, PROFILE_S, SAMPLES = 240.0, 3, 14
 SLOW, TRIES = 2, 4
