@@ -50,7 +50,9 @@ class SlowCluster(Cluster):
                 said.append(f"{action.job_id}<{sum(slots(action.placement).values())}")
                 self.check()
             else:
-                if not isinstance(action, PreemptJob):
+                if isinstance(action, PreemptJob):
+                    self.shrinking.pop(action.job_id, None)  # it gives all of it back
+                else:
                     self.held[action.job_id] = action.placement
                 said += super().did([action])
         return said
