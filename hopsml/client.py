@@ -302,6 +302,7 @@ class Client:
 
         A new try of the job is followed from its beginning. ``poll_s``: between two looks, of a server without streams.
         """
+        self.job(job)  # where nobody answers, or no service, that is said at once
         path = f"jobs/{_quoted(job)}/log/events"
         try:
             yield from log_stream.pieces(lambda query, last: self._open(path, query, last), task)

@@ -221,7 +221,7 @@ def _own_token(state: Path, store: JobStore) -> str:
     return token
 
 
-def _note(state: Path, address: str, token: str, certificate: Path | None) -> None:
+def _note(state: Path, address: str, token: str, certificate: Path | None = None) -> None:
     """Leave address and token for this user's commands, in a file that nobody else can read; and what they may trust."""
     known = {"address": address, "token": token}
     if certificate is not None:

@@ -12,8 +12,6 @@ import requests
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from hopsml.service.browse.changes import Changes
-from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.limited import Limits
 from hopsml.service.rest.service_application import api, service_application
 from hopsml.service.rest.token_bucket import Rate
@@ -38,7 +36,7 @@ class Stranger:
     """Calls a service that no number of calls is too much for."""
 
     def __init__(self, served: Served) -> None:
-        told, limits = Broadcaster(Changes(served.project)), Limits(0.0, 0.0, Rate(0.0, 0.0))
+        told, limits = served.streams, Limits(0.0, 0.0, Rate(0.0, 0.0))
         self._app = service_application(served.jobs, served.project, told, "x", limits)
         self.token = served.tokens[Role.ADMIN]
 

@@ -71,6 +71,7 @@ def agents(service: JobService) -> int:
     return found
 
 
+@pytest.mark.variant  # its parts are lifecycle/test_resizing, driver/test_slot_requests, scheduler/test_promises
 def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again(
     service: JobService,
 ) -> None:

@@ -20,6 +20,7 @@ def train():
 """
 
 
+@pytest.mark.variant  # its parts are test_tracing
 def test_a_launch_is_one_trace_from_the_submission_to_the_first_step(
     service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

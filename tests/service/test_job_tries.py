@@ -54,6 +54,7 @@ def command(client: Client, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.variant  # its parts are driver/test_own_folder, test_job_routes
 def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(service: JobService) -> None:
     (service.code / "data").mkdir()
     (service.code / "data" / "words.txt").write_text("wolves")

@@ -13,8 +13,6 @@ import httpx
 import pytest
 from joserfc.jwk import OctKey, RSAKey
 
-from hopsml.service.browse.changes import Changes
-from hopsml.service.rest.event_stream import Broadcaster
 from hopsml.service.rest.limited import Limits
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.rest.token_bucket import Rate
@@ -61,9 +59,7 @@ class Browsing:
     def __init__(self, served: Served, issuer: str, strangers: float = 1000.0, **more: Any) -> None:
         asked = Provider(rules(issuer, **more), SECRET, f"{HERE}sign-in/back")
         limits = Limits(strangers=Rate(1.0, strangers))
-        self._app = service_application(
-            served.jobs, served.project, Broadcaster(Changes(served.project)), "x", limits, asked
-        )
+        self._app = service_application(served.jobs, served.project, served.streams, "x", limits, asked)
         self.tokens, self.audit = Tokens(served.jobs.store), AuditLog(served.jobs.store)
         self.cookies, self.session = httpx.Cookies(), served.cookie
 
