@@ -9,7 +9,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, PermissionRefused
 from hopsml.service.sign_in import identity, rules
-from hopsml.service.sign_in.pending import Pending, Seal
+from hopsml.service.sign_in.pending import PendingSignIn, Seal
 from hopsml.service.store.tokens import Caller, Role
 
 pytestmark = pytest.mark.fast
@@ -91,9 +91,9 @@ def test_the_secret_is_of_the_file_or_of_the_variable(tmp_path: Path, monkeypatc
 
 
 def test_only_the_server_that_sealed_a_sign_in_opens_it() -> None:
-    seal, pending = Seal(), Pending.new()
+    seal, pending = Seal(), PendingSignIn.new()
     text = seal.close(pending)
-    assert seal.open(text) == pending and pending.state not in text and pending != Pending.new()
+    assert seal.open(text) == pending and pending.state not in text and pending != PendingSignIn.new()
     for other in ("", "nonsense", "\xff", text[:-4] + "AAAA"):
         with pytest.raises(ArgumentError, match="begin again"):
             seal.open(other)

@@ -327,7 +327,7 @@ class Manager:
 
     def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
         queue, _, priority = wish.value.partition(" ")
-        self._store.move(job.row.serial, queue, int(priority), self._holder)
+        self._store.move(job.row.serial, queue, int(priority), self._holder, now)
         job.row = replace(job.row, queue=queue, priority=int(priority))
         if job.record.state == Lifecycle.WAITING:
             account = asdict(self._account(job, job.record))

@@ -14,7 +14,7 @@ from hopsml.states import Lifecycle
 RoleName = Literal["viewer", "user", "operator", "admin"]
 
 
-class Refusal(BaseModel):
+class RefusalAnswer(BaseModel):
     """Every answer of a status from 400 on."""
 
     error: str = Field(description="What is wrong.")

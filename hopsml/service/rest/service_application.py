@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from hopsml.service.sign_in.provider import Provider
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": job_models.Refusal, "description": "What is wrong, and what helps."} for status in ("4XX", "5XX")
+    status: {"model": job_models.RefusalAnswer, "description": "What is wrong, and what helps."}
+    for status in ("4XX", "5XX")
 }
 _ROUTERS = (
     job_streams.router,  # before the others: /jobs/events is no job

@@ -19,7 +19,7 @@ from hopsml.errors import HopsmlError
 from hopsml.service.rest import cookies, page_files
 from hopsml.service.rest.errors import split, status_of
 from hopsml.service.sign_in.identity import caller
-from hopsml.service.sign_in.pending import LASTS_S, Pending, Seal
+from hopsml.service.sign_in.pending import LASTS_S, PendingSignIn, Seal
 from hopsml.service.sign_in.provider import Provider
 from hopsml.service.store.audit import AuditEntry, with_change
 from hopsml.service.store.tokens import SIGNED_IN, Tokens
@@ -81,7 +81,7 @@ class SignInDoor:
         return True
 
     async def _there(self, scope: Scope, send: Send) -> None:
-        pending = Pending.new()
+        pending = PendingSignIn.new()
         try:
             target = await run_in_threadpool(self._provider.begin, pending)
         except HopsmlError as error:

@@ -12,7 +12,7 @@ LASTS_S = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingSignIn:
     """What must come back: ``state`` in the address, ``nonce`` in the ID token; ``verifier`` goes to the provider (PKCE)."""
 
     state: str
@@ -20,7 +20,7 @@ class Pending:
     verifier: str
 
     @classmethod
-    def new(cls) -> Pending:
+    def new(cls) -> PendingSignIn:
         """One that nobody guesses."""
         return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
 
@@ -33,16 +33,16 @@ class Seal:
 
         self._cipher = Fernet(Fernet.generate_key())
 
-    def close(self, pending: Pending) -> str:
+    def close(self, pending: PendingSignIn) -> str:
         """A text for a cookie."""
         return self._cipher.encrypt(json.dumps(asdict(pending)).encode()).decode()
 
-    def open(self, text: str) -> Pending:
+    def open(self, text: str) -> PendingSignIn:
         """What was sealed. Raises ArgumentError for what this server has not, or too long ago."""
         from cryptography.fernet import InvalidToken
 
         try:
-            return Pending(**json.loads(self._cipher.decrypt(text.encode(), LASTS_S)))
+            return PendingSignIn(**json.loads(self._cipher.decrypt(text.encode(), LASTS_S)))
         except InvalidToken:
             raise ArgumentError(
                 f"this browser has begun no sign-in here within {LASTS_S // 60} minutes; begin again, with cookies allowed"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import PermissionRefused, ServiceError
 from hopsml.service.sign_in.identity import claim
-from hopsml.service.sign_in.pending import Pending
+from hopsml.service.sign_in.pending import PendingSignIn
 from hopsml.service.sign_in.rules import SignInRules, is_safe
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Provider:
         self._known: dict[str, Any] = {}
         self._known_s = -KNOWN_S
 
-    def begin(self, pending: Pending) -> str:
+    def begin(self, pending: PendingSignIn) -> str:
         """Where a browser goes."""
         with self._asking() as session:
             there = self._description(session)["authorization_endpoint"]
@@ -48,7 +48,7 @@ class Provider:
         with self._asking() as session:
             self._description(session)
 
-    def claims(self, pending: Pending, given: Mapping[str, str]) -> dict[str, Any]:
+    def claims(self, pending: PendingSignIn, given: Mapping[str, str]) -> dict[str, Any]:
         """What it says of whoever has come back, with this query. Raises PermissionRefused for what is not its word."""
         if not hmac.compare_digest(given.get("state", "").encode(), pending.state.encode()):
             raise PermissionRefused("the state that came back is not the one of this browser; sign in again")

@@ -212,13 +212,18 @@ class JobStore:
                 _change(connection, after.serial, after.tries, task, state, cause, now)
         return replace(after, version=before.version + 1)
 
-    def move(self, serial: int, queue: str, priority: int, holder: str) -> None:
-        """Another place in the queue, or another queue. Raises StaleRecord where somebody else leads."""
+    def move(self, serial: int, queue: str, priority: int, holder: str, now: float) -> None:
+        """Another place in the queue, or another queue; all that follow the job hear of it.
+
+        Raises StaleRecord where somebody else leads.
+        """
         with self.writing() as connection:
             leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
             if leader != holder:
                 raise StaleRecord(f"job {serial}")
             connection.execute(update(jobs).where(jobs.c.serial == serial).values(queue=queue, priority=priority))
+            row, cause = _job(connection, serial), f"moved: queue {queue}, priority {priority}"
+            _change(connection, serial, row.tries, "", row.state, cause, now)
 
     # ------------------------------------------------------------------------------- wishes
 
