@@ -34,7 +34,8 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3,<4"],
     "serving": ["httptools>=0.6", "orjson>=3.10", "uvicorn>=0.30"],
     "service": [
-        *("alembic>=1.14", "croniter>=6", "fastapi>=0.115", "psycopg[binary]>=3.2", "pydantic>=2.10,<3"),
+        *("alembic>=1.14", "authlib>=1.7", "croniter>=6", "fastapi>=0.115", "joserfc>=1.4"),
+        *("psycopg[binary]>=3.2", "pydantic>=2.10,<3", "requests>=2.32"),
         *("sqlalchemy>=2.0,<3", "starlette>=0.46", "uvicorn>=0.30"),
     ],
     "aws": ["boto3>=1.35"],
@@ -44,6 +45,7 @@ EXTRAS = {
         *("pandas>=2", "plotly>=6"),
     ],
     "profiling": ["py-spy>=0.4"],
+    "tracing": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"],
     "demo": ["scikit-learn>=1.5"],
 }
 

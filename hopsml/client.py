@@ -8,9 +8,12 @@ client.why(job.id), client.cancel(job.id)
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import secrets
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -22,11 +25,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
+from hopsml.service import log_stream
 from hopsml.states import Lifecycle
 
+CA = "HOPSML_SERVER_CA"
 TIMEOUT_S = 60.0
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
+_FOLLOWING_TRIES = 8  # of one that follows a job: about a minute, in which a server is started anew
 _PAUSE_S = 0.5
+_ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?")
 _PATIENCE_S = 60.0  # for a server that says that there are too many calls
 T = TypeVar("T")
 
@@ -62,12 +69,23 @@ class JobApplication(msgspec.Struct, frozen=True):
     cause: str
 
 
+class JobSize(msgspec.Struct, frozen=True):
+    """The slots of a task: that it has, that it is to have (fewer: it is about to give some back), the fewest, the most."""
+
+    task: str
+    slots: int
+    target: int
+    fewest: int
+    most: int
+
+
 class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
     """A job with all that is known of it; ``spec``: YAML."""
 
     spec: str
     profile: str
     applications: list[JobApplication]
+    sizes: list[JobSize] = []
 
 
 class JobChange(msgspec.Struct, frozen=True):
@@ -79,6 +97,15 @@ class JobChange(msgspec.Struct, frozen=True):
     cause: str
     try_number: int
     at_s: float
+
+
+class JobRun(msgspec.Struct, frozen=True):
+    """A run that a task of a job has made; ``metric``: its main one, None where there is none."""
+
+    id: str
+    state: str
+    metric_name: str
+    metric: float | None
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
@@ -143,26 +170,45 @@ class _LogPart(msgspec.Struct):
     end: int
 
 
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: the token is for one server alone."""
+
+    def redirect_request(self, *told: Any) -> None:
+        """A redirect is an answer that is none."""
+
+
 class Client:
     """One server. Raises ServiceError for what it refuses, with its words, and where it does not answer."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, certificate: str | Path = "") -> None:
+        """``certificate``: a PEM file with the server's own, or its authority's, to be trusted beside the system's."""
+        if not _ADDRESS.fullmatch(address):
+            raise ArgumentError(
+                f"{address.partition('?')[0][:200]!r} is no address of a job service: write what `hopsml server` "
+                "has printed, without its token: http://127.0.0.1:8080/"
+            )
+        if not token.isascii() or not token.isprintable():
+            raise ArgumentError("the token has characters that none has: copy it once more into HOPSML_TOKEN")
         self._address, self._token = address.rstrip("/"), token
+        trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
+        self._opener = urllib.request.build_opener(_StaysHere, *trust)
 
     @classmethod
     def of_environment(cls) -> Client:
         """By $HOPSML_SERVER and $HOPSML_TOKEN, else of the server that this user has started on this machine.
 
-        That server's own token is sent to that server alone. Raises ArgumentError where there is neither.
+        $HOPSML_SERVER_CA names a file with certificates that are trusted beside the system's. That server's own token is
+        sent to that server alone. Raises ArgumentError where there is neither.
         """
         address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
+        certificate = os.environ.get(CA, "")
         if address and token:
-            return cls(address, token)
+            return cls(address, token, certificate)
         file = state_folder() / "client.json"
         try:
             known = json.loads(file.read_text())
             its_address, its_token = str(known["address"]), str(known["token"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError, TypeError):
             raise ArgumentError(
                 f"no job service is known: {file} is not there; start one with `hopsml server`, or set HOPSML_SERVER and "
                 "HOPSML_TOKEN"
@@ -172,7 +218,7 @@ class Client:
                 f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is for nobody else; set "
                 "HOPSML_TOKEN to one that the other server knows"
             )
-        return cls(its_address, token or its_token)
+        return cls(its_address, token or its_token, certificate or str(known.get("certificate", "")))
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
         """Queue the job of a file; the code that it names as workspace is uploaded.
@@ -182,11 +228,11 @@ class Client:
         """
         asked = self._uploaded(job_file)
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return msgspec.convert(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
+        return self._as(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
 
     def put_schedule(self, job_file: str | Path) -> ServiceSchedule:
         """Start the job of a file by itself, as its ``schedule`` says; in the place of one's own schedule of this name."""
-        return msgspec.convert(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
+        return self._as(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
 
     def _uploaded(self, job_file: str | Path) -> dict[str, str]:
         from hopsml.service import spec, workspaces
@@ -194,7 +240,7 @@ class Client:
 
         job, path = spec.load(job_file), Path(job_file)
         code = workspaces.pack(workspace.folder(job, path.absolute()))
-        digest = self._call("POST", "workspaces", content=code)["workspace"]
+        digest = self._text("workspace", self._call("POST", "workspaces", content=code))
         return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 
     def jobs(
@@ -214,7 +260,7 @@ class Client:
             query = {"state": [state.value for state in states], "owner": owner, "queue": queue, "text": text}
             more: dict[str, Any] = {"limit": min(1000, limit - len(found)), "why": "true" if why else ""}
             more |= {"before": before} if before is not None else {}
-            page = msgspec.convert(self._call("GET", "jobs", query={**query, **more}), _Page)
+            page = self._as(self._call("GET", "jobs", query={**query, **more}), _Page)
             found += page.jobs
             if (before := page.cursor) is None:
                 break
@@ -222,33 +268,57 @@ class Client:
 
     def job(self, job: str | int) -> ServiceJobDetail:
         """One job, by its id or its number. Raises JobNotFound."""
-        return msgspec.convert(self._call("GET", f"jobs/{_quoted(job)}"), ServiceJobDetail)
+        return self._job(job, _TRIES)
+
+    def _job(self, job: str | int, tries: int) -> ServiceJobDetail:
+        return self._as(self._call("GET", f"jobs/{_quoted(job)}", tries=tries), ServiceJobDetail)
 
     def why(self, job: str | int) -> str:
         """Why it does not run; empty where it does, or is over."""
-        return str(self._call("GET", f"jobs/{_quoted(job)}/why")["why"])
+        return self._text("why", self._call("GET", f"jobs/{_quoted(job)}/why"))
 
     def changes(self, job: str | int, after: int = 0) -> list[JobChange]:
         """What has happened to it, the oldest first; ``after``: only with a higher id."""
-        return msgspec.convert(
-            self._call("GET", f"jobs/{_quoted(job)}/changes", query={"after": after}), list[JobChange]
-        )
+        return self._as(self._call("GET", f"jobs/{_quoted(job)}/changes", query={"after": after}), list[JobChange])
 
-    def log(self, job: str | int, task: str = "", offset: int = 0) -> tuple[str, int]:
-        """Some of what the driver of a task has printed from byte ``offset`` on, and where the next part begins."""
-        found = self._call("GET", f"jobs/{_quoted(job)}/log", query={"task": task, "offset": offset})
-        part = msgspec.convert(found, _LogPart)
+    def runs(self, job: str | int) -> list[JobRun]:
+        """The runs that its tasks have made, the oldest first; ``hopsml status RUN`` tells more of one."""
+        return self._as(self._call("GET", f"jobs/{_quoted(job)}/runs"), list[JobRun])
+
+    def log(self, job: str | int, task: str = "", offset: int = 0, *, try_number: int | None = None) -> tuple[str, int]:
+        """Some of what the driver of a task has printed from byte ``offset`` on, and where the next part begins.
+
+        ``try_number``: of a job that was tried again, from 1 on; the newest one where it is not given.
+        """
+        return self._log(job, task, offset, try_number, _TRIES)
+
+    def _log(self, job: str | int, task: str, offset: int, number: int | None, tries: int) -> tuple[str, int]:
+        query = {"task": task, "offset": offset, "try": number if number is not None else ""}
+        part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), _LogPart)
         return part.text, part.end
 
     def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
-        """What the driver prints, as it comes, to the end of the job."""
-        offset = 0
+        """What the driver prints, as it comes, to the end of the job; a server that starts anew meanwhile is waited for.
+
+        A new try of the job is followed from its beginning. ``poll_s``: between two looks, of a server without streams.
+        """
+        self.job(job)  # where nobody answers, or no service, that is said at once
+        path = f"jobs/{_quoted(job)}/log/events"
+        try:
+            yield from log_stream.pieces(lambda query, last: self._open(path, query, last), task)
+        except log_stream.NoStreamHere:
+            yield from self._looked_for(job, task, poll_s)
+
+    def _looked_for(self, job: str | int, task: str, poll_s: float) -> Iterator[str]:
+        number, offset = max(1, self._job(job, _FOLLOWING_TRIES).tries), 0
         while True:
-            over = self.job(job).state.is_final  # before the last look
-            text, offset = self.log(job, task, offset)
+            found = self._job(job, _FOLLOWING_TRIES)  # before the last look
+            text, offset = self._log(job, task, offset, number, _FOLLOWING_TRIES)
             if text:
                 yield text
-            elif over:
+            elif found.tries > number:
+                number, offset = number + 1, 0
+            elif found.state.is_final:
                 return
             else:
                 time.sleep(poll_s)
@@ -256,7 +326,7 @@ class Client:
     def wait(self, job: str | int, timeout_s: float | None = None, poll_s: float = 1.0) -> ServiceJobDetail:
         """Wait for its end. Raises TimeoutError after ``timeout_s`` seconds; the job goes on."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (found := self.job(job)).state.is_final:
+        while not (found := self._job(job, _FOLLOWING_TRIES)).state.is_final:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"job {found.id} is {found.state} after {timeout_s:g} s: {found.why or found.cause}")
             time.sleep(poll_s)
@@ -284,21 +354,20 @@ class Client:
 
     def cluster(self) -> dict[str, Any]:
         """``capacity``, ``free`` (gpus, cores, memory_mib), ``leads``, ``leader``, ``problem``."""
-        found: dict[str, Any] = self._call("GET", "cluster")
-        return found
+        return self._as(self._call("GET", "cluster"), dict[str, Any])
 
     def create_token(self, user: str, role: str = "viewer", *, label: str = "", lasts_s: float | None = None) -> str:
         """A token for somebody, for administrators; ``role``: viewer, user, operator or admin. Nobody can read it again."""
         asked = {"user": user, "role": role, "label": label, "lasts_s": lasts_s}
-        return str(self._call("POST", "tokens", asked, repeat=False)["token"])
+        return self._text("token", self._call("POST", "tokens", asked, repeat=False))
 
     def tokens(self) -> list[TokenRecord]:
         """Those that were created, the oldest first; for administrators."""
-        return msgspec.convert(self._call("GET", "tokens"), list[TokenRecord])
+        return self._as(self._call("GET", "tokens"), list[TokenRecord])
 
     def revoke_token(self, token_id: str) -> None:
         """End one, by its id; for administrators."""
-        self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False)
+        self._done(self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False))
 
     def audit(self, *, user: str = "", action: str = "", limit: int = 100) -> list[AuditRecord]:
         """Who has changed what, and who was refused, the newest first, at most ``limit``; for administrators."""
@@ -307,7 +376,7 @@ class Client:
         while len(found) < limit:
             query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
             query |= {"before": before} if before is not None else {}
-            page = msgspec.convert(self._call("GET", "audit", query=query), _AuditPage)
+            page = self._as(self._call("GET", "audit", query=query), _AuditPage)
             found += page.entries
             if (before := page.cursor) is None:
                 break
@@ -315,44 +384,56 @@ class Client:
 
     def schedules(self) -> list[ServiceSchedule]:
         """Those that there are, the oldest first."""
-        return msgspec.convert(self._call("GET", "schedules"), list[ServiceSchedule])
+        return self._as(self._call("GET", "schedules"), list[ServiceSchedule])
 
     def schedule(self, schedule: str | int) -> ServiceSchedule:
         """One, by its id or its number. Raises JobNotFound."""
-        return msgspec.convert(self._call("GET", f"schedules/{_quoted(schedule)}"), ServiceSchedule)
+        return self._as(self._call("GET", f"schedules/{_quoted(schedule)}"), ServiceSchedule)
 
     def change_schedule(self, schedule: str | int, what: str) -> None:
         """``pause`` or ``resume``; what was due meanwhile is not made up for."""
-        self._call("POST", f"schedules/{_quoted(schedule)}/{_quoted(what)}", {})
+        self._done(self._call("POST", f"schedules/{_quoted(schedule)}/{_quoted(what)}", {}))
 
     def trigger_schedule(self, schedule: str | int) -> ServiceJob:
         """Start its job now, besides its times."""
         found = self._call("POST", f"schedules/{_quoted(schedule)}/trigger", {}, repeat=False)
-        return msgspec.convert(found, ServiceJob)
+        return self._as(found, ServiceJob)
 
     def remove_schedule(self, schedule: str | int) -> None:
         """Start nothing more; its jobs stay."""
-        self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False)
+        self._done(self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False))
 
     def put_secret(self, name: str, value: str) -> None:
         """Keep a value for one's own jobs, which name it under ``secrets``; nobody can read it again."""
-        self._call("PUT", f"secrets/{_quoted(name)}", {"value": value})
+        self._done(self._call("PUT", f"secrets/{_quoted(name)}", {"value": value}))
 
     def secrets(self) -> list[SecretRecord]:
         """One's own, by name, without their values."""
-        return msgspec.convert(self._call("GET", "secrets"), list[SecretRecord])
+        return self._as(self._call("GET", "secrets"), list[SecretRecord])
 
     def remove_secret(self, name: str) -> None:
         """Forget one of one's own."""
-        self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False)
+        self._done(self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False))
 
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
         repeat = what != "clone"
-        return msgspec.convert(
-            self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), ServiceJob
-        )
+        return self._as(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), ServiceJob)
 
     # ------------------------------------------------------------------------------------ HTTP
+
+    def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
+        """A stream of events. Raises OSError where the server is away, and what it refuses as ``_call`` does."""
+        url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
+        try:
+            return self._opener.open(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as refused:
+            if refused.code not in (404, 429, 502, 503, 504):
+                raise self._refusal(refused) from None
+            refused.close()
+            if refused.code == 404:
+                raise log_stream.NoStreamHere from None
+            raise ConnectionError(f"HTTP {refused.code}") from None  # told to wait, or it starts anew behind a proxy
 
     def _call(
         self,
@@ -364,6 +445,7 @@ class Client:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         repeat: bool = True,
+        tries: int = _TRIES,
     ) -> Any:
         url = f"{self._address}/api/v1/{path}"
         if query:
@@ -375,30 +457,106 @@ class Client:
         sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
         request = urllib.request.Request(url, data, sent, method=method)
         problem, patient_until = "", time.monotonic() + _PATIENCE_S
-        attempts = iter(range(_TRIES if repeat else 1))
+        attempts = iter(range(tries if repeat else 1))
         while (attempt := next(attempts, None)) is not None:
             if attempt:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                    return json.loads(answer.read() or b"null")
+                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                    said = answer.read()
+                return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
-                with refused:
-                    wait_s = _wait_s(refused)
-                    if wait_s is None or time.monotonic() + wait_s > patient_until:
-                        raise _refusal(refused.code, refused.read()) from None
+                wait_s = _wait_s(refused)
+                if wait_s is None or time.monotonic() + wait_s > patient_until:
+                    raise self._refusal(refused) from None
+                refused.close()
                 time.sleep(wait_s)
-                attempts = iter(range(_TRIES if repeat else 1))  # nothing was done: it may be repeated, whatever it is
-            except (OSError, ValueError) as error:
-                problem = str(getattr(error, "reason", None) or error)
+                attempts = iter(range(tries if repeat else 1))  # nothing was done: it may be repeated, whatever it is
+            except (OSError, UnicodeError, http.client.IncompleteRead) as error:
+                reason = getattr(error, "reason", None)
+                if isinstance(reason, ssl.SSLError):
+                    raise _distrust(self._address, reason) from None
+                problem = str(reason or error)
+            except http.client.HTTPException as error:
+                raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
+        )
+
+    def _as(self, found: Any, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(found, kind)
+        except msgspec.ValidationError as error:
+            raise self._stranger(str(error)) from None
+
+    def _done(self, found: Any) -> None:
+        """A service has nothing to say where something is done."""
+        self._as(found, type(None))
+
+    def _text(self, name: str, found: Any) -> str:
+        text = self._as(found, dict[str, Any]).get(name)
+        if not isinstance(text, str):
+            raise self._stranger(f"its answer has no {name}")
+        return text
+
+    def _json(self, said: bytes) -> Any:
+        try:
+            return json.loads(said)
+        except ValueError:
+            raise self._stranger(f"it says {said[:60].decode(errors='replace')!r}") from None
+
+    def _refusal(self, refused: urllib.error.HTTPError) -> Exception:
+        """What the service has refused, in its words; what is no answer of a service is said to be none."""
+        try:
+            with refused:
+                said = json.loads(refused.read())
+            text = f"{said['error']}; {said['remedy']}" if said.get("remedy") else str(said["error"])
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
+            place = refused.headers.get("location", "")
+            return self._stranger(f"HTTP {refused.code}" + (f", to be found at {place[:200]}" if place else ""))
+        if refused.code == 404:
+            return JobNotFound(text)
+        return ArgumentError(text) if refused.code in (400, 422) else ServiceError(text)
+
+    def _stranger(self, said: str) -> ServiceError:
+        return ServiceError(
+            f"what answers at {self._address} is no job service of this hopsml ({' '.join(said.split())}); set "
+            "HOPSML_SERVER to the address that `hopsml server` has printed"
         )
 
 
 def state_folder() -> Path:
     """Where this user's server keeps what it has: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
     return Path(os.environ.get("HOPSML_SERVER_STATE") or Path.home() / ".hopsml" / "server")
+
+
+def _trust(certificate: str | Path) -> ssl.SSLContext:
+    """The system's authorities, and a file's: one with a server's own certificate, too. Raises ArgumentError."""
+    made = ssl.create_default_context()
+    if certificate:
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            made.load_verify_locations(certificate)
+        except OSError as error:  # among them ssl.SSLError
+            said = getattr(error, "reason", None) or error.strerror or error
+            raise ArgumentError(
+                f"{CA}={certificate}: there are no certificates to read ({said}); name a PEM file with the server's "
+                "certificate, or its authority's"
+            ) from error
+    return made
+
+
+def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
+    """Why a server over TLS is not spoken to."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message.rstrip(".")
+        return ServiceError(
+            f"the certificate of {address} is not to be trusted ({said}); use the name that it is for, or set {CA} to "
+            "a file with its authority's certificate"
+        )
+    return ServiceError(
+        f"{address} does not speak TLS as it should ({error.reason}); write http:// for a server without it"
+    )
 
 
 def _quoted(job: str | int) -> str:
@@ -409,14 +567,3 @@ def _wait_s(refused: urllib.error.HTTPError) -> float | None:
     """After how many seconds the server takes the call; None where it does not say that."""
     said = refused.headers.get("Retry-After", "") if refused.code == 429 else ""
     return max(float(said), 0.05) if said.isdecimal() else None
-
-
-def _refusal(status: int, body: bytes) -> Exception:
-    try:
-        said = json.loads(body)
-        text = f"{said['error']}; {said['remedy']}" if said.get("remedy") else str(said["error"])
-    except (ValueError, LookupError, TypeError, AttributeError):
-        text = f"HTTP {status}: {body[:300].decode(errors='replace')}"
-    if status == 404:
-        return JobNotFound(text)
-    return ArgumentError(text) if status in (400, 422) else ServiceError(text)

@@ -52,6 +52,11 @@ class Profile:
         """Whether agents run as Spark tasks, not as processes of this machine."""
         return self.master != "none"
 
+    @property
+    def grows(self) -> bool:
+        """Whether an application may get more slots while it runs, and give some back."""
+        return not self.uses_spark or self.spark.get("spark.dynamicAllocation.enabled") == "true"
+
     def settings(self) -> dict[str, str]:
         """The Spark settings, with this machine's class-data archives if the profile uses them and they exist."""
         return class_data.with_archives(self.spark) if self.class_data else dict(self.spark)

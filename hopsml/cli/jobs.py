@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +13,9 @@ import typer
 from hopsml.cli.job_files import loaded_job
 
 if TYPE_CHECKING:
-    from hopsml.client import Client, ServiceJob
+    from pathlib import Path
+
+    from hopsml.client import Client, JobRun, ServiceJob
 
 JobArgument = Annotated[str, typer.Argument(help="a job: NAME-NUMBER, or the number alone")]
 AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
@@ -27,13 +32,15 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="show its log, and end with it: exit status 0 if it finished")
     ] = False,
-    key: Annotated[str, typer.Option(help="of two submissions with the same key there is one job")] = "",
+    key: Annotated[str | None, typer.Option(help="of two submissions with the same key there is one job")] = None,
 ) -> None:
     """Queue a job, or make its schedule, where it has one; the code that it names is uploaded. Prints the id."""
+    if key is not None and not key.strip():
+        raise typer.BadParameter("--key is empty: name this submission by it, or leave it out")
     if loaded_job(job).schedule is not None:
         print(_client().put_schedule(job).id)
         return
-    _submitted(_client().submit(job, idempotency_key=key), wait)
+    _submitted(_client().submit(job, idempotency_key=key or ""), wait)
 
 
 def run(
@@ -53,11 +60,14 @@ def run(
 
     import yaml
 
-    file, _, function = script.partition(":")
+    from hopsml.errors import ArgumentError, JobFileError
+
+    file, colon, function = script.partition(":")
     path = Path(file).absolute()
+    _check_script(path, file, function if colon else None)
     what = {"function": f"{path.name}:{function}"} if function else {"script": path.name}
     task = {**what, "count": workers, "resources": {"cores": cores, "gpus": gpus, "memory": memory}}
-    called = name or "".join(letter if letter.isalnum() else "-" for letter in path.stem.lower()).strip("-") or "job"
+    called = name or re.sub("[^a-z0-9]", "-", path.stem.lower())[:63].strip("-") or "job"
     asked = {
         "name": called,
         "queue": queue,
@@ -68,8 +78,30 @@ def run(
     with tempfile.TemporaryDirectory(prefix="hopsml-job-") as folder:
         job_file = Path(folder, "job.yaml")
         job_file.write_text(yaml.safe_dump(asked))
-        submitted = _client().submit(job_file)
+        try:
+            submitted = _client().submit(job_file)
+        except JobFileError as error:  # which nobody has seen
+            raise ArgumentError("; ".join(problem.partition(": ")[2] for problem in error.problems)) from None
     _submitted(submitted, wait)
+
+
+def _check_script(path: Path, given: str, function: str | None) -> None:
+    """Raise ArgumentError for what is no script of Python; ``function``: what stands behind the colon, None without one."""
+    from hopsml import suggestions
+    from hopsml.errors import ArgumentError
+
+    if path.is_dir():
+        raise ArgumentError(f"{given} is a folder: name a script in it, such as {given.rstrip('/')}/train.py")
+    if path.suffix != ".py":
+        raise ArgumentError(
+            f"{given}: a script's name ends in .py; what is no Python runs by a job file with command: `hopsml job submit`"
+        )
+    if not path.is_file():
+        there = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        meant = suggestions.instead(path.name, there, "name one that is there")
+        raise ArgumentError(f"there is no script {given}; {meant}")
+    if function is not None and not function.isidentifier():
+        raise ArgumentError(f"{given}:{function}: behind the colon stands a function's name: write {given}:main")
 
 
 def _submitted(job: ServiceJob, wait: bool) -> None:
@@ -81,8 +113,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
     from hopsml.states import Lifecycle
 
     client = _client()
-    for text in client.follow(job.id):
-        print(text, end="", flush=True)
+    _print_log(client.follow(job.id))
     ended = client.job(job.id)
     typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
@@ -125,8 +156,11 @@ def show(job: JobArgument, json: AsJson = False) -> None:
     """Show all that is known of a job: how it stands, why it waits, what was started for it, what has happened."""
     client = _client()
     found = client.job(job)
+    made, untold = _runs(client, job)
     if json:
-        _print_json(found)
+        import msgspec
+
+        _print_json({**msgspec.to_builtins(found), "runs": made})
         return
     print(f"{found.id}: {found.state}: {found.cause}")
     if found.why:
@@ -134,14 +168,33 @@ def show(job: JobArgument, json: AsJson = False) -> None:
     print(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
     for one in found.applications:
         print(f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else ""))
+    for size in found.sizes:
+        if size.slots and size.fewest < size.most:
+            back = f", {size.slots - size.target} of which it is about to give back" if size.target < size.slots else ""
+            print(f"task {size.task}: {size.slots} slots of {size.fewest} to {size.most}{back}")
+    for run in made:
+        metric = f": {run.metric_name} {run.metric:g}" if run.metric is not None else ""
+        print(f"run {run.id}: {run.state}{metric}")
+    if untold:
+        print(f"runs: {untold}")
     print("\n" + found.spec.rstrip() + "\n")
     for change in client.changes(job):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_s))
         print(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
 
 
+def _runs(client: Client, job: str) -> tuple[list[JobRun], str]:
+    """The runs of a job; why they cannot be told, where the project cannot be read."""
+    from hopsml.errors import ServiceError
+
+    try:
+        return client.runs(job), ""
+    except ServiceError as error:
+        return [], str(error)
+
+
 def why(job: JobArgument) -> None:
-    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help."""
+    """Say why a job does not run: what it needs, what is free, who holds the rest, what would help; or its slots."""
     client = _client()
     found = client.job(job)
     print(found.why or f"{found.state}: {found.cause}")
@@ -151,19 +204,45 @@ def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
     task: Annotated[str, typer.Option(help="whose driver; of the first task else")] = "",
+    number: Annotated[
+        int | None, typer.Option("--try", min=1, help="of which try of the job, from 1 on; of the newest one else")
+    ] = None,
 ) -> None:
-    """Print what the driver of a job has printed."""
+    """Print what the driver of a job has printed; of a job that was tried again, which try it is stands on stderr.
+
+    A terminal gets none of what would move its cursor or change its title.
+    """
+    if follow and number is not None:
+        raise typer.BadParameter("--follow goes on to the newest try: leave --try out, or --follow")
     client = _client()
     if follow:
-        for text in client.follow(job, task):
-            print(text, end="", flush=True)
+        _print_log(client.follow(job, task))
         return
+    found = client.job(job)
+    _tell_try(found, number or found.tries)
+    _print_log(_printed(client, job, task, number or max(1, found.tries)))
+
+
+def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
     offset = 0
     while True:
-        text, offset = client.log(job, task, offset)
+        text, offset = client.log(job, task, offset, try_number=number)
         if not text:
             return
-        print(text, end="")
+        yield text
+
+
+def _print_log(pieces: Iterable[str]) -> None:
+    from hopsml.cli.terminal_text import harmless
+
+    for text in harmless(pieces) if sys.stdout.isatty() else pieces:
+        print(text, end="", flush=True)
+
+
+def _tell_try(job: ServiceJob, number: int) -> None:
+    if 1 < job.tries >= number:
+        sys.stdout.flush()
+        typer.echo(f"{job.id} was tried {job.tries} times; this is try {number} (--try names another one)", err=True)
 
 
 def cancel(job: JobArgument) -> None:

@@ -11,8 +11,18 @@ import typer
 def server(
     database: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://...; a file in --state else")] = "",
     profile: Annotated[str, typer.Option(help="where jobs run: a file of conf/; $HOPSML_PROFILE, else local")] = "",
-    port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
-    host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="0 for any that is free; the last one of its folder, where that is free, else")
+    ] = None,
+    host: Annotated[str, typer.Option(help="an address of this machine's own; beyond loopback with TLS")] = "127.0.0.1",
+    certificate: Annotated[
+        Path | None, typer.Option(help="for TLS: a PEM file with the server's, and its chain")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="for TLS: a PEM file with the certificate's key")] = None,
+    address: Annotated[str, typer.Option(help="by which others reach it; as it listens else")] = "",
+    sign_in: Annotated[
+        Path | None, typer.Option(help="a file with an OpenID provider; tokens alone count else")
+    ] = None,
     queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
     nodes: Annotated[Path | None, typer.Option(help="a file with nodes that may be added; none are else")] = None,
     state: Annotated[
@@ -30,6 +40,8 @@ def server(
     from hopsml.service.rest import server as servers
 
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
+    if sign_in is not None:
+        servers.check_installed("hopsml server --sign-in", ("authlib", "joserfc", "requests"))
     import logging
 
     from hopsml.service.server import ServerSettings, serve
@@ -48,5 +60,9 @@ def server(
         audit_days=audit_days,
         changes_per_s=changes_per_s,
         reads_per_s=reads_per_s,
+        certificate=certificate,
+        key=key,
+        address=address,
+        sign_in=sign_in,
     )
     serve(wanted, lambda address: print(address, flush=True))

@@ -76,6 +76,7 @@ _spark_folder = ""  # of their executors on this machine
 _noting = False
 _failed = False  # whether the program ends by an exception that nobody caught
 NAMED, ATTEMPT = "HOPSML_APPLICATION_ID", "HOPSML_APPLICATION_ATTEMPT"  # set by whoever starts a driver again and again
+_allowed: int | None = None  # see ``allow``
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
@@ -111,6 +112,30 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
             raise
         _applications[application.id] = application
         return application
+
+
+def allow(slots: int) -> None:
+    """Let elastic runs of this process have at most so many workers, whatever they ask for: from now on, and until the next
+    call.
+
+    Those that are larger become smaller at their next commit, but not below their ``min_workers``.
+    """
+    global _allowed
+    with _lock:
+        _allowed = slots
+        for application in _applications.values():
+            with contextlib.suppress(CoordinatorLost):
+                application.coordinator.allow(slots)
+
+
+def held(slots: int) -> int:
+    """How many slots this process has at most, of the cluster's: agents, and those that it has asked for.
+
+    Agents beyond ``slots`` that no run uses are let go. Raises CoordinatorLost where a coordinator does not answer.
+    """
+    with _lock:
+        coordinators = [one.coordinator for one in _applications.values() if one.coordinator.is_alive]
+    return sum(coordinator.held(slots) for coordinator in coordinators)
 
 
 def check_open_files(agents: int = 0) -> None:
@@ -211,6 +236,7 @@ def _open(
         port_range=port_range(),
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,
+        allowed=_allowed,
     )
     try:
         coordinator.start()

@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -34,7 +34,7 @@ from hopsml.cluster.shared.spec import (
 )
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
-from hopsml.experiment import applications, arguments, frame_feed, mlflow, progress, takeover, tuned
+from hopsml.experiment import applications, arguments, frame_feed, launch_trace, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.experiment.standing import Alone
@@ -127,15 +127,19 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         begins = Resume(
             *takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url)
         )
+        run_id = plan.standing.run_id(directory)
+        travels = replace(spec, environment=_environment(plan, spec, directory, application))
+        trace = launch_trace.begun(run_id, spec.group.size)
         request = RunRequest(
-            run_id=plan.standing.run_id(directory),
-            spec=replace(spec, environment=_environment(plan, spec, directory, application)),
+            run_id=run_id,
+            spec=trace.carried(travels) if trace is not None else travels,
             payload=plan.standing.payload(captured, spec),
             run_url=directory.url,
             resume=begins,
             bare=bare,
         )
-        run, application = _launch(plan, request, captured, directory, application, events, tell)
+        watchers = [trace.on_change] if trace is not None else []
+        run, application = _launch(plan, request, captured, directory, application, events, tell, watchers)
     except BaseException as error:
         takeover.give_up(continues, directory, error)
         raise
@@ -205,10 +209,13 @@ def _launch(
     application: applications.Application,
     events: EventsFolder,
     tell: Callable[[RunState, str, str], Observer] | None,
+    watchers: Sequence[Observer],
 ) -> tuple[Run, applications.Application]:
     spec, standing = request.spec, plan.standing
 
     def observe(state: RunState) -> None:
+        for watcher in watchers:
+            state.observe(watcher)
         if tell is not None:  # before it begins: a quick run prints all its lines while a display is made
             state.observe(tell(state, spec.name, directory.url))
 

@@ -1,4 +1,4 @@
-"""``%load_ext hopsml``: ``%runs``, ``%logs`` and ``%tensorboard_run``; IPython is imported when they are registered."""
+"""``%load_ext hopsml``: ``%runs``, ``%logs``, ``%tensorboard_run``, ``%hopsml_ui``; IPython is imported to register them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, HopsmlError
-from hopsml.notebook import style, tensorboard
+from hopsml.notebook import project_page, style, tensorboard
 from hopsml.notebook.style import Column, HtmlCell
 from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir, find
@@ -34,13 +34,11 @@ def register(shell: Any) -> None:
         shell.register_magic_function(call, "line", function.__name__)
 
     run = argument("run", nargs="?", default="", help="id, URL or path of the run; the youngest one by default")
-    magic(
-        runs,
-        argument("--last", type=int, default=20, help="how many, the youngest first; 0 for all"),
-        argument("--project", default="", help="URL of a project; this notebook's by default"),
-    )
+    project = argument("--project", default="", help="URL of a project; this notebook's by default")
+    magic(runs, argument("--last", type=int, default=20, help="how many, the youngest first; 0 for all"), project)
     magic(logs, run, argument("--rank", type=int, default=0, help="whose log; 0 by default"))
     magic(tensorboard_run, run)
+    magic(hopsml_ui, project)
 
 
 def runs(last: int = 20, project: str = "") -> RunsTable:
@@ -60,6 +58,14 @@ def tensorboard_run(run: str = "") -> None:
     from IPython.display import display
 
     page = tensorboard.open_page(directory_of(run))
+    display(tensorboard.bundle(page, tensorboard.path_here(page.port)), raw=True)
+
+
+def hopsml_ui(project: str = "") -> None:
+    """Show the page of a project, as `hopsml ui` does; it ends with the kernel."""
+    from IPython.display import display
+
+    page = project_page.open_page(project or settings.project_url())
     display(tensorboard.bundle(page, tensorboard.path_here(page.port)), raw=True)
 
 

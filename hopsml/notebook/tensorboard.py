@@ -1,4 +1,4 @@
-"""TensorBoard beside a notebook: a page for each run, kept until the kernel ends, shown through the notebook's server."""
+"""Pages beside a notebook, kept until the kernel ends, shown through the notebook's server; TensorBoard of each run."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ _pages: dict[str, Page] = {}  # by the URL of the events
 
 @dataclass(frozen=True)
 class Page:
-    """A TensorBoard that serves on loopback; ``process`` ends with this one, or when its standard input is closed."""
+    """What serves on loopback; ``process`` ends with this one, or when its standard input is closed."""
 
-    run_id: str
+    title: str
     port: int
     process: subprocess.Popen[str]
+    query: str = ""  # of its address, with what lets one in
 
     @property
     def address(self) -> str:
         """URL at which it is found from this machine."""
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://127.0.0.1:{self.port}/{self.query}"
 
     def close(self) -> None:
         """End the server's process; may be called again."""
@@ -80,7 +81,8 @@ def _start(directory: RunDir) -> Page:
         text=True,
         start_new_session=True,  # the interrupt of a cell is not for it
     )
-    page = Page(directory.run_id, 0, process)
+    title = f"TensorBoard of {directory.run_id}"
+    page = Page(title, 0, process)
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline() or "{}")
@@ -90,7 +92,7 @@ def _start(directory: RunDir) -> Page:
     if "port" not in said:
         page.close()
         raise HopsmlError(said.get("error") or f"TensorBoard ended with exit status {process.returncode}")
-    return Page(directory.run_id, int(said["port"]), process)
+    return Page(title, int(said["port"]), process)
 
 
 atexit.register(close_all)
@@ -156,23 +158,24 @@ def server_shows(path: str, server: Mapping[str, Any]) -> bool | None:
 
 def bundle(page: Page, path: str) -> dict[str, str]:
     """What the notebook shows: the page itself where its server can reach it, else where to find it."""
-    title = f"TensorBoard of {page.run_id}"
+    title = page.title
     if not path:
+        address = html.escape(page.address, quote=True)
         where = f"{page.address} on the machine of this kernel"
         install = extras.install("notebook")
         hint = f"with jupyter-server-proxy beside the notebook's server the page stands here instead: {install}"
-        link = f'<a href="{page.address}" target="_blank" rel="noopener">{page.address}</a>'
+        link = f'<a href="{address}" target="_blank" rel="noopener">{address}</a>'
         shown = f"{html.escape(title)}: {link} on the machine of this kernel"
         return {
             "text/plain": f"{title}: {where}; {hint}",
             "text/html": f'<div>{shown}<div style="opacity:0.65">{html.escape(hint)}</div></div>',
         }
-    link = html.escape(path, quote=True)
+    link = html.escape(path + page.query, quote=True)
     frame = (
         f'<div><a href="{link}" target="_blank" rel="noopener">{html.escape(title)}</a></div>'
         f'<iframe src="{link}" width="100%" height="{HEIGHT_PX}" style="border:1px solid rgba(128,128,128,0.3)"></iframe>'
     )
     return {
-        "text/plain": f"{title}: {path} on the notebook's server, {page.address} from its machine",
+        "text/plain": f"{title}: {path}{page.query} on the notebook's server, {page.address} from its machine",
         "text/html": frame,
     }

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, StoreError
-from hopsml.service.engine import Engine
-from hopsml.service.manager import Manager
+from hopsml.service import spec as specs
+from hopsml.service.engine import Engine, LogPiece
+from hopsml.service.manager import Manager, requests
 from hopsml.service.manager.manager import TURN_S
+from hopsml.service.manager.requests import TaskSize
 from hopsml.service.metrics import TURN_BOUNDS_S
 from hopsml.service.scaler import Scaler
-from hopsml.service.spec import JobSpec
+from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.secrets import Secrets
-from hopsml.service.workspaces import Workspaces
+from hopsml.service.workspaces import Workspaces, own_name
 from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
@@ -28,6 +30,7 @@ log = logging.getLogger("hopsml.service")
 DAY_S = 86_400.0
 AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
 DROP_S = 3600.0  # between two looks for older ones
+PATH_BYTES = 4096  # of the workspace's folder, which takes the place of its name
 LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
 
 
@@ -111,6 +114,7 @@ class JobService:
 
     def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
+        _check_length(job)
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
         if missing := self.workspaces.missing(job, workspace):
@@ -136,13 +140,46 @@ class JobService:
         """Why a job does not run; "" where it does, or is over."""
         return "" if row.state.is_final else self.manager.why(row)
 
-    def log(self, row: JobRow, task: str, offset: int, limit: int) -> bytes:
-        """What the driver of a task has printed, of its newest launch."""
-        launches = self.store.launches([row.serial])[row.serial]
+    def sizes(self, row: JobRow, spec: JobSpec) -> list[TaskSize]:
+        """How many slots each task has, and could have."""
+        placements = (requests.placement_of(stored) for stored in (row.placement, row.target))
+        return requests.sizes(spec, *placements)
+
+    def own_name(self, row: JobRow) -> str:
+        """What the names of all applications and runs of a job begin with."""
+        return own_name(row, self.manager.prefix)
+
+    def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> LogPiece | None:
+        """What the driver of a task has printed, of its newest launch; of the newest try where none is named."""
+        application_id = self.application(row, task, try_number)
+        return self.engine.log(application_id, offset, limit) if application_id else None
+
+    def application(self, row: JobRow, task: str, try_number: int | None = None) -> str:
+        """The id of the newest launch of a task, of the first one where none is named; "" where none has one (yet).
+
+        Raises ArgumentError for a task, and for a try, that there has not been.
+        """
+        if try_number is not None and not 1 <= try_number <= max(1, row.tries):
+            raise ArgumentError(
+                f"job {row.id} has no try {try_number}: it was tried {row.tries} times, and the first one is 1"
+            )
+        launches = self.store.launches_of(row.serial, row.tries if try_number is None else try_number)
         tasks = dict.fromkeys(launch.task for launch in launches)
         if task and task not in tasks:
             raise ArgumentError(
                 f"job {row.id} has no task {task[:80]!r} that was started; there are: {', '.join(tasks) or 'none'}"
             )
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
-        return self.engine.log(found[-1].application_id, offset, limit) if found else b""
+        return found[-1].application_id if found else ""
+
+
+def _check_length(job: JobSpec) -> None:
+    """Raise ArgumentError for a job that its driver could not read: it gets a file with a line for each value."""
+    if len(job.model_dump_json(by_alias=True, exclude_defaults=True)) < limits.FILE_BYTES >> 5:  # nearly all of them
+        return
+    length = len(specs.dump(job).encode()) + PATH_BYTES
+    if length > limits.FILE_BYTES:
+        raise ArgumentError(
+            f"job {job.name} has {length} bytes with a line for each value, and a job file has at most {limits.FILE_BYTES}; "
+            "put long lists into a file of the workspace"
+        )

@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import json
+import logging
 import os
 import secrets
 import socket
@@ -18,10 +20,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hopsml import profiles, settings
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import holder, nodes_file, queues
 from hopsml.service.engine import Engine
@@ -38,26 +41,40 @@ from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.submission import is_detachable
 
+if TYPE_CHECKING:
+    from hopsml.service.rest.tls import Certificate
+    from hopsml.service.sign_in.provider import Provider
+
+log = logging.getLogger("hopsml.service")
+
 CLIENT = "client.json"
 TAG = "hopsml-job"
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add."""
+    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add;
+
+    ``port``: 0 for any that is free, None for the last one of this folder, so that whoever follows a job finds it again.
+    ``address``: by which others reach it; empty: as it listens. ``sign_in``: a file, or None where tokens alone count.
+    """
 
     state: Path
     database: str = ""
     profile: str = ""
     project_url: str = ""
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = 0
     queues: Path | None = None
     policy: Policy | None = None
     nodes: Path | None = None
     audit_days: float = AUDIT_DAYS
     changes_per_s: float = 200.0
     reads_per_s: float = 1000.0
+    certificate: Path | None = None
+    key: Path | None = None
+    address: str = ""
+    sign_in: Path | None = None
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -67,30 +84,78 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     """
     from hopsml.service.browse.changes import Changes
     from hopsml.service.browse.project import Project
-    from hopsml.service.rest import server
-    from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest import server, tls
+    from hopsml.service.rest.event_stream import Broadcaster, Streams
     from hopsml.service.rest.limited import Limits
+    from hopsml.service.rest.project_feed import ProjectFeed
     from hopsml.service.rest.service_application import service_application
 
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
+    certificate = tls.pair(wanted.certificate, wanted.key)
+    if certificate is not None:
+        certificate.context()  # what is wrong with it is said before anything else is begun
     wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    listener = server.bound(wanted.host, wanted.port)
+    listener = listening(wanted, certificate)
     try:
-        jobs, name = opened(wanted, server.address(listener))
+        here = _address(wanted, server.address(listener, scheme="https" if certificate is not None else "http"))
+        provider = _provider(wanted.sign_in, here)
+        jobs, name = opened(wanted, here)
         try:
-            token, here = _own_token(wanted.state, jobs.store), server.address(listener)
+            token = _own_token(wanted.state, jobs.store)
             if not _answers(wanted.state / CLIENT):
-                _note(wanted.state, here, token)
-            jobs.on_lead = lambda: _note(wanted.state, here, token)
+                _note(wanted.state, here, token, wanted.certificate)
+            jobs.on_lead = lambda: _note(wanted.state, here, token, wanted.certificate)
             project = Project(_project_url(wanted))
-            told = Broadcaster(Changes(project))
+            told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
-            app = service_application(jobs, project, told, name, limits)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(server.address(listener, token))))
+            app = service_application(jobs, project, told, name, limits, provider)
+            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate))
         finally:
             jobs.close()
     finally:
         listener.close()
+
+
+def listening(wanted: ServerSettings, certificate: Certificate | None = None) -> socket.socket:
+    """A socket at the port that is asked for. Raises ArgumentError where it is taken; the last one is given up for any."""
+    from hopsml.service.rest import server
+
+    if wanted.port is None:
+        with contextlib.suppress(ArgumentError):
+            return server.bound_for_all(wanted.host, _last_port(wanted.state / CLIENT), certificate)
+    return server.bound_for_all(wanted.host, wanted.port or 0, certificate)
+
+
+def _address(wanted: ServerSettings, listening: str) -> str:
+    """By which others reach the server. Raises ArgumentError for a text that is none."""
+    if not wanted.address:
+        return listening
+    try:
+        there = urlsplit(wanted.address)
+        is_one = there.scheme in ("http", "https") and there.hostname and (there.port or 1) and not there.query
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ArgumentError(
+            f"--address {wanted.address}: it is a URL by which others come here: write https://HOST:PORT/"
+        )
+    return wanted.address.rstrip("/") + "/"
+
+
+def _provider(file: Path | None, here: str) -> Provider | None:
+    """By which people sign in; one that is away is said, and keeps no server from starting. Raises ArgumentError."""
+    if file is None:
+        return None
+    from hopsml.service.sign_in import rules
+    from hopsml.service.sign_in.provider import Provider
+
+    known = rules.load(file)
+    made = Provider(known, rules.secret(known), f"{here}sign-in/back")
+    try:
+        made.check()
+    except ServiceError as error:
+        log.warning("nobody can sign in yet: %s", error)
+    return made
 
 
 def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
@@ -135,11 +200,13 @@ def _project_url(wanted: ServerSettings) -> str:
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
     if is_detachable(profile):
-        return YarnEngine(prefix, project_url, memory.mib(profile.spark.get("spark.driver.memory", "1g")))
+        driver_mib = memory.mib(profile.spark.get("spark.driver.memory", "1g"))
+        return YarnEngine(prefix, project_url, driver_mib, resizes=profile.grows)
     if profile.master == "none" or profile.master.startswith("local"):
         from hopsml.devices import get_num_gpus
 
-        return LocalEngine(state / "applications", this_machine(get_num_gpus()))
+        told = "" if profile.uses_spark else project_url
+        return LocalEngine(state / "applications", this_machine(get_num_gpus()), told)
     raise ArgumentError(
         f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode): its drivers would run on this "
         "machine and end with the service; name a profile of YARN's cluster mode, or a local one"
@@ -154,11 +221,14 @@ def _own_token(state: Path, store: JobStore) -> str:
     return token
 
 
-def _note(state: Path, address: str, token: str) -> None:
-    """Leave address and token for this user's commands, in a file that nobody else can read."""
+def _note(state: Path, address: str, token: str, certificate: Path | None = None) -> None:
+    """Leave address and token for this user's commands, in a file that nobody else can read; and what they may trust."""
+    known = {"address": address, "token": token}
+    if certificate is not None:
+        known["certificate"] = str(certificate.absolute())
     fresh = state / f"{CLIENT}.{os.getpid()}"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump({"address": address, "token": token}, file)
+        json.dump(known, file)
     fresh.rename(state / CLIENT)
 
 
@@ -166,10 +236,19 @@ def _answers(file: Path) -> bool:
     """Whether the server that a file names takes calls: another one of this state, which leads."""
     try:
         there = urlsplit(json.loads(file.read_text())["address"])
-        with socket.create_connection((there.hostname or "", there.port or 0), 1.0):
+        port = there.port or {"https": 443, "http": 80}.get(there.scheme, 0)
+        with socket.create_connection((there.hostname or "", port), 1.0):
             return True
     except (OSError, ValueError, LookupError, TypeError):
         return False
+
+
+def _last_port(file: Path) -> int:
+    """Of the server that a file names; 0 where there is none."""
+    try:
+        return urlsplit(json.loads(file.read_text())["address"]).port or 0
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return 0
 
 
 def _known_token(file: Path) -> str:

@@ -1,6 +1,6 @@
 """Code that was uploaded: by its content, unpacked once, and what of it an application is started with.
 
-<root>/workspaces/<sha256>/      as it was in the zip
+<root>/workspaces/<sha256>/      as it was in the zip, for this user alone
 <root>/jobs/<job>/job.yaml       the job file, naming that folder
 """
 
@@ -21,8 +21,9 @@ from pathlib import Path
 
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
+from hopsml.service import job_trace
 from hopsml.service import spec as specs
-from hopsml.service.driver import sealed_secrets
+from hopsml.service.driver import sealed_secrets, slot_requests
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
@@ -49,6 +50,7 @@ class Workspaces:
         self._root, self._project_url, self._secrets = root, project_url, secrets
         for name in ("workspaces", "jobs"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (root / name).chmod(0o700)  # whatever the umask
 
     def put(self, content: bytes) -> str:
         """Keep a zip's files; returns the digest by which they are known. Raises ArgumentError for one that is not safe."""
@@ -59,6 +61,8 @@ class Workspaces:
         fresh = Path(tempfile.mkdtemp(dir=self._root / "workspaces", prefix="new-"))
         try:
             _unpack(content, fresh)
+            for parent, _, _ in os.walk(fresh):
+                os.chmod(parent, 0o700)
             fresh.rename(target)
         except OSError:
             if not target.is_dir():  # somebody else was quicker
@@ -79,9 +83,14 @@ class Workspaces:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         return found
 
-    def order(self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str) -> SubmitOrder:
-        """How an application of a job is submitted; its files are looked at when its turn comes."""
-        own = f"{row.id}-{prefix.rpartition('-')[2]}"
+    def order(
+        self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str, slots: int = 0
+    ) -> SubmitOrder:
+        """How an application of a job is submitted; its files are looked at when its turn comes.
+
+        ``slots``: with how many workers an elastic task begins; 0 for one that is not.
+        """
+        own = own_name(row, prefix)
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
             "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
@@ -89,8 +98,11 @@ class Workspaces:
             "HOPSML_JOB_TAG": launch.tag,
             "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
+            **job_trace.launched(row, launch),
         }
 
+        if slots:
+            variables[slot_requests.FIRST] = str(slots)
         if spec.secrets:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
@@ -98,12 +110,20 @@ class Workspaces:
             named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"
             path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.chmod(0o700)
             path.write_text(specs.dump(named))
+            path.chmod(0o600)
             if spec.secrets:
                 sealed_secrets.put(variables, self._secrets(row.owner, spec.secrets))
-            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables)[launch.task]
+            most = {launch.task: slots} if slots and not profile.grows else {}
+            return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[launch.task]
 
         return SubmitOrder(launch.tag, plan, variables)
+
+
+def own_name(row: JobRow, prefix: str) -> str:
+    """What the applications and runs of a job are called first, on any service; ``prefix``: that of its service's tags."""
+    return f"{row.id}-{prefix.rpartition('-')[2]}"
 
 
 def pack(folder: Path) -> bytes:
@@ -182,8 +202,7 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
                     f"the zip unpacks to more than {MOST_UNPACKED_BYTES >> 20} MiB: keep data elsewhere"
                 )
             file.write(piece)
-    if (entry.external_attr >> 16) & 0o100:
-        path.chmod(0o755)
+    path.chmod(0o700 if (entry.external_attr >> 16) & 0o100 else 0o600)
     return left
 
 

@@ -39,6 +39,7 @@ class LogPart:
     data: bytes
     offset: int
     complete: bool  # the file ends here and will not grow any more
+    length: int  # of the whole file, as far as it has been written
 
     @property
     def end(self) -> int:
@@ -87,7 +88,7 @@ def read(
         return None
     data, length = found
     start = max(0, length + offset) if offset < 0 else min(offset, length)
-    return LogPart(container, data, start, complete=start + len(data) >= length)
+    return LogPart(container, data, start, complete=start + len(data) >= length, length=length)
 
 
 def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) -> str:
@@ -118,7 +119,7 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int,
             break
         wanted = length - offset + _SLACK_BYTES
     begin = start if offset < 0 else max(start, min(offset, length))
-    return LogPart(container, data[begin - start :], begin, complete=not running)
+    return LogPart(container, data[begin - start :], begin, complete=not running, length=length)
 
 
 def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:

@@ -60,3 +60,43 @@ def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("job", "schema")
     assert done.status == 1 and "job files need pydantic, which is not installed: pip install" in done.err
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("train.pyy", "train.pyy: a script's name ends in .py; what is no Python runs by a job file with command"),
+        ("trian.py", "there is no script trian.py; did you mean train.py?"),
+        ("no/train.py", "there is no script no/train.py; name one that is there"),
+        (".", ". is a folder: name a script in it, such as ./train.py"),
+        ("", "is a folder: name a script in it"),
+        ("train.py:", "train.py:: behind the colon stands a function's name: write train.py:main"),
+        ("train.py:a b", "behind the colon stands a function's name"),
+        ("train.py --workers 0", "tasks.main.count: 0: it must be at least 1"),
+        ("train.py --name A_b", "a name has 1 to 63 lower-case letters"),
+    ],
+)
+def test_a_script_that_is_none(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setenv("HOPSML_SERVER", "http://127.0.0.1:1")
+    monkeypatch.setenv("HOPSML_TOKEN", "x")
+    done = cli("job", "run", script.partition(" --")[0], *_options(script))
+    assert done.status == 1 and words in done.err and "job.yaml" not in done.err and not done.out, done
+
+
+def _options(line: str) -> list[str]:
+    _, found, rest = line.partition(" --")
+    return f"--{rest}".split() if found else []
+
+
+def test_an_empty_key_is_refused_before_anything_is_read(cli: Cli) -> None:
+    done = cli("job", "submit", "job.yaml", "--key", "")
+    assert done.status == 2 and "--key is empty" in done.err
+
+
+def test_one_try_is_not_followed(cli: Cli) -> None:
+    done = cli("job", "logs", "1", "-f", "--try", "1")
+    assert done.status == 2 and "goes on to the newest try" in done.err

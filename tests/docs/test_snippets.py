@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ COMMUNICATION = "docs/communication.md"
 AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
 SERVERS, DYNAMIC = "docs/how-to/parameter-servers.md", "docs/how-to/dynamic.md"
 ALGORITHMS = "docs/how-to/algorithms.md"
+LOCAL_SERVICE, CLIENT = "docs/how-to/local-service.md", "docs/reference/client.md"
 DATA, FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
     "docs/how-to/data.md",
     "docs/first-steps.md",
@@ -45,6 +49,8 @@ TESTED = {  # page -> words of each of its snippets
     SERVERS: ("ServerLoop(",),
     ALGORITHMS: ("TrainingLoop(",),
     "docs/reference/job.md": ("hopsml.job.addresses(",),  # service/test_job_parts.py
+    LOCAL_SERVICE: ("experiment.distributed(",),
+    CLIENT: ("client.submit(", "client.clone("),
     DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),
 }
 
@@ -95,6 +101,44 @@ def test_a_model_is_served(home: Path) -> None:
     folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
     printed = run(home, preambles.SERVING + snippet(SERVING, "serving.canary("), **folder)
     assert "digits: version 3 of digits answers at http://127.0.0.1:" in printed and "[3. 3.]" in printed
+
+
+@contextlib.contextmanager
+def served(home: Path) -> Iterator[dict[str, str]]:
+    """The variables by which commands find a job service, as ``hopsml server`` starts it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOPSML_")}
+    found = {"HOPSML_SERVER_STATE": str(home / "state"), "HOPSML_CONF_DIR": str(home / "conf"), "PYTHONPATH": str(ROOT)}
+    found |= {"HOPSML_PROJECT_URL": f"file://{home}/project", "HOPSML_MLFLOW": "0"}
+    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    line = [sys.executable, "-m", "hopsml", "server"]
+    with (
+        open(home / "server.log", "w") as log,
+        subprocess.Popen(line, env={**kept, **found}, stdout=subprocess.PIPE, stderr=log, cwd=home) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith(b"http://127.0.0.1:"), (home / "server.log").read_text()
+            yield found
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.local
+@pytest.mark.variant  # of tests/service/test_job_service.py
+def test_a_queue_for_one_person_and_its_client(home: Path) -> None:
+    (home / "train.py").write_text(snippet(LOCAL_SERVICE, "experiment.distributed("))
+    (home / "job.yaml").write_text("name: digits\ntasks: {main: {script: train.py, count: 2}}\n")
+    submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml job" in block)
+    with served(home) as found:
+        line = ["bash", "-ec", submit + watch]
+        shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=TIMEOUT_S)
+        said = shown.stdout.decode() + shown.stderr.decode()
+        assert shown.returncode == 0 and said.startswith("digits-1\n"), said
+        assert re.search(r"run digits-1-[0-9a-f]{8}-main_1: FINISHED: accuracy 0.9", said), said
+        printed = run(home, "\n".join(snippets(CLIENT)), **found)
+    assert "FINISHED" in printed and re.search(r"digits-2-[0-9a-f]{8}-main_1", printed), printed
+    assert "\nCANCELLED\n" in printed and "\ndigits-1 FINISHED 1\n" in printed, printed
 
 
 @pytest.mark.local

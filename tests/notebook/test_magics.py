@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,9 +15,11 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from hopsml.notebook import tensorboard
+from hopsml.errors import HopsmlError
+from hopsml.notebook import project_page, tensorboard
 from tests.cluster.workloads import living, wait_until
 from tests.notebook.kernels import Cell, Kernel, environment, kernel, temporary_folder
+from tests.service.project import ProjectOnDisk
 
 TRAIN = """
 def train(accuracy, with_events):
@@ -128,6 +131,48 @@ def test_tensorboard_shows_a_runs_events_until_the_kernel_ends(notebook: Kernel,
     assert not list(temporary_folder().glob("hopsml-tensorboard-*"))
 
 
+def refused(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=10).close()
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.local
+def test_the_page_of_the_project_is_one_and_ends_with_the_kernel(tmp_path: Path) -> None:
+    project = ProjectOnDisk(tmp_path / "digits")
+    project.run("app_1")
+    (tmp_path / "own").mkdir()
+    with environment(tmp_path / "own"), kernel() as own:
+        own.run("%load_ext hopsml")
+        cell = own.run(f"%hopsml_ui --project {project.url}")
+        ((shown,),) = cell.displays.values()
+        page = re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]+", shown["text/plain"])
+        assert page and "Runs of digits" in shown["text/html"], (shown, cell.text)
+        known = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        known.open(page[0], timeout=10).close()
+        with known.open(page[0].partition("?")[0] + "api/runs", timeout=10) as answer:
+            assert [row["id"] for row in json.load(answer)["rows"]] == ["app_1"]
+        assert refused(page[0].partition("?")[0])
+        assert page[0] in str(own.run(f"%hopsml_ui --project {project.url}").displays)
+        below = psutil.Process(own.pid).children(recursive=True)
+        (server,) = [process.pid for process in below if "--no-browser" in process.cmdline()]
+        own.kill()
+        wait_until(lambda: not living([server]), "the page's end")
+
+
+@pytest.mark.local
+def test_a_page_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(project_page, "_START", "import sys; sys.exit('the port is taken')")
+    with pytest.raises(HopsmlError, match="the port is taken"):
+        project_page.open_page(f"file://{tmp_path}/file")
+    assert not project_page._pages
+
+
 # -- where a browser finds it
 
 
@@ -199,6 +244,8 @@ def test_what_is_shown_with_and_without_a_proxy() -> None:
     shown = tensorboard.bundle(page, "/proxy/6006/")
     assert 'src="/proxy/6006/"' in shown["text/html"] and "app_&lt;1&gt;" in shown["text/html"]
     assert "http" not in shown["text/html"]  # a browser on another machine could not follow it
+    own = tensorboard.Page("app", 6006, None, "?token=a&b")  # type: ignore[arg-type]
+    assert 'src="/proxy/6006/?token=a&amp;b"' in tensorboard.bundle(own, "/proxy/6006/")["text/html"]
     shown = tensorboard.bundle(page, "")
     assert '<a href="http://127.0.0.1:6006/"' in shown["text/html"] and "iframe" not in shown["text/html"]
     assert "app_&lt;1&gt;" in shown["text/html"] and "[notebook]" in shown["text/plain"]

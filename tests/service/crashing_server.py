@@ -54,7 +54,7 @@ def main() -> None:
     for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
     server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
-    wanted = server.ServerSettings(state, profile="local", project_url=f"file://{state}/project")
+    wanted = server.ServerSettings(state, profile="local", project_url=f"file://{state}/project", port=None)
     server.serve(wanted, lambda address: print(address, flush=True))
 
 

@@ -14,7 +14,8 @@ import httpx
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
-from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.event_stream import Broadcaster, Streams
+from hopsml.service.rest.project_feed import ProjectFeed
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.store.tokens import Role, Tokens
 
@@ -26,7 +27,8 @@ class Served:
 
     def __init__(self, jobs: JobService, project: Project) -> None:
         self.jobs, self.project = jobs, project
-        self._app = service_application(jobs, project, Broadcaster(Changes(project)), "x")
+        self.streams = Streams(Broadcaster(ProjectFeed(Changes(project))), look_s=0.02)
+        self.app = service_application(jobs, project, self.streams, "x")
         self.cookie = "hopsml_ui_" + hashlib.sha256(b"x").hexdigest()[:12]
         tokens = Tokens(jobs.store)
         self.tokens = {role: tokens.create(role.name.lower(), role, time.time()) for role in Role}
@@ -36,9 +38,9 @@ class Served:
         """One request."""
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             given = {"authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
-            headers = {name: value for name, value in given.items() if value}
+            headers = {name: value for name, value in given.items() if value or name != "authorization"}
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
                 return await asking.request(method, f"/api/v1/{path}", headers=headers, **more)
 

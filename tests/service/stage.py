@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hopsml.client import Client, ServiceJob
@@ -26,14 +27,26 @@ class Stage:
         (self._code / "train.py").write_text("")
         (folder / "queues.yaml").write_text(QUEUES)
         self.project = ProjectOnDisk(folder / "project")
-        command = [sys.executable, "-m", "tests.service.staged_server", str(folder)]
-        with open(folder / "server.log", "w") as log:
+        self._address, self._tokens = "", dict[str, str]()
+        self._begin()
+
+    def _begin(self, port: int = 0) -> None:
+        command = [sys.executable, "-m", "tests.service.staged_server", str(self.folder), str(port)]
+        with open(self.folder / "server.log", "a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         said = json.loads(self._process.stdout.readline() or "{}")
-        assert said, (folder / "server.log").read_text()
+        assert said, (self.folder / "server.log").read_text()
         self._address, self._tokens = said["address"], said["tokens"]
         wait_until(lambda: self.client("ana").cluster()["capacity"]["gpus"], "the nodes")
+
+    def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """End it, and begin another one at the same address, where the tokens of before are good."""
+        tokens = self._tokens
+        self.close()
+        meanwhile()
+        self._begin(int(self._address.rstrip("/").rpartition(":")[2]))
+        self._tokens = tokens
 
     def close(self) -> None:
         """End it."""

@@ -1,10 +1,11 @@
 """Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
 
-    python -m tests.service.staged_server FOLDER
+    python -m tests.service.staged_server FOLDER PORT
 
 <folder>/stage/<serial>.log     what the drivers of a job print
 <folder>/stage/<serial>.end     how its applications end: a state, and why
 <folder>/project/, queues.yaml  its runs, its queues
+<folder>/sign-in.yaml           its provider, where there is one
 
 Prints one line of JSON: the address, and a token of each who may ask.
 """
@@ -15,12 +16,14 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hopsml.service import server
 from hopsml.service.engine import Engine, Look, SubmitOrder
-from hopsml.service.engine.base import NodeSeen
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.engine.base import LogPiece, NodeSeen
+from hopsml.service.engine.local import piece_of
+from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
@@ -40,12 +43,24 @@ CALLERS = {
 
 
 class StagedEngine:
-    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end."""
+    """What is submitted runs at once, until its file says how it ends, or somebody asks for its end.
+
+    Drivers take what they may have, and give back what they are told to, at the next look.
+    """
+
+    resizes = True
 
     def __init__(self, stage: Path, prefix: str) -> None:
         self._stage, self._prefix = stage, prefix
         self._seen: dict[str, SeenApplication] = {}
         stage.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of the server before
+            for tag in (stage / "tags").read_text().split():
+                self._run(tag)
+
+    def _run(self, tag: str) -> None:
+        number = len(self._seen) + 1
+        self._seen[tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
 
     def _file(self, tag: str, kind: str) -> Path:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
@@ -61,8 +76,9 @@ class StagedEngine:
 
     def submit(self, order: SubmitOrder) -> None:
         """It runs, with all that it wants."""
-        number = len(self._seen) + 1
-        self._seen[order.tag] = SeenApplication(f"application_1795767000000_{number:04}", Lifecycle.RUNNING)
+        with open(self._stage / "tags", "a") as file:
+            file.write(f"{order.tag}\n")
+        self._run(order.tag)
 
     def withdraw(self, tag: str) -> None:
         """Nothing is under way."""
@@ -75,6 +91,12 @@ class StagedEngine:
 
     kill = ask
 
+    def tell(self, application_id: str, slots: int) -> None:
+        """It has so many."""
+        for tag, seen in list(self._seen.items()):
+            if seen.id == application_id:
+                self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
+
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""
         return each
@@ -83,12 +105,10 @@ class StagedEngine:
         """Little."""
         return Resources(0, 1, 1024)
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of the job's file."""
-        for tag, seen in list(self._seen.items()):
-            if seen.id == application_id and self._file(tag, "log").exists():
-                return self._file(tag, "log").read_bytes()[offset : offset + limit]
-        return b""
+        tags = [tag for tag, seen in list(self._seen.items()) if seen.id == application_id]
+        return piece_of(self._file(tags[0], "log"), offset, limit) if tags else None
 
     def close(self) -> None:
         """Nothing to end."""
@@ -108,11 +128,14 @@ def main() -> None:
         print(json.dumps({"address": address.partition("?")[0], "tokens": made}), flush=True)
 
     server._engine = engine
+    sign_in = folder / "sign-in.yaml"
     wanted = server.ServerSettings(
         folder / "state",
         profile="local",
         project_url=f"file://{folder.absolute()}/project",
+        port=int(sys.argv[2]),
         queues=folder / "queues.yaml",
+        sign_in=sign_in if sign_in.exists() else None,
     )
     server.serve(wanted, ready)
 

@@ -63,7 +63,7 @@ def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Ser
     served.ask("POST", "tokens", Role.USER, json={"user": "eve"})
     served.ask("POST", "jobs/1/pause", headers={"authorization": "Bearer s3cr3t"})
     served.ask("DELETE", "no/such/address", headers={"authorization": "Bearer s3cr3t"})
-    for path, status in (("jobs/9/cancel", 404), ("jobs/1/nothing", 405), ("jobs", 422), ("no", 405)):
+    for path, status in (("jobs/9/cancel", 404), ("jobs/1/nothing", 404), ("jobs", 422), ("no", 404)):
         assert served.ask("POST", path).status_code == status
     served.ask("GET", "jobs/1", headers={"authorization": "Bearer s3cr3t"})
     assert entries(served)[2:] == [
@@ -73,6 +73,24 @@ def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Ser
         ("", "", "delete no", "such", 401),
     ]
     assert "s3cr3t" not in served.ask("GET", "audit", Role.ADMIN).text
+
+
+def test_submissions_that_are_refused_are_in_the_log_with_the_names_of_their_jobs(served: Served) -> None:
+    served.submit(spec="name: lost\nqueue: nowhere\ntasks: {main: {script: train.py}}\n")
+    served.submit(spec="no job")
+    served.ask("POST", "jobs", json={"spec": "name: bare\ntasks: {main: {script: train.py}}\n", "workspace": "0" * 64})
+    served.ask("POST", "workspaces", content=b"no zip")
+    served.ask("POST", "schedules", json={"spec": "name: plain\ntasks: {main: {script: train.py}}\n"})
+    served.submit()
+    served.ask("POST", "jobs/1/move", json={"queue": "nowhere"})  # no submission
+    found = [(action, target, outcome) for _, _, action, target, outcome in entries(served) if outcome != 201]
+    assert found == [
+        ("submit", "lost", 400),
+        ("submit", "", 400),
+        ("submit", "bare", 409),
+        ("upload", "", 400),
+        ("schedule put", "plain", 400),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,34 @@ def test_nobody_is_asked_once_the_job_is_over_or_the_page_is_left(stage: Stage, 
     assert asked == []
 
 
+def test_a_page_hears_what_changes_and_is_right_when_it_has_slept(stage: Stage, opens: Opens) -> None:
+    job = stage.submit("sleeps", 1)
+    stage.prints(job, "\x1b[31mfirst\x1b[0m \x1b]0;title\x07line\n")
+    stage.reaches(job, Lifecycle.RUNNING)
+    page = opens().page
+    page.clock.install()
+    page.reload()
+    page.goto(f"{page.url.partition('#')[0]}#/job/{job.id}/log")
+    page.wait_for_selector(".log .text:text-is('first line')")
+    page.wait_for_selector(".title .state.RUNNING")
+    page.wait_for_timeout(1000)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/api/")[2].partition("?")[0]))
+    page.wait_for_timeout(1000)
+    assert asked == [], "nothing has changed"
+    page.clock.fast_forward("01:00:00")
+    page.wait_for_timeout(500)
+    streams = {"events", "v1/jobs/events", f"v1/jobs/{job.id}/log/events"}
+    wait_until(
+        lambda: page.wait_for_timeout(50) or streams | {f"v1/jobs/{job.id}"} <= set(asked), "all to be asked anew"
+    )
+    stage.prints(job, "second line\n")
+    page.wait_for_selector(".log .text:text-is('second line')")
+    assert page.locator(".log .row").count() == 2
+    stage.ends(job)
+    page.wait_for_selector(".title .state.FINISHED")
+
+
 @pytest.mark.variant
 def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens: Opens) -> None:
     with leaks.not_of_this_test():

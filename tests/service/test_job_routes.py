@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from hopsml import client
 from hopsml.errors import ArgumentError
+from hopsml.service.engine import LogPiece
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.tokens import Role
@@ -192,7 +194,11 @@ def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
 def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.submit()
     printed = "é→x".encode()
-    monkeypatch.setattr(served.jobs, "log", lambda row, task, offset, limit: printed[offset : offset + 3])
+    monkeypatch.setattr(
+        served.jobs,
+        "log",
+        lambda row, task, offset, limit, number: LogPiece(printed[offset : offset + 3], offset, len(printed)),
+    )
     assert served.ask("GET", "jobs/1/log").json() == {"text": "é", "end": 2}
     assert served.ask("GET", "jobs/1/log?offset=2").json() == {"text": "→", "end": 5}
     printed = printed[:4]  # it ended there
@@ -282,8 +288,8 @@ def test_views_are_kept_shared_and_deleted(served: Served) -> None:
 def test_files_and_functions_that_the_code_has_not_are_refused_at_once(served: Served) -> None:
     for task, said in (
         ("script: other.py", "no file 'other.py'"),
-        ("script: ../train.py", "script"),
-        ("script: /etc/train.py", "no file '/etc/train.py'"),
+        ("script: ../train.py", 'tasks.main.script: "../train.py": it lies outside of the workspace'),
+        ("script: /etc/train.py", "it lies outside of the workspace"),
         ("function: train.py:main", "train.py has no function 'main'"),
     ):
         refused = served.submit(spec=f"name: digits\ntasks: {{main: {{{task}}}}}\n")
@@ -338,3 +344,59 @@ def test_the_own_servers_token_goes_to_that_server_alone(tmp_path: Path, monkeyp
         client.Client.of_environment()
     monkeypatch.setenv("HOPSML_SERVER", "http://127.0.0.1:1")
     client.Client.of_environment()
+
+
+def test_an_empty_key_is_refused(served: Served) -> None:
+    for key in ("", "  "):
+        answer = served.submit(headers={"Idempotency-Key": key})
+        assert answer.status_code == 400 and "Idempotency-Key is empty" in answer.json()["error"]
+    assert served.submit(headers={"Idempotency-Key": "k"}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "taken"),
+    [("GET", "jobs/1/cancel", "POST"), ("PUT", "jobs/1/cancel", "POST"), ("DELETE", "jobs", "GET and POST"),
+     ("POST", "jobs/1/log", "GET"), ("DELETE", "../runs", "GET")],
+)  # fmt: skip
+def test_an_address_says_what_it_takes(served: Served, method: str, path: str, taken: str) -> None:
+    answer = served.ask(method, path)
+    assert answer.status_code == 405 and answer.json()["error"] == f"this address takes {taken}, not {method}"
+    assert answer.headers["allow"] == taken.replace(" and ", ", ")
+
+
+def test_an_address_that_is_none_says_so(served: Served) -> None:
+    assert served.ask("GET", "no/such").json()["error"] == "there is nothing at this address"
+    assert served.ask("POST", "no/such").json()["error"] == "there is nothing at this address"
+
+
+def test_the_runs_of_a_job_are_its_own(served: Served, tmp_path: Path) -> None:
+    served.submit()
+    own = served.jobs.own_name(served.jobs.store.job(1))
+    assert re.fullmatch("digits-1-[0-9a-f]{8}", own)
+    project = ProjectOnDisk(tmp_path / "project")
+    project.run(f"{own}-main_2", started=2000.0, outputs={"accuracy": float("inf")})
+    project.run(f"{own}-main_1", outputs={"accuracy": 0.5})
+    for other in ("digits-1-main_1", own.replace("-1-", "-11-") + "-main_1", "x"):
+        project.run(other)
+    found = served.ask("GET", "jobs/1/runs", Role.VIEWER).json()
+    assert [(run["id"].removeprefix(own), run["state"], run["metric"]) for run in found] == [
+        ("-main_1", "FINISHED", 0.5),
+        ("-main_2", "FINISHED", None),
+    ]
+
+
+def test_a_try_that_was_not_made_has_no_log(served: Served) -> None:
+    served.submit()
+    assert served.ask("GET", "jobs/1/log?try=1").json() == {"text": "", "end": 0}
+    answer = served.ask("GET", "jobs/1/log?try=2")
+    assert answer.status_code == 400 and "job digits-1 has no try 2: it was tried 0 times" in ": ".join(
+        answer.json().values()
+    )
+
+
+def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None:
+    deep = "[" * 12 + "1," * 40_000 + "]" * 12
+    spec = f"name: digits\ntasks: {{main: {{script: train.py, arguments: {{x: {deep}}}}}}}\n"
+    answer = served.submit(spec=spec)
+    assert answer.status_code == 400 and "bytes with a line for each value" in answer.json()["error"], answer.text
+    assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201

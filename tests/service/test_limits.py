@@ -18,8 +18,9 @@ from hopsml.client import Client
 from hopsml.errors import ServiceError
 from hopsml.service.browse.changes import Changes
 from hopsml.service.rest import limited
-from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.event_stream import Broadcaster, Streams
 from hopsml.service.rest.limited import Limits
+from hopsml.service.rest.project_feed import ProjectFeed
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 from hopsml.service.store.tokens import Role
@@ -59,7 +60,7 @@ class Asker:
 
     def __init__(self, served: Served, limits: Callable[[Callable[[], float]], Limits]) -> None:
         self.now, self._served = 0.0, served
-        told = Broadcaster(Changes(served.project))
+        told = Streams(Broadcaster(ProjectFeed(Changes(served.project))))
         self._app = service_application(served.jobs, served.project, told, "x", limits(lambda: self.now))
 
     def ask(self, method: str, path: str, token: str, peer: str = "10.0.0.1") -> httpx.Response:

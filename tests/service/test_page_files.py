@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from hopsml.service.rest import page_script
 from hopsml.service.rest.page_files import WEB, read
 
 pytestmark = pytest.mark.fast
@@ -66,12 +67,25 @@ def test_imports_name_files_that_are_there() -> None:
                 assert name.startswith(".") and (path.parent / name).resolve().is_file(), (path, name)
 
 
-def test_the_page_names_beforehand_all_modules_that_it_imports_and_no_others() -> None:
-    page = read()["index.html"].content.decode()
-    named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', page.partition("</head>")[0])
-    scripts = {"theme.js", "lib/uPlot.js"}  # no modules
-    assert named[0] == "app.js" and len(named) == len(set(named))
-    assert set(named) == {path.relative_to(WEB).as_posix() for path in WEB.rglob("*.js")} - scripts
+def test_the_page_is_five_files_and_its_script_holds_all_modules() -> None:
+    sent = {name for name in read() if not name.startswith("lib/licences/")} - {"lib/vendored.json"}
+    assert sent == {"index.html", "icon.svg", "theme.js", "app.js", "style.css", "lib/uPlot.js"}
+    contents = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in WEB.rglob("*.js")}
+    order = page_script.modules(contents, "app.js")
+    assert set(order) == set(contents) - {"theme.js", "lib/uPlot.js"} and order[-1] == "app.js"
+    assert order.index("lib/preact.js") < order.index("lib.js") < order.index("pages/run.js")
+
+
+def test_a_circle_of_modules_and_an_unknown_form_are_refused() -> None:
+    circle = {
+        "a.js": b'import { b } from "./b.js";\nexport { a };',
+        "b.js": b'import { a } from "./a.js";\nexport { b };',
+    }
+    with pytest.raises(ValueError, match=r"a\.js -> b\.js -> a\.js"):
+        page_script.joined(circle, "a.js")
+    for other in (b"export const a = 1;", b'import * as b from "./b.js";', b'let a;export * from "./b.js";'):
+        with pytest.raises(ValueError, match=r"a\.js imports or exports in a way"):
+            page_script.joined({"a.js": other}, "a.js")
 
 
 def test_compressed_files_hold_the_same() -> None:

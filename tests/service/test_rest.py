@@ -16,6 +16,7 @@ from hopsml.service.browse.project import Project
 from hopsml.service.rest import errors, server
 from hopsml.service.rest.application import application
 from hopsml.service.rest.event_stream import Broadcaster
+from hopsml.service.rest.project_feed import ProjectFeed
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
@@ -184,7 +185,7 @@ def told(
         browsed = Project(project.url)
         browsed.runs.refresh()
         changes = Changes(browsed, "e")
-        broadcaster = Broadcaster(changes, look_s=0.01, heartbeat_s=heartbeat_s)
+        broadcaster = Broadcaster(ProjectFeed(changes), look_s=0.01, heartbeat_s=heartbeat_s)
         try:
             async with asyncio.timeout(20):
                 await do(broadcaster, changes)
@@ -215,6 +216,17 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(project: ProjectOnD
         async with opened(broadcaster, "of-another-server-7") as stream:
             await anext(stream)
             assert b"event: reset" in await anext(stream)
+
+    told(project, listen)
+
+
+def test_who_comes_as_the_last_one_leaves_hears_what_changes(project: ProjectOnDisk) -> None:
+    async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
+        for number in range(3):
+            async with opened(broadcaster, "") as stream:
+                await anext(stream)
+                project.run(f"app_{number}")
+                assert f"app_{number}".encode() in await anext(stream)
 
     told(project, listen)
 

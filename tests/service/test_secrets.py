@@ -121,3 +121,16 @@ def test_names_that_would_hide_another_variable(more: str, words: str) -> None:
     with pytest.raises(JobFileError) as refused:
         spec.loads(f"{more}\nname: digits\n" if "tasks" in more else f"{JOB}{more}\n")
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["path", "ld-preload", "pythonpath", "spark-home", "cuda-visible-devices", "hopsml-token"]
+)
+def test_a_name_that_programs_read_for_themselves_is_refused_at_once(served: Served, name: str) -> None:
+    answer = put(served, name)
+    variable = name.upper().replace("-", "_")
+    assert answer.status_code == 400 and f"secret {name} would be {variable}" in answer.json()["error"], answer.text
+    assert served.ask("GET", "secrets").json() == []
+    with pytest.raises(JobFileError, match=f"secret {name} would be {variable}"):
+        spec.loads(f"{JOB}secrets: [{name}]\n")
+    assert put(served, f"my-{name}").status_code == 204

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx
 import pytest
 
 from hopsml.client import Client
@@ -175,3 +176,33 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
         until(page, "!document.querySelector('main').textContent.includes('Reading')")
         assert violations(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+@pytest.mark.variant
+def test_hostile_texts_of_all_fields_stay_texts(stage: Stage, opens: Opens) -> None:
+    texts = [text for text in HOSTILE if text.isprintable()]
+    root, _, token = stage.page("adam").partition("?token=")
+    with httpx.Client(base_url=f"{root}api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=60) as asking:
+        for number, text in enumerate(texts):
+            run = f"hostile_{number}"
+            stage.project.run(run, name=text, user=text, outputs={text: 0.5})
+            tag = text.replace(" ", "/").replace('"', "'").replace(",", ";")[:40]
+            view = {"name": text, "query": f"filter={text}", "shared": True}
+            created = {"user": text, "label": text}
+            for answer in (
+                asking.put(f"run-notes/{run}", json={"note": text, "tags": [tag]}),
+                asking.post("views", json=view),
+                asking.post("tokens", json=created),
+            ):
+                assert answer.status_code in (200, 201), answer.text
+    tab = opens("adam")
+    for place in ("runs", "users", "users/audit", "cluster", "datasets", "jobs?owner=<img src=x onerror=window.hit=1>"):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        if place == "runs":
+            page.locator("summary:text-is('Views')").press("Enter")
+            page.get_by_role("link", name=texts[0], exact=True).first.wait_for()
+        if place == "users":
+            page.get_by_role("row", name=texts[0]).first.wait_for()
+        assert page.evaluate("window.hit") is None, place
+        assert page.locator("main :is(script, img, svg[onload], [onerror], a[href^='javascript:'])").count() == 0, place

@@ -12,6 +12,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service import workspaces
+from hopsml.service.store import JobStore
 from hopsml.service.workspaces import Workspaces, pack
 
 pytestmark = pytest.mark.fast
@@ -98,3 +99,24 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_sent(
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArgumentError, match="keep data on the store"):
         pack(tmp_path)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o277])
+def test_what_is_kept_is_for_this_user_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    content = zipped(("train.py", b""), ("package/deep.py", b""), ("package/run.sh", b""))
+    before = os.umask(umask)
+    try:
+        kept = Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
+        store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
+        digest = kept.put(content)
+        beside = sorted(tmp_path.glob("service.db*"))
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in beside}
+        store.close()
+    finally:
+        os.umask(before)
+    assert [path.name for path in beside] == ["service.db", "service.db-shm", "service.db-wal"] and modes == {0o600}
+    root = kept.folder(digest)
+    assert {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]} == {
+        True: 0o700,
+        False: 0o600,
+    }

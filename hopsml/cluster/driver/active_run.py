@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.driver.run_state import RunState
@@ -39,6 +41,8 @@ class ActiveRun:
 
     request: RunRequest
     state: RunState
+    allowed: int | None = None  # workers, at most, of an elastic group, whatever it asks for; None: no limit
+    asked: int = field(init=False)  # workers
     gang: Gang = field(init=False)
     failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
@@ -52,8 +56,18 @@ class ActiveRun:
     mirrors_fail: bool = False  # which people were told
 
     def __post_init__(self) -> None:
-        self.gang = gang_for(self.request.spec.group, self.request.spec.roles)
+        group = self.request.spec.group
+        self.asked = group.size
+        if isinstance(group, ElasticGroup):
+            self.asked = group.first_target or group.size
+            group = msgspec.structs.replace(group, first_target=self.size)
+        self.gang = gang_for(group, self.request.spec.roles)
         self.log = self.state.gang_log = GangLog(self.gang)
+
+    @property
+    def size(self) -> int:
+        """How many workers an elastic group may have now."""
+        return self.asked if self.allowed is None else min(self.asked, self.allowed)
 
     @property
     def run_id(self) -> str:

@@ -7,6 +7,7 @@ that is not its sender's is refused and counted.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -44,6 +45,7 @@ RENEW_S = 1.0
 LINGER_S = 2.0  # after the last agent has gone
 STANDSTILL_S = 3.0  # agents say something every second
 CATCH_UP_S = 0.1  # for reading messages and ends of connections that have come meanwhile
+ANSWER_S = 5.0  # in which its loop surely answers another thread
 ENDING_S = 2.0  # the same where leases may have run out: agents look once a second, and take a while to end
 
 
@@ -63,10 +65,14 @@ class Coordinator:
         port_range: tuple[int, int] | None = None,
         sys_path: tuple[str, ...] = (),
         zygote: ZygoteProcess | None = None,
+        allowed: int | None = None,
     ) -> None:
-        """``zygote``: from which fork servers of agents on this machine are forked; closed with the coordinator."""
+        """``zygote``: from which fork servers of agents on this machine are forked; closed with the coordinator.
+        ``allowed``: as of ``allow``.
+        """
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path, self.zygote = sys_path, zygote
+        self._allowed = allowed
         self.door = Sessions(self, lease_s)
         self._former = Former(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
@@ -123,7 +129,23 @@ class Coordinator:
 
     def resize(self, run_id: str, size: int) -> None:
         """Let an elastic run have at most ``size`` workers from its next commit on."""
-        self._call(self._event, run_id, events.ResizeAsked(size))
+        self._call(self._resize, run_id, size)
+
+    def allow(self, slots: int) -> None:
+        """Let each elastic run have at most so many workers, whatever it asks for, until the next call; returns at once."""
+        self._call(self._allow, slots)
+
+    def held(self, slots: int) -> int:
+        """How many agents there are or may still come; where that is more than ``slots``, those that no run uses are let go.
+
+        Raises CoordinatorLost where it does not answer.
+        """
+        answer: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._call(self._hold, slots, answer)
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            raise CoordinatorLost(f"the coordinator has not answered within {ANSWER_S:g} s") from None
 
     def tell(self, run_id: str, rank: int, data: bytes) -> None:
         """Send ``data`` to the worker of the rank; dropped where that is gone."""
@@ -401,7 +423,7 @@ class Coordinator:
             problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = ActiveRun(request, state)
+        run = ActiveRun(request, state, allowed=self._allowed)
         self.runs[request.run_id] = run
         self._preload = request.spec.modules
         self.inspection.begin(request)
@@ -410,6 +432,25 @@ class Coordinator:
         run.log.add(now, None, actions)
         self._gang(run, actions)
         self._say_who_waits()
+
+    def _resize(self, run_id: str, size: int) -> None:
+        if run := self.runs.get(run_id):
+            run.asked = size
+            self._event(run_id, events.ResizeAsked(run.size))
+
+    def _allow(self, slots: int) -> None:
+        self._allowed = slots
+        for run_id, run in list(self.runs.items()):
+            run.allowed = slots
+            if run.request.spec.group.regroups:
+                self._event(run_id, events.ResizeAsked(run.size))
+
+    def _hold(self, slots: int, answer: concurrent.futures.Future[int]) -> None:
+        # Asks that were taken back count as one each: what has come of them may still be there.
+        held = len(self.door.agents) + len(self.pool.expected) + len(self._cancelled)
+        if held > slots and (idle := tuple(self.pool.idle())):
+            self._pool(self.pool.dismiss(idle, "its slot is another job's from now on"))
+        answer.set_result(held)
 
     def _event(self, run_id: str, event: events.Event) -> None:
         run = self.runs.get(run_id)

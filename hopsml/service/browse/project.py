@@ -81,5 +81,9 @@ class Project:
 
     def files(self, run_id: str, path: str, trial: str = "") -> tuple[str, list[Entry]]:
         """The URL of a file or folder of a run, and the entries of a folder. Raises ArgumentError, PathNotFound."""
-        url = places.below(self.directory(run_id, trial), path)
+        url = self.file(run_id, path, trial)
         return url, entries(url)
+
+    def file(self, run_id: str, path: str, trial: str = "") -> str:
+        """The URL of a file or folder of a run. Raises ArgumentError, PathNotFound where there is no such run."""
+        return places.below(self.directory(run_id, trial), path)

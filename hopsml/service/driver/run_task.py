@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests, sealed_secrets
+from hopsml.service.driver import end_requests, own_folder, sealed_secrets, slot_requests
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -35,6 +36,7 @@ def run(job_file: str, name: str) -> int:
     job = load(path)
     if (task := job.tasks.get(name)) is None:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
+    slot_requests.watch(os.environ)
     listener = _listener(job, name, task)
     secrets = sealed_secrets.take(job.secrets, os.environ)
     variables = {**_variables(job, task), **secrets}
@@ -125,25 +127,48 @@ def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
 
 
 def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
-    """A function that runs the task's command, with the files that it names: nodes do not see the workspace."""
+    """A function that runs the task's command in its workspace.
+
+    Where nodes do not see that, the worker's folder has the files that the command names.
+    """
     line = list(task.command or ())
-    files = {
-        named: _code(job, job_file, named).read_bytes() for named in task.files() if _is_there(job, job_file, named)
-    }
+    paths = {named: _code(job, job_file, named) for named in task.files() if _is_there(job, job_file, named)}
+    files = {named: (path.read_bytes(), os.access(path, os.X_OK)) for named, path in paths.items()}
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
+    is_kept = end_requests.TAG in os.environ  # by a service, for all jobs with this code: each worker gets its own
 
     def call() -> None:
-        for named, content in files.items():
-            Path(named).parent.mkdir(parents=True, exist_ok=True)
-            Path(named).write_bytes(content)
         variables = dict(os.environ)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
         beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
-        subprocess.run(line, check=True, env=variables)
+        with _workspace(root, files, is_kept) as folder:
+            subprocess.run(line, check=True, env=variables, cwd=folder)
 
     return call
+
+
+@contextlib.contextmanager
+def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: bool) -> Iterator[Path]:
+    """Where a command begins: in the workspace, in its own copy of one that is kept, or beside the files that came along."""
+    if not root.is_dir():
+        _write(files)
+        yield Path.cwd()
+    elif is_kept:
+        with own_folder.copied(root, Path.cwd()):
+            yield Path.cwd()
+    else:
+        yield root
+
+
+def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
+    """Files by their names, from the working directory on; whether each can be executed."""
+    for named, (content, is_program) in files.items():
+        Path(named).parent.mkdir(parents=True, exist_ok=True)
+        Path(named).write_bytes(content)
+        if is_program:
+            Path(named).chmod(0o700)
 
 
 def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:

@@ -32,6 +32,22 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Some of what a driver has printed. ``offset``: of its first byte, above the one that was asked for where an engine
+    does not give those between any more; ``length``: of the whole log so far.
+    """
+
+    data: bytes
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitOrder:
     """An application to be submitted. ``plan`` is made on the thread that submits: it looks at files, and may refuse.
 
@@ -44,7 +60,12 @@ class SubmitOrder:
 
 
 class Engine(Protocol):
-    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow."""
+    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow.
+
+    ``resizes``: whether slots come and go while an application runs; where not, each keeps those that it begins with.
+    """
+
+    resizes: bool
 
     def look(self) -> Look:
         """How all applications of this service stand, and the nodes."""
@@ -58,6 +79,9 @@ class Engine(Protocol):
     def ask(self, application_id: str) -> None:
         """Ask an application to end in order, with a checkpoint; nothing happens where there is no way to ask."""
 
+    def tell(self, application_id: str, slots: int) -> None:
+        """Let an application have so many slots; what its driver answers is in later looks. Once more does no harm."""
+
     def kill(self, application_id: str) -> None:
         """End an application now."""
 
@@ -67,8 +91,11 @@ class Engine(Protocol):
     def driver(self) -> Resources:
         """What the driver of a task takes."""
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
-        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; none where there is nothing (yet)."""
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
+        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; below 0: from the end.
+
+        None where there is no log (yet).
+        """
 
     def close(self) -> None:
         """Break off submissions and end threads. Applications go on."""

@@ -12,11 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
+from hopsml.service.engine.slots_talk import SlotsTalk
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
@@ -29,9 +31,14 @@ DRIVER_MIB = 512
 
 
 class LocalEngine:
-    """``folder``: for applications; ``capacity``: what jobs may use of this machine."""
+    """``folder``: for applications; ``capacity``: what jobs may use of this machine.
 
-    def __init__(self, folder: Path, capacity: Resources) -> None:
+    ``project_url``: where drivers are told how many slots they have; "" where those of Spark's own workers are fixed.
+    """
+
+    def __init__(self, folder: Path, capacity: Resources, project_url: str = "") -> None:
+        self.resizes = bool(project_url)
+        self._talk = SlotsTalk(project_url)
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
         self._watchers: list[subprocess.Popen[bytes]] = []
@@ -47,9 +54,12 @@ class LocalEngine:
         with os.scandir(self._folder) as entries:
             for name in (entry.name for entry in entries if entry.name not in self._over):
                 if (seen := _seen(self._folder / name)) is not None:
-                    found[name] = (seen,)
                     if seen.state.is_final:
-                        self._over[name] = found[name]
+                        self._talk.forget(name)
+                        self._over[name] = (seen,)
+                    else:
+                        seen = replace(seen, answer=self._talk.heard(name))
+                    found[name] = (seen,)
         return Look(Sight(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
 
     def submit(self, order: SubmitOrder) -> None:
@@ -84,6 +94,11 @@ class LocalEngine:
             self._asked.add(application_id)
             self._signal(application_id, signal.SIGINT)
 
+    def tell(self, application_id: str, slots: int) -> None:
+        """By a file that its driver looks for."""
+        if self.resizes:
+            self._talk.tell(application_id, slots)
+
     def kill(self, application_id: str) -> None:
         """SIGKILL for the driver and what it has started; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
@@ -102,16 +117,26 @@ class LocalEngine:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of what the driver has printed."""
-        with contextlib.suppress(OSError), open(self._folder / application_id / OUTPUT, "rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-        return b""
+        return piece_of(self._folder / application_id / OUTPUT, offset, limit)
 
     def close(self) -> None:
         """End threads; drivers and their watchers stay."""
         self._submissions.close()
+        self._talk.close()
+
+
+def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
+    """Of a file that is a log."""
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            begin = max(0, length + offset) if offset < 0 else min(offset, length)
+            file.seek(begin)
+            return LogPiece(file.read(min(limit, length - begin)), begin, length)
+    except OSError:
+        return None
 
 
 def _seen(folder: Path) -> SeenApplication | None:

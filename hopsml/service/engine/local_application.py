@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from hopsml.service.driver import SCRIPT
+
 RUNNING, ENDED, OUTPUT = "running", "ended", "output.log"
 ROOM = 4096  # bytes of a file that says how it stands
 
@@ -54,7 +56,7 @@ def main(folder: Path, command: list[str]) -> None:
                 stdout=output,
                 stderr=output,
                 process_group=0,
-                preexec_fn=_default_signals,
+                preexec_fn=_masked_signals if _is_driver(command) else _default_signals,
             )
         except OSError as error:
             problem = f"{command[0]}: {error.strerror}"
@@ -74,6 +76,17 @@ def main(folder: Path, command: list[str]) -> None:
 def _default_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _is_driver(command: list[str]) -> bool:
+    """Whether it is Python that runs a task's driver, and not what starts a JVM before."""
+    return command[0] == "/usr/bin/env" and str(SCRIPT) in command
+
+
+def _masked_signals() -> None:
+    """Ctrl-C waits until the driver listens for it: while Python starts it would leave a traceback."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    _default_signals()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from dataclasses import replace
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import end_requests
-from hopsml.service.engine.base import Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.slots_talk import SlotsTalk
 from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
@@ -34,8 +35,14 @@ class YarnEngine:
         project_url: str,
         driver_mib: int = sizes.DRIVER_MIB,
         manager: ResourceManager | None = None,
+        *,
+        resizes: bool = False,
     ) -> None:
-        """``project_url``: where drivers are told to end; ``driver_mib``: spark.driver.memory of the profile."""
+        """``project_url``: where drivers are told to end; ``driver_mib``: spark.driver.memory of the profile; ``resizes``:
+        whether its executors come and go, by Spark's dynamic allocation.
+        """
+        self.resizes = resizes
+        self._talk = SlotsTalk(project_url)
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
         self._manager = manager or ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
@@ -57,7 +64,7 @@ class YarnEngine:
         for application in reversed(found):
             for tag in application.tags:
                 if tag.startswith(f"{self._tag}-"):
-                    by_tag[tag].append(_seen(application))
+                    by_tag[tag].append(self._seen(application, tag))
                     self._tags[application.id] = tag
         seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
         return Look(
@@ -95,6 +102,22 @@ class YarnEngine:
         except StorageError as error:  # it will be killed when its grace is over
             log.warning("%s could not be asked to end: %s", tag, error)
 
+    def _seen(self, application: YarnApplication, tag: str) -> SeenApplication:
+        """Executors that YARN still counts are held, whatever the driver says: an idle one is given back after a while."""
+        seen = _seen(application)
+        if seen.state.is_final:
+            self._talk.forget(tag)
+            return seen
+        answer = self._talk.heard(tag)
+        if answer is not None:
+            answer = replace(answer, held=max(answer.held, (seen.containers or 1) - 1))
+        return replace(seen, answer=answer)
+
+    def tell(self, application_id: str, slots: int) -> None:
+        """By a file as well."""
+        if self.resizes and (tag := self._tags.get(application_id)):
+            self._talk.tell(tag, slots)
+
     def kill(self, application_id: str) -> None:
         """Ask YARN for its end; again at the next look if it is still there."""
         self._threads.submit(self._kill, application_id)
@@ -112,17 +135,22 @@ class YarnEngine:
         size = sizes.driver(self._driver_mib)
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
-    def log(self, application_id: str, offset: int, limit: int) -> bytes:
-        """Of the driver's stdout, from its node while it runs, from HDFS later."""
+    def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
+        """Of the driver's stdout, from its node while it runs, from HDFS later.
+
+        A node gives the end of a log alone: more than is asked for is read, so that its beginning is not passed over.
+        """
+        most = max(limit, logs.PART_BYTES) if offset >= 0 else limit
         try:
-            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=limit)
+            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=most)
         except (ClusterError, StorageError):
-            return b""
-        return part.data if part is not None else b""
+            return None
+        return LogPiece(part.data[:limit], part.offset, part.length) if part is not None else None
 
     def close(self) -> None:
         """Break off submissions."""
         self._submissions.close()
+        self._talk.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -8,8 +8,8 @@ Nothing here submits or kills: ``step`` says what is to be done once its record 
 """
 
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
-from hopsml.service.lifecycle.step import NextStep, end, place, resume, step
+from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
+from hopsml.service.lifecycle.step import NextStep, end, place, resize, resume, step
 
 __all__ = [
     "Ending",
@@ -17,10 +17,12 @@ __all__ = [
     "NextStep",
     "SeenApplication",
     "Sight",
+    "SlotsAnswer",
     "TaskLaunch",
     "TaskRule",
     "end",
     "place",
+    "resize",
     "resume",
     "step",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hopsml.service.lifecycle.sight import SlotsAnswer
 from hopsml.states import Lifecycle
 
 
@@ -41,8 +42,8 @@ class TaskLaunch:
 
     ``tag``: of this launch alone; by it the application is found, whoever asks. ``state``: WAITING until the engine has
     it, STARTING until its driver runs, STOPPED where it was ended by us or from outside, LOST where it is not known how
-    it ended. Times: seconds since 1970, 0 for not yet. ``unseen_since_s``
-    is not kept over a restart, which only delays conclusions.
+    it ended. Times: seconds since 1970, 0 for not yet. ``unseen_since_s`` and ``answer``, its driver's to the number of
+    slots that it was told, are not kept over a restart, which only delays conclusions.
     """
 
     task: str
@@ -55,6 +56,7 @@ class TaskLaunch:
     seen_s: float = 0.0
     cause: str = ""
     unseen_since_s: float | None = None
+    answer: SlotsAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class JobRecord:
     """``tries``: the number of the newest one; ``launches``: its applications, those that were replaced among them.
 
     ``retries``: how many failures are still forgiven. ``failed_submissions``: one after the other, before any was seen.
-    ``version`` is the store's. Times: seconds since 1970, 0 for not yet.
+    ``slots``: of each task how many its driver may have, 0 for one that is not told; empty where none is.
+    ``shrinking_since_s``: since when it is to give some back. ``version`` is the store's. Times: seconds since 1970, 0 for
+    not yet.
     """
 
     serial: int
@@ -80,6 +84,8 @@ class JobRecord:
     started_s: float = 0.0
     ending_since_s: float = 0.0
     ended_s: float = 0.0
+    slots: tuple[int, ...] = ()
+    shrinking_since_s: float = 0.0
     version: int = 0
 
     @property

@@ -9,6 +9,14 @@ from hopsml.states import Lifecycle
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsAnswer:
+    """What a driver says of its slots: it has heard that it may have ``told``, and ``held`` is the most that it has."""
+
+    told: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class SeenApplication:
     """``state``: STARTING, RUNNING, FINISHED, FAILED, or STOPPED where somebody has killed it."""
 
@@ -16,6 +24,7 @@ class SeenApplication:
     state: Lifecycle
     diagnostics: str = ""
     containers: int | None = None  # that run now, the driver's among them; None: the engine does not count them
+    answer: SlotsAnswer | None = None  # None: its driver has not said anything yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,14 @@ SUBMIT_S = 900.0  # that a submission may take: an environment may have to be pa
 FREE_SUBMISSIONS = 3  # that fail before anything is seen and count as nobody's fault
 GRACE_S = {Ending.PREEMPTED: 60.0, Ending.PAUSED: 60.0, Ending.NOT_FILLED: 0.0}  # from being asked to being killed
 USUAL_GRACE_S = 10.0
+SHRINK_S = 180.0  # for giving slots back: the next commit has to come, and an executor has to be idle for a while
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """``record`` is to be stored first; then what is in ``submit`` is submitted, what is in ``ask`` is asked to end, and
     what is in ``kill`` is killed, again at each step until it is gone. ``withdraw``: tags of submissions to be broken off.
+    ``tell``: of applications how many slots they may have, at each step as well: after a restart nobody knows who was told.
     """
 
     record: JobRecord
@@ -29,10 +31,13 @@ class NextStep:
     ask: tuple[str, ...] = ()
     kill: tuple[str, ...] = ()
     withdraw: tuple[str, ...] = ()
+    tell: tuple[tuple[str, int], ...] = ()
 
 
-def place(record: JobRecord, prefix: str, now: float) -> NextStep:
-    """A waiting job has been given its place: its next try begins. ``prefix``: of the tags, this service's own."""
+def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = ()) -> NextStep:
+    """A waiting job has been given its place: its next try begins. ``prefix``: of the tags, this service's own; ``slots``
+    as in the record.
+    """
     if record.state != Lifecycle.WAITING:
         return NextStep(record)
     number = record.tries + 1
@@ -41,6 +46,7 @@ def place(record: JobRecord, prefix: str, now: float) -> NextStep:
         for index, task in enumerate(record.tasks)
     )
     begun = replace(record, tries=number, launches=launches, placed_s=now, started_s=0.0, ending=Ending.NONE)
+    begun = replace(begun, slots=slots, shrinking_since_s=0.0)
     return NextStep(_turned(begun, Lifecycle.STARTING, "given its slots"), submit=launches)
 
 
@@ -53,12 +59,24 @@ def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
         return record
     if record.holds_slots:
         since = record.ending_since_s if record.ending != Ending.NONE else now
-        return _turned(replace(record, ending=ending, ending_since_s=since), Lifecycle.CLOSING, cause)
+        ends = replace(record, ending=ending, ending_since_s=since, shrinking_since_s=0.0)
+        return _turned(ends, Lifecycle.CLOSING, cause)
     if ending == Ending.CANCELLED:
         return _over(record, Lifecycle.CANCELLED, cause, now)
     if ending == Ending.PAUSED and record.state == Lifecycle.WAITING:
         return _turned(record, Lifecycle.PAUSED, cause)
     return record
+
+
+def resize(record: JobRecord, slots: tuple[int, ...], cause: str, now: float) -> JobRecord:
+    """A job goes on with fewer slots, or more; nothing happens to one that does not run, or ends.
+
+    Those that it is to give back are its own until all of its drivers have said that they have no more than that.
+    """
+    if not record.holds_slots or record.ending != Ending.NONE or slots == record.slots:
+        return record
+    shrinks = any(new < old for new, old in zip(slots, record.slots, strict=True))
+    return replace(record, slots=slots, shrinking_since_s=now if shrinks else 0.0, cause=cause)
 
 
 def resume(record: JobRecord, cause: str) -> JobRecord:
@@ -78,7 +96,7 @@ def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
     if seen.ending == Ending.NONE:
         judged = _judged(seen, sight, prefix, now)
         if judged.record.ending == Ending.NONE:
-            return judged
+            return replace(judged, tell=tuple(_told(judged.record)))
         seen = judged.record
     return _ended(seen, sight, now)
 
@@ -124,6 +142,7 @@ def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaun
         state=found.state,
         application_id=found.id,
         containers=found.containers,
+        answer=found.answer or launch.answer,
         seen_s=launch.seen_s or now,
         cause=found.diagnostics if found.state.is_final else "",
         unseen_since_s=None,
@@ -153,7 +172,7 @@ def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextSte
         )
         record = replace(record.changed(again), retries=record.retries - 1)
         relaunched.append(again)
-    return NextStep(_in_time(_started(record, now), sight, now), submit=tuple(relaunched))
+    return NextStep(_shrunk(_in_time(_started(record, now), sight, now), sight, now), submit=tuple(relaunched))
 
 
 def _started(record: JobRecord, now: float) -> JobRecord:
@@ -171,6 +190,33 @@ def _started(record: JobRecord, now: float) -> JobRecord:
         started = replace(record, started_s=record.started_s or now, failed_submissions=0)
         return _turned(started, Lifecycle.RUNNING, "all of its workers are there")
     return record
+
+
+def _told(record: JobRecord) -> Iterator[tuple[str, int]]:
+    """What each driver that there is may have."""
+    for rule, slots in zip(record.tasks, record.slots, strict=False):
+        for launch in record.newest:
+            if slots and launch.task == rule.name and launch.application_id and not launch.state.is_final:
+                yield launch.application_id, slots
+
+
+def _shrunk(record: JobRecord, sight: Sight, now: float) -> JobRecord:
+    """Whether what it was to give back is given back; one that takes too long for that ends with its next commit."""
+    if not record.shrinking_since_s or record.ending != Ending.NONE or sight.applications is None:
+        return record
+    allowed = {rule.name: slots for rule, slots in zip(record.tasks, record.slots, strict=True) if slots}
+    if all(_has_at_most(launch, allowed[launch.task]) for launch in record.newest if launch.task in allowed):
+        has = ", ".join(f"{name} has {slots}" for name, slots in allowed.items())
+        return replace(record, shrinking_since_s=0.0, cause=f"slots are given back: {has}")
+    if record.state == Lifecycle.RUNNING and now - max(record.shrinking_since_s, record.started_s) > SHRINK_S:
+        cause = f"it has not given its slots back within {SHRINK_S:g} s ({record.cause}), and ends for that"
+        return end(record, Ending.PREEMPTED, cause, now)
+    return record
+
+
+def _has_at_most(launch: TaskLaunch, slots: int) -> bool:
+    answer = launch.answer
+    return launch.state.is_final or (answer is not None and answer.told == slots and answer.held <= slots)
 
 
 def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
@@ -237,7 +283,8 @@ def _said(state: Lifecycle) -> str:
 
 def differences(before: JobRecord, after: JobRecord) -> Iterator[tuple[str, Lifecycle, str]]:
     """Changes of state, for the record of them: (task, or "" for the job itself; its state now; the cause)."""
-    if before.state != after.state or before.ending != after.ending:
+    resized = (before.slots, bool(before.shrinking_since_s)) != (after.slots, bool(after.shrinking_since_s))
+    if before.state != after.state or before.ending != after.ending or (resized and after.holds_slots):
         yield "", after.state, after.cause
     known = {launch.tag: launch.state for launch in before.launches}
     for launch in after.launches:

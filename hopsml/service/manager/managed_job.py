@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hopsml.service.lifecycle import JobRecord, TaskLaunch
 from hopsml.service.manager import requests
@@ -28,4 +28,6 @@ class ManagedJob:
     def of(cls, row: JobRow, launches: tuple[TaskLaunch, ...]) -> ManagedJob:
         """From the store's rows; the job file in them was checked when it came."""
         spec = JobSpec.model_validate_json(row.spec)
-        return cls(row, spec, record_of(row, launches, requests.rules(spec)))
+        record = record_of(row, launches, requests.rules(spec))
+        placement = requests.placement_of(row.target or row.placement)
+        return cls(row, spec, replace(record, slots=requests.slots(spec, placement) if record.holds_slots else ()))

@@ -30,7 +30,7 @@ from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
-from hopsml.service.scheduler.scheduler import Action, PreemptJob, Scheduler, StartJob
+from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
@@ -66,7 +66,7 @@ class Manager:
         self._store, self._engine, self._workspaces = store, engine, workspaces
         self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
-        self._prefix, self._holder, self._address = prefix, holder, address
+        self.prefix, self._holder, self._address = prefix, holder, address
         self._policy, self._queues, self._clock = policy, queues, clock
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
@@ -157,6 +157,7 @@ class Manager:
         row, record = job.row, job.record
         self._check_queue(row.queue)
         used = requests.placement_of(row.placement) if record.holds_slots else ()
+        target = requests.placement_of(row.target) if used and record.shrinking_since_s else ()
         return QueuedJob(
             requests.request(row.id, row.owner, row.queue, row.priority, job.spec, self._engine),
             row.serial,
@@ -166,6 +167,7 @@ class Manager:
             failed_fills=row.failed_fills,
             preemptions=record.preemptions,
             used=used,
+            placement=target,
             started_s=record.placed_s,
         )
 
@@ -219,12 +221,12 @@ class Manager:
     # ------------------------------------------------------------------------------------------ one job
 
     def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
-        self._follow(job, lifecycle.step(job.record, sight, self._prefix, now), now)
+        self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
         """Store what has become of a job, and only then do what follows from it."""
         before = job.record
-        account = self._account(job, placement)
+        account = self._account(job, step.record, placement)
         if _is_news(before, step.record):
             stored = self._store.save(before, step.record, self._holder, now, account)
             job.record, job.row = stored, replace(job.row, **asdict(account), tries=stored.tries)
@@ -236,6 +238,8 @@ class Manager:
             self._engine.submit(self._order(job, launch))
         for tag in step.withdraw:
             self._engine.withdraw(tag)
+        for application, slots in step.tell:
+            self._engine.tell(application, slots)
         for application in step.ask:
             self._engine.ask(application)
         for application in step.kill:
@@ -244,16 +248,21 @@ class Manager:
         if job.record.state.is_final:
             del self._jobs[job.row.serial]
 
-    def _account(self, job: ManagedJob, placement: Placement) -> Account:
+    def _account(self, job: ManagedJob, after: JobRecord, placement: Placement = ()) -> Account:
+        """What is stored of a job besides its record, ``after`` what has just become of it."""
         queued = self._scheduler.jobs.get(job.id)
         if queued is None:
             return Account(job.row.attained_s, job.row.waited_s, job.row.failed_fills, None)
-        kept = placement or queued.used
-        return Account(queued.attained_s, queued.waited_s, queued.failed_fills, [dict(nodes) for nodes in kept] or None)
+        kept = placement or (queued.placement if _has_shrunk(job.record, after) else queued.used)
+        target = queued.placement if after.shrinking_since_s else ()
+        stored = [[dict(nodes) for nodes in each] or None for each in (kept, target)]
+        return Account(queued.attained_s, queued.waited_s, queued.failed_fills, *stored)
 
     def _told(self, job: ManagedJob, before: JobRecord, now: float) -> list[Action]:
         """Let the scheduler know what has become of a job."""
         after = job.record
+        if _has_shrunk(before, after):
+            return self._scheduler.resized(job.id, self._scheduler.jobs[job.id].placement, now)
         if before.holds_slots and not after.holds_slots:
             if after.state != Lifecycle.WAITING:
                 return self._scheduler.ended(job.id, now)
@@ -266,7 +275,8 @@ class Manager:
         return []
 
     def _order(self, job: ManagedJob, launch: TaskLaunch) -> SubmitOrder:
-        return self._workspaces.order(job.row, job.spec, launch, self._profile, self._prefix)
+        slots = dict(zip(job.spec.tasks, job.record.slots, strict=False)).get(launch.task, 0)
+        return self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
 
     # ------------------------------------------------------------------------------------------ decisions and wishes
 
@@ -277,10 +287,24 @@ class Manager:
                 continue
             match action:
                 case StartJob():
-                    self._follow(job, lifecycle.place(job.record, self._prefix, now), now, action.placement)
+                    slots = requests.slots(job.spec, action.placement)
+                    placed = lifecycle.place(job.record, self.prefix, now, slots)
+                    self._follow(job, placed, now, action.placement)
+                case ResizeJob():
+                    self._resize(job, action, now)
                 case PreemptJob():
                     cause = f"for {action.in_favour_of}, which goes first"
                     self._end(job, Ending.PREEMPTED, cause, now)
+
+    def _resize(self, job: ManagedJob, action: ResizeJob, now: float) -> None:
+        """Stored first, told by the steps that follow. What a job may take counts as used before its driver hears of it."""
+        follow: list[Action] = []
+        if not action.in_favour_of:
+            follow = self._scheduler.resized(job.id, action.placement, now)
+        slots = requests.slots(job.spec, action.placement)
+        cause = requests.change_text(job.spec, job.record.slots, slots, action.in_favour_of)
+        self._follow(job, NextStep(lifecycle.resize(job.record, slots, cause, now)), now)
+        self._carry_out(follow, now)
 
     def _end(self, job: ManagedJob, ending: Ending, cause: str, now: float) -> None:
         self._follow(job, NextStep(lifecycle.end(job.record, ending, cause, now)), now)
@@ -303,10 +327,10 @@ class Manager:
 
     def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
         queue, _, priority = wish.value.partition(" ")
-        self._store.move(job.row.serial, queue, int(priority), self._holder)
+        self._store.move(job.row.serial, queue, int(priority), self._holder, now)
         job.row = replace(job.row, queue=queue, priority=int(priority))
         if job.record.state == Lifecycle.WAITING:
-            account = asdict(self._account(job, ()))
+            account = asdict(self._account(job, job.record))
             self._carry_out(self._scheduler.cancel(job.id, now), now)
             job.row = replace(job.row, **account)
             self._scheduler.adopt(self._queued(job, now), now)
@@ -314,7 +338,7 @@ class Manager:
     # ------------------------------------------------------------------------------------------ what is asked
 
     def why(self, row: JobRow) -> str:
-        """Why a job does not run, in words; "" for one that does, or is over."""
+        """Why a job does not run, in words, or with how many slots an elastic one does; else ""."""
         with self._lock:
             if not self._is_loaded:
                 return self._not_here()
@@ -392,6 +416,12 @@ class Manager:
             return standing.queues(self._scheduler)
 
 
+def _has_shrunk(before: JobRecord, after: JobRecord) -> bool:
+    """Whether a job has now given back what it was to."""
+    goes_on = after.holds_slots and after.ending == Ending.NONE
+    return goes_on and bool(before.shrinking_since_s) and not after.shrinking_since_s
+
+
 def _is_news(before: JobRecord, after: JobRecord) -> bool:
     """Whether the store has to know: not of what a launch is only watched by."""
     plain = replace(after, launches=tuple(_plain(launch) for launch in after.launches))
@@ -399,4 +429,4 @@ def _is_news(before: JobRecord, after: JobRecord) -> bool:
 
 
 def _plain(launch: TaskLaunch) -> TaskLaunch:
-    return replace(launch, unseen_since_s=None, containers=0)
+    return replace(launch, unseen_since_s=None, containers=0, answer=None)

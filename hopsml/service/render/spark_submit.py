@@ -23,6 +23,7 @@ def plans(
     profile: Profile,
     tag: str | None = None,
     variables: Mapping[str, str] | None = None,
+    workers: Mapping[str, int] | None = None,
 ) -> dict[str, SubmissionPlan]:
     """Of each task what ``hopsml.submission.start`` and ``run`` carry out; nothing is packed or started.
 
@@ -31,25 +32,28 @@ def plans(
         profile: where it runs.
         tag: by which YARN finds all applications of the job; several are separated by commas.
         variables: of drivers that run in a container of YARN.
+        workers: by task how many it gets, for those that get fewer than their most.
 
     Raises ArgumentError for code that is not there or has a syntax error, and for what the profile cannot give.
     """
     code = workspace.folder(job, job_file)
     return {
-        name: _plan(job, name, task, job_file, code, profile, tag, variables or {}) for name, task in job.tasks.items()
+        name: _plan(job, name, job_file, code, profile, tag, variables or {}, (workers or {}).get(name, task.most))
+        for name, task in job.tasks.items()
     }
 
 
 def _plan(
     job: JobSpec,
     name: str,
-    task: Task,
     job_file: Path,
     code: Path,
     profile: Profile,
     tag: str | None,
     variables: Mapping[str, str],
+    workers: int,
 ) -> SubmissionPlan:
+    task = job.tasks[name]
     workspace.check(name, task, code)
     conf = dict(settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
     if is_detachable(profile):
@@ -64,22 +68,22 @@ def _plan(
     if environment is not None:
         ships = environment.archive or ("auto" if environment.packages else None)
     return plan(
-        _sized(profile, task),
+        _sized(profile, task, workers),
         str(SCRIPT),
         [str(job_file), name],
-        num_workers=task.most,
+        num_workers=workers,
         conf=conf,
         tag=tag,
         ship_environment=ships,
     )
 
 
-def _sized(profile: Profile, task: Task) -> Profile:
+def _sized(profile: Profile, task: Task, workers: int) -> Profile:
     """The profile itself; where its master says how large executors are (local-cluster), one of the task's size."""
     if not profile.master.startswith("local-cluster["):
         return profile
     one = task.resources
-    return dataclasses.replace(profile, master=f"local-cluster[{task.most},{one.cores},{one.memory_mib}]")
+    return dataclasses.replace(profile, master=f"local-cluster[{workers},{one.cores},{one.memory_mib}]")
 
 
 def settings(

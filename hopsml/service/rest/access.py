@@ -5,16 +5,16 @@ Every answer forbids the browser what the page does not need: scripts and styles
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+
+from hopsml.service.rest import cookies
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +36,11 @@ _REFUSED = (
     b'"remedy":"in a browser open the whole address that `hopsml ui` or `hopsml server` has printed; for a command set '
     b'HOPSML_TOKEN; a program sends the header Authorization: Bearer and the token"}'
 )
-
+_UNSIGNED = (
+    b'{"error":"this address needs a token that is valid",'
+    b'"remedy":"in a browser open the page at its root and sign in; for a command set HOPSML_TOKEN; a program sends the '
+    b'header Authorization: Bearer and the token"}'
+)
 
 _ELSEWHERE = (
     b'{"error":"another page has sent this in the name of whoever looks at it",'
@@ -68,6 +72,9 @@ Identify = Callable[[str], object | None]
 # Answers a request of somebody unknown, and says whether it has.
 Refuse = Callable[["Scope", "Send"], Awaitable[bool]]
 
+# Answers where people sign in and out, given the token that a request bears, and says whether it has.
+Door = Callable[["Scope", "Send", str], Awaitable[bool]]
+
 
 def one_token(token: str) -> Identify:
     """Where there is one token, whoever has it may look."""
@@ -77,13 +84,15 @@ def one_token(token: str) -> Identify:
 class Guarded:
     """An application behind tokens, with the headers that each of its answers bears."""
 
-    def __init__(self, app: ASGIApp, identify: Identify, name: str, refuse: Refuse | None = None) -> None:
-        """``name``: of this server; cookies do not know of ports, and two servers must not overwrite each other's.
+    def __init__(
+        self, app: ASGIApp, identify: Identify, name: str, refuse: Refuse | None = None, door: Door | None = None
+    ) -> None:
+        """``name``: of this server, for its cookie.
 
-        ``refuse``: answers who has no token that is valid, and comes too often.
+        ``refuse``: answers who has no token that is valid, and comes too often, or is to be told where to sign in.
         """
-        self._app, self._identify, self._refuse = app, identify, refuse
-        self._cookie = "hopsml_ui_" + hashlib.sha256(name.encode()).hexdigest()[:12]
+        self._app, self._identify, self._refuse, self._door = app, identify, refuse, door
+        self._cookie, self._refusal = cookies.session(name), _REFUSED if door is None else _UNSIGNED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -104,11 +113,13 @@ class Guarded:
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
         elif _is_of_another_page(scope["method"], headers := Headers(scope=scope)):
             await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)
+        elif self._door is not None and await self._door(scope, sending, self._given(headers)):
+            pass
         elif (caller := await self._caller(self._given(headers))) is not None:
             scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, receive, sending)
         elif self._refuse is None or not await self._refuse(scope, sending):
-            await _answer(sending, 401, [(b"content-type", b"application/json")], _REFUSED)
+            await _answer(sending, 401, [(b"content-type", b"application/json")], self._refusal)
 
     async def _caller(self, token: str) -> object | None:
         return await run_in_threadpool(self._identify, token) if token else None
@@ -116,19 +127,13 @@ class Guarded:
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""
         target = "./" + scope["path"].rpartition("/")[2] + ("?" + urlencode(rest) if rest else "")
-        cookie = f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Strict"
-        headers = [(b"location", target.encode()), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
+        kept = cookies.header(self._cookie, token, scope)
+        headers = [(b"location", target.encode()), kept, (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
 
     def _given(self, headers: Headers) -> str:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return bearer
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return ""
-        return cookie.value if cookie is not None else ""
+        return bearer if scheme.lower() == "bearer" else cookies.value(headers, self._cookie)
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -15,6 +15,7 @@ from hopsml.service.rest import page_files, run_routes
 from hopsml.service.rest.access import Guarded, one_token
 from hopsml.service.rest.errors import HANDLERS
 from hopsml.service.rest.event_stream import Broadcaster, events_route
+from hopsml.service.rest.project_feed import ProjectFeed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def application(project: Project, token: str, broadcaster: Broadcaster | None = None) -> ASGIApp:
     """What answers for a project. ``broadcaster``: who tells what changed, where it is not to be made here."""
-    told = broadcaster or Broadcaster(Changes(project))
+    told = broadcaster or Broadcaster(ProjectFeed(Changes(project)))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

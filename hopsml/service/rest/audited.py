@@ -31,6 +31,8 @@ log = logging.getLogger("hopsml.service")
 READING = ("GET", "HEAD", "OPTIONS")
 _ROOT = "/api/v1/"
 _REFUSED = (401, 403, 429)
+_SUBMISSIONS = ("submit", "clone", "schedule put", "upload")
+_NOT_TAKEN = (400, 409)  # of a submission; one that makes no sense at all is 422, and not noted
 _VERBS = ("cancel", "pause", "resume", "move", "clone")  # of a job
 _OF_SCHEDULES = ("pause", "resume", "trigger")
 _ACTIONS = {
@@ -68,9 +70,9 @@ def action_of(method: str, path: str) -> tuple[str, str] | None:
     return f"{verb} {what}" if _PLAIN.fullmatch(what) else "other", target
 
 
-def is_noted(status: int) -> bool:
+def is_noted(status: int, action: str) -> bool:
     """Whether the answer to a call that was to change something belongs into the log."""
-    return status < 400 or status in _REFUSED
+    return status < 400 or status in _REFUSED or (status in _NOT_TAKEN and action in _SUBMISSIONS)
 
 
 class CallEntry:
@@ -124,7 +126,7 @@ class Audited:
         try:
             await self._app(scope, receive, sending)
         finally:
-            if is_noted(status) and not entry.is_stored and not state.get("is_repeated"):
+            if is_noted(status, entry.action) and not entry.is_stored and not state.get("is_repeated"):
                 entry.caller = state.get("caller")
                 await run_in_threadpool(self._add, entry.at(time.time(), status))
 

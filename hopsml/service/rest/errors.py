@@ -6,9 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
 from hopsml.errors import (
     ArgumentError,
     HopsmlError,
+    JobFileError,
     JobNotFound,
     PathNotFound,
     PermissionRefused,
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 log = logging.getLogger("hopsml.service")
+
 Handler = Callable[["Request", Exception], Awaitable["Response"]]
 
 
@@ -51,17 +56,35 @@ def status_of(error: Exception) -> int:
 
 async def on_known(request: Request, error: Exception) -> Response:
     """Answer an error that hopsml raised on purpose."""
-    said, remedy = split(str(error))
+    if isinstance(error, JobFileError):  # a line for each mistake, with its own remedy
+        said, remedy = str(error), "correct the job file, and submit it again"
+    else:
+        said, remedy = split(str(error))
     return JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: an address or a method that is not there."""
-    status = int(getattr(error, "status_code", 500))
-    said = {404: "there is nothing at this address", 405: "this address is read only"}.get(
-        status, "this cannot be answered"
-    )
-    return JsonAnswer({"error": said, "remedy": "open the page at its root"}, status_code=status)
+    """Answer what the framework refuses: an address or a method that is not there, a body that cannot be read."""
+    status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
+    said, remedy = {
+        400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
+        404: ("there is nothing at this address", "open the page at its root"),
+    }.get(status, ("this cannot be answered", "open the page at its root"))
+    if status == 405:
+        taken = _taken(request)
+        headers["allow"] = ", ".join(taken)
+        said = f"this address takes {' and '.join(taken)}, not {request.method[:20]}"
+        remedy = f"send one of those that it takes: {headers['allow']}"
+    answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status)
+    answer.headers.update(headers)
+    return answer
+
+
+def _taken(request: Request) -> list[str]:
+    """All methods of an address; the framework knows those of the first route alone that has it."""
+    routes = getattr(request.app.state, "addresses", request.app.routes)
+    here = [route for route in routes if isinstance(route, Route) and route.path_regex.match(request.scope["path"])]
+    return sorted({method for route in here for method in route.methods or ()} - {"HEAD"})
 
 
 async def on_unknown(request: Request, error: Exception) -> Response:
@@ -71,4 +94,4 @@ async def on_unknown(request: Request, error: Exception) -> Response:
     return JsonAnswer(said, status_code=500)
 
 
-HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, 404: on_http, 405: on_http, 500: on_unknown}
+HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, HTTPException: on_http, 500: on_unknown}

@@ -1,6 +1,7 @@
-"""``api/events``: what has changed, as server-sent events, one stream a tab; a stream that broke goes on where it ended.
+"""Server-sent events: what can be followed, looked at once for all that listen; a stream that broke goes on where it ended.
 
-Only while somebody listens is the project looked at.
+Only while somebody listens is anything looked at. What a listener has not taken yet is not kept for it: it asks its feed
+for what comes next when its connection has room, so that a slow one costs no memory, and may find that it is too late.
 """
 
 from __future__ import annotations
@@ -8,101 +9,180 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable, Hashable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from hopsml.errors import StorageError
-from hopsml.service.browse.changes import Changes, ProjectChange
+from hopsml.errors import HopsmlError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger("hopsml.service")
 
-LOOK_S = 1.0  # between two looks at the project
+LOOK_S = 1.0  # between two looks at the same thing
 HEARTBEAT_S = 15.0  # proxies end connections on which nothing comes for a minute
 RETRY_MS = 2000  # after which a browser asks again
+At = TypeVar("At")
+
+
+class EventFeed(Protocol[At]):
+    """What can be followed. A thread calls ``look``, the event loop all else."""
+
+    @property
+    def version(self) -> Any:
+        """Another one as soon as there is something new."""
+
+    def look(self) -> None:
+        """Find what is new. Raises StorageError, StoreError."""
+
+    async def begin(self, last: str) -> tuple[At, bytes]:
+        """Where a listener begins that was at ``last``, "" for nowhere, and the event that says hello."""
+
+    async def since(self, at: At) -> tuple[list[bytes], At | None]:
+        """Some of the events after a place, and the place after them: None where nothing comes any more."""
+
+
+def encoded(id_: str, kind: str, data: Any) -> bytes:
+    """An event as it travels; JSON has no line ends of its own, and needs one line."""
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (id_.encode(), kind.encode(), msgspec.json.encode(data))
 
 
 class Broadcaster:
-    """Looks at a project for all that listen."""
+    """Looks at one feed for all that listen."""
 
-    def __init__(self, changes: Changes, look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._changes, self._look_s, self._heartbeat_s = changes, look_s, heartbeat_s
-        self._listeners = 0
+    def __init__(self, feed: EventFeed[Any], look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._feed, self._look_s, self._heartbeat_s = feed, look_s, heartbeat_s
+        self.listeners = 0
         self._looking: asyncio.Task[None] | None = None
-        self._news = asyncio.Condition()
+        self._news, self._told = asyncio.Event(), feed.version
         self._ended = False
 
-    async def stream(self, last: str) -> AsyncIterator[bytes]:
+    async def stream(self, last: str) -> AsyncGenerator[bytes, None]:
         """Bytes for one listener; ``last``: the id of the newest event that it has seen, "" for none."""
-        at = last or self._changes.newest
-        yield b"retry: %d\nid: %s\nevent: hello\ndata: {}\n\n" % (RETRY_MS, at.encode() if not last else last.encode())
-        self._listeners += 1
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        self.listeners += 1
         try:
-            while not self._ended:
-                events = self._changes.since(at)
+            at, hello = await self._feed.begin(last)
+            yield b"retry: %d\n%s" % (RETRY_MS, hello)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            while not self._ended and at is not None:
+                version = self._feed.version
+                events, at = await self._feed.since(at)
                 for event in events:
-                    at = event.id
-                    yield _encoded(event)
-                if not events and not await self._waited(at):
+                    yield event
+                if not events and at is not None and not await self._waited(version):
                     yield b": still here\n\n"
+        except HopsmlError as error:  # whoever listens asks again
+            log.warning("a stream of events ends: %s", error)
         finally:
-            self._listeners -= 1
+            self.listeners -= 1
+            if not self.listeners and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
 
     async def end(self) -> None:
         """End all streams, in order."""
         self._ended = True
-        async with self._news:
-            self._news.notify_all()
+        self._news.set()
         if self._looking is not None:
             self._looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
 
-    async def _waited(self, at: str) -> bool:
+    async def _waited(self, version: Any) -> bool:
         """Whether something came before the next heartbeat is due."""
+        news = self._news
+        if self._ended or self._feed.version != version:
+            return True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._heartbeat_s), self._news:
-                await self._news.wait_for(lambda: self._ended or self._changes.newest != at)
+            async with asyncio.timeout(self._heartbeat_s):
+                await news.wait()
                 return True
         return False
 
     async def _look(self) -> None:
-        while self._listeners and not self._ended:
-            before = self._changes.newest
+        while not self._ended:
             try:
-                await run_in_threadpool(self._changes.look)
-            except StorageError as error:  # it may be there again at the next look
-                log.warning("the project cannot be looked at: %s", error)
-            if self._changes.newest != before:
-                async with self._news:
-                    self._news.notify_all()
+                await run_in_threadpool(self._feed.look)
+            except HopsmlError as error:  # it may be there again at the next look
+                log.warning("what is followed cannot be looked at: %s", error)
+            if (version := self._feed.version) != self._told:
+                self._told = version
+                self._news.set()
+                self._news = asyncio.Event()
             await asyncio.sleep(self._look_s)
 
 
+class Streams:
+    """All that can be followed of a server: its project, and what is opened by name while somebody listens to it."""
+
+    def __init__(self, project: Broadcaster, look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self.project, self._look_s, self._heartbeat_s = project, look_s, heartbeat_s
+        self._open: dict[Hashable, Broadcaster] = {}
+        self._ended = False
+
+    def __len__(self) -> int:
+        """How many things are looked at, the project not counted."""
+        return len(self._open)
+
+    async def stream(
+        self, name: Hashable, feed: Callable[[], EventFeed[Any]], last: str
+    ) -> AsyncGenerator[bytes, None]:
+        """Bytes for one listener to what has this name; ``feed`` makes it where nobody listens yet."""
+        if self._ended:
+            return
+        if (told := self._open.get(name)) is None:
+            told = self._open[name] = Broadcaster(feed(), self._look_s, self._heartbeat_s)
+        try:
+            async with contextlib.aclosing(told.stream(last)) as stream:
+                async for piece in stream:
+                    yield piece
+        finally:
+            if not told.listeners:
+                self._open.pop(name, None)
+
+    async def end(self) -> None:
+        """End all of them, in order."""
+        self._ended = True
+        for told in (self.project, *self._open.values()):
+            await told.end()
+
+
+class EventAnswer(StreamingResponse):
+    """A stream as an answer; it is closed with its connection, and not when its memory happens to be taken back."""
+
+    def __init__(self, stream: AsyncGenerator[bytes, None]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(stream, headers=headers, media_type="text/event-stream")
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._stream.aclose()
+
+
+def last_seen(request: Request, name: str = "last") -> str:
+    """Where an earlier stream ended: ``Last-Event-ID``, or a parameter of the query; "?" for what is no id."""
+    last = request.headers.get("last-event-id") or request.query_params.get(name, "")
+    return last if last.isascii() and last.isprintable() and len(last) < 64 else "?"
+
+
 async def events(request: Request) -> Response:
-    """One stream. ``Last-Event-ID``, or ``last`` in the query, says where an earlier one ended."""
-    last = request.headers.get("last-event-id") or request.query_params.get("last", "")
+    """``api/events``: what has changed in the project, one stream a tab."""
     broadcaster: Broadcaster = request.app.state.broadcaster
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    known = last if last.isascii() and last.isprintable() and len(last) < 64 else "?"
-    return StreamingResponse(broadcaster.stream(known), headers=headers, media_type="text/event-stream")
+    return EventAnswer(broadcaster.stream(last_seen(request)))
 
 
 def events_route() -> Route:
     """Its address."""
     return Route("/api/events", events)
-
-
-def _encoded(event: ProjectChange) -> bytes:
-    data = msgspec.json.encode({"run": event.run})
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.kind.encode(), data)

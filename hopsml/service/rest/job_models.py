@@ -14,6 +14,13 @@ from hopsml.states import Lifecycle
 RoleName = Literal["viewer", "user", "operator", "admin"]
 
 
+class RefusalAnswer(BaseModel):
+    """Every answer of a status from 400 on."""
+
+    error: str = Field(description="What is wrong.")
+    remedy: str = Field(description="What helps; empty where that is all that can be said.")
+
+
 class Submission(BaseModel):
     """A job to be queued."""
 
@@ -86,6 +93,17 @@ class JobDetail(JobAnswer):
     spec: str = Field(description="The job file, checked, as YAML.")
     profile: str
     applications: list[ApplicationAnswer]
+    sizes: list[SizeAnswer] = Field(description="Of each task how many slots it has; an elastic one may get others.")
+
+
+class SizeAnswer(BaseModel):
+    """The slots of a task."""
+
+    task: str
+    slots: int = Field(description="That it has; 0 while it does not run.")
+    target: int = Field(description="That it is to have: fewer where it is about to give some back.")
+    fewest: int
+    most: int
 
 
 class ApplicationAnswer(BaseModel):
@@ -113,6 +131,15 @@ class ChangeAnswer(BaseModel):
     def of(cls, row: ChangeRow) -> ChangeAnswer:
         """From its row."""
         return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
+
+
+class JobRunAnswer(BaseModel):
+    """A run that a task of a job has made."""
+
+    id: str
+    state: str
+    metric_name: str
+    metric: float | None = Field(description="The main one; null where there is none, or no number.")
 
 
 class Reasons(BaseModel):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
+import math
 import re
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
+from hopsml.service import job_trace
 from hopsml.service import spec as specs
+from hopsml.service.browse.run_list import RunIndex
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
+from hopsml.service.rest.log_feed import whole_characters
+from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
@@ -101,7 +106,12 @@ def submit(
 ) -> models.JobAnswer:
     """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
     needs(caller, Role.USER)
+    if idempotency_key is not None and not idempotency_key.strip():
+        raise ArgumentError(
+            "the header Idempotency-Key is empty: send one that names this submission, or leave the header out"
+        )
     job = specs.loads(asked.spec)
+    entry.target = job.name
     if job.schedule is not None:
         raise ArgumentError(f"job {job.name} has a schedule: submit it to /api/v1/schedules, or leave the schedule out")
     jobs.check(job, asked.workspace, caller.user)
@@ -120,9 +130,11 @@ def submit(
 
 
 def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
+    began_s = time.time()
     with entry.stored(201) as also:
-        row = jobs.store.submit(new, time.time(), also)
+        row = jobs.store.submit(new, began_s, also)
     entry.target = row.id
+    job_trace.accepted(row, began_s)
     jobs.wake()
     return models.JobAnswer.of(row, jobs.manager.growth(job))
 
@@ -174,11 +186,13 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
         for launch in jobs.store.launches([row.serial])[row.serial]
     ]
     try:
-        spec = specs.dump(specs.JobSpec.model_validate_json(row.spec))
+        understood = specs.JobSpec.model_validate_json(row.spec)
+        spec, sizes = specs.dump(understood), jobs.sizes(row, understood)
     except ValueError:  # of another version of hopsml
-        spec = row.spec
+        spec, sizes = row.spec, []
     answer = models.JobAnswer.of(row, jobs.why(row)).model_dump()
-    return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications)
+    told = [models.SizeAnswer(**asdict(size)) for size in sizes]
+    return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications, sizes=told)
 
 
 @router.get("/jobs/{job}/why")
@@ -195,17 +209,39 @@ def changes(
     return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
 
 
+@router.get("/jobs/{job}/runs")
+def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
+    """The runs that the tasks of a job have made, the oldest first."""
+    known: RunIndex = request.app.state.project.runs
+    known.refresh(STALE_S)
+    made = [run for run in known.rows().values() if run.id.startswith(f"{jobs.own_name(row)}-")]
+    return [
+        models.JobRunAnswer(
+            id=run.id,
+            state=run.state,
+            metric_name=run.metric_name,
+            metric=run.metric if run.metric is not None and math.isfinite(run.metric) else None,
+        )
+        for run in sorted(made, key=lambda run: (run.started or 0.0, run.id))
+    ]
+
+
 @router.get("/jobs/{job}/log")
 def log(
-    row: TheJob, jobs: TheJobs, task: str = "", offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
+    row: TheJob,
+    jobs: TheJobs,
+    task: str = "",
+    offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    try_number: Annotated[int | None, Query(alias="try", ge=1, lt=1 << 31, description="The newest one else.")] = None,
 ) -> models.LogAnswer:
     """What the driver of a task has printed, from a byte on; of the first task where none is named."""
-    found = jobs.log(row, task, offset, LOG_BYTES)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text, rest = decoder.decode(found), len(decoder.getstate()[0])  # a character that is not whole yet comes next time
-    if not text and rest:
-        text, rest = found.decode(errors="replace"), 0
-    return models.LogAnswer(text=text, end=offset + len(found) - rest)
+    found = jobs.log(row, task, offset, LOG_BYTES, try_number)
+    if found is None or not found.data:
+        return models.LogAnswer(text="", end=offset)
+    text, taken = whole_characters(found.data)
+    if not taken:
+        text, taken = found.data.decode(errors="replace"), len(found.data)
+    return models.LogAnswer(text=text, end=found.offset + taken)
 
 
 @router.get("/cluster")

@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, log_archive, profiles, run_list, slow_ranks
+from hopsml.service.browse import compare, files, images, log_archive, profiles, run_list, slow_ranks, tables
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
@@ -117,6 +117,24 @@ async def listed(request: Request) -> Response:
     return StreamingResponse(files.pieces(url, begin, end), status, headers, "application/octet-stream")
 
 
+async def image(request: Request) -> Response:
+    """``api/runs/{id}/images/{path}``: a picture, for an element that shows pictures; as a page it is a download."""
+    url = await run_in_threadpool(_project(request).file, *_named_file(request))
+    found = await run_in_threadpool(images.picture, url)
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{_quoted(url.rpartition('/')[2])}",
+        "content-length": str(found.bytes),
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(files.pieces(url, 0, found.bytes), 200, headers, found.media_type)
+
+
+async def table(request: Request) -> Response:
+    """``api/runs/{id}/tables/{path}``: the first rows of a CSV or Parquet file."""
+    url = await run_in_threadpool(_project(request).file, *_named_file(request))
+    return JsonAnswer(await run_in_threadpool(tables.head, url))
+
+
 async def profile_list(request: Request) -> Response:
     """``api/runs/{id}/profiles``: those that are there, and how the newest wish for one stands."""
     directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
@@ -155,6 +173,7 @@ async def about(request: Request) -> Response:
             "jobs": jobs,
             "user": getattr(caller, "user", ""),
             "role": role.name.lower() if role is not None else "",
+            "signs_in": getattr(request.app.state, "signs_in", False),
         }
     )
 
@@ -175,6 +194,8 @@ def routes() -> list[Route]:
         Route("/api/runs/{id}/profiles/{name}", profile),
         Route("/api/runs/{id}/files", listed),
         Route("/api/runs/{id}/files/{path:path}", listed),
+        Route("/api/runs/{id}/images/{path:path}", image),
+        Route("/api/runs/{id}/tables/{path:path}", table),
     ]
 
 
@@ -185,6 +206,11 @@ def _project(request: Request) -> Project:
 
 def _named(request: Request) -> tuple[str, str]:
     return request.path_params["id"], request.query_params.get("trial", "")
+
+
+def _named_file(request: Request) -> tuple[str, str, str]:
+    run_id, trial = _named(request)
+    return run_id, request.path_params["path"], trial
 
 
 def _range(request: Request, length: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service import spec as specs
 from hopsml.service.manager.scheduled import job_of, next_after
 from hopsml.service.rest import job_models as models
-from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, needs
 from hopsml.service.store.schedules import ScheduleRow, Schedules
 from hopsml.service.store.tokens import Caller, Role
 
@@ -56,10 +56,11 @@ def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
 
 
 @router.post("/schedules", status_code=201)
-def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller) -> models.ScheduleAnswer:
+def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.ScheduleAnswer:
     """Start a job by itself from now on; in the place of the caller's schedule of this name."""
     needs(caller, Role.USER)
     job, now = specs.loads(asked.spec), time.time()
+    entry.target = job.name
     if job.schedule is None:
         raise ArgumentError(f"job {job.name} has no schedule: submit it to /api/v1/jobs, or give it one")
     jobs.check(job, asked.workspace, caller.user)

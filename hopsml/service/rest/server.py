@@ -16,7 +16,8 @@ from hopsml.errors import ArgumentError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.event_stream import Broadcaster, Streams
+    from hopsml.service.rest.tls import Certificate
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
@@ -37,9 +38,26 @@ def bound(host: str, port: int) -> socket.socket:
             f"host={host!r}: the page has no users and no encryption, so it listens at {LOOPBACK[0]} alone; from another "
             "machine reach it through ssh -L or a notebook's proxy"
         )
+    return _listening(host, port)
+
+
+def bound_for_all(host: str, port: int, certificate: Certificate | None) -> socket.socket:
+    """A socket of a server that knows its users; others reach it over TLS alone. Raises ArgumentError."""
+    if host not in LOOPBACK and certificate is None:
+        raise ArgumentError(
+            f"host={host!r}: without TLS everybody on the way could read tokens, so it listens at {LOOPBACK[0]} alone; add "
+            "--certificate FILE --key FILE, or put a proxy with TLS before it"
+        )
+    return _listening(host, port)
+
+
+def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:
         raise ArgumentError(f"port={port}: a port is a number from 0, for any that is free, to 65535")
-    family = socket.AF_INET6 if host == "::1" else socket.AF_INET
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    except (OSError, UnicodeError) as error:
+        raise ArgumentError(f"host={host!r}: there is no such address here; name one of this machine's own") from error
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -53,10 +71,11 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket, token: str = "") -> str:
-    """Where the server is; with a token what to open in a browser."""
+def address(listener: socket.socket, token: str = "", scheme: str = "http") -> str:
+    """Where the server is, by the machine's name if it listens everywhere; with a token what to open in a browser."""
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/" + (f"?token={token}" if token else "")
+    host = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}:{port}/" + (f"?token={token}" if token else "")
 
 
 def serve(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
@@ -68,15 +87,25 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
     from hopsml.service.browse.project import Project
     from hopsml.service.rest.application import application
     from hopsml.service.rest.event_stream import Broadcaster
+    from hopsml.service.rest.project_feed import ProjectFeed
 
     project = Project(project_url)
     project.runs.refresh()
-    told = Broadcaster(Changes(project))
+    told = Broadcaster(ProjectFeed(Changes(project)))
     asyncio.run(answer(application(project, token, told), listener, told, ready))
 
 
-async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster, ready: Callable[[], None]) -> None:
-    """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer."""
+async def answer(
+    app: ASGIApp,
+    listener: socket.socket,
+    told: Broadcaster | Streams,
+    ready: Callable[[], None],
+    certificate: Certificate | None = None,
+) -> None:
+    """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
+
+    With a certificate over TLS alone.
+    """
     import uvicorn
 
     config = uvicorn.Config(
@@ -89,6 +118,13 @@ async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster, ready
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
     )
+    config.load()
+    renewing: asyncio.Task[None] | None = None
+    if certificate is not None:
+        from hopsml.service.rest import tls
+
+        config.ssl = certificate.context()
+        renewing = asyncio.create_task(tls.renewing(certificate, config.ssl))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are handled here
 
@@ -105,4 +141,8 @@ async def answer(app: ASGIApp, listener: socket.socket, told: Broadcaster, ready
         await asyncio.sleep(0.01)
     if server.started:
         ready()
-    await serving
+    try:
+        await serving
+    finally:
+        if renewing is not None:
+            renewing.cancel()

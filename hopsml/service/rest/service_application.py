@@ -6,8 +6,9 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.routing import Route
 
 from hopsml import __version__
@@ -17,7 +18,9 @@ from hopsml.service.rest import (
     audit_routes,
     cluster_routes,
     dataset_routes,
+    job_models,
     job_routes,
+    job_streams,
     metric_routes,
     note_routes,
     page_files,
@@ -30,10 +33,11 @@ from hopsml.service.rest import (
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS
-from hopsml.service.rest.event_stream import Broadcaster, events_route
+from hopsml.service.rest.event_stream import Streams, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
+from hopsml.service.rest.sign_in_door import SignInDoor
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
@@ -42,9 +46,16 @@ from hopsml.serving.metrics import Meter
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Scope, Send
 
+    from hopsml.service.sign_in.provider import Provider
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": job_models.RefusalAnswer, "description": "What is wrong, and what helps."}
+    for status in ("4XX", "5XX")
+}
 _ROUTERS = (
+    job_streams.router,  # before the others: /jobs/events is no job
     job_routes.router,
     cluster_routes.router,
     schedule_routes.router,
@@ -59,18 +70,31 @@ _ROUTERS = (
 
 
 def service_application(
-    jobs: JobService, project: Project, broadcaster: Broadcaster, name: str, limits: Limits | None = None
+    jobs: JobService,
+    project: Project,
+    streams: Streams,
+    name: str,
+    limits: Limits | None = None,
+    provider: Provider | None = None,
 ) -> ASGIApp:
-    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``broadcaster``."""
+    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``streams``."""
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
-    app.state.jobs, app.state.project, app.state.broadcaster = jobs, project, broadcaster
+    app.state.jobs, app.state.project = jobs, project
+    app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
+    door = SignInDoor(provider, jobs.store, name, limits.turn_away) if provider is not None else None
+    app.state.signs_in = door is not None
+
+    async def refuse(scope: Scope, send: Send) -> bool:
+        return await limits.turn_away(scope, send) or (door is not None and await door.greet(scope, send))
+
     limited = Limited(app, limits)
-    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, limits.turn_away)
+    guarded = Guarded(limited, lambda token: tokens.caller(token, time.time()), name, refuse, door)
     app.state.requests = Meter()
     routes = chain(app.routes, *(router.routes for router in _ROUTERS))
-    templates = {route.endpoint: route.path for route in routes if isinstance(route, Route)}
+    app.state.addresses = [route for route in routes if isinstance(route, Route)]
+    templates = {route.endpoint: route.path for route in app.state.addresses}
     return Metered(Audited(guarded, AuditLog(jobs.store)), app.state.requests, templates)
 
 
@@ -82,6 +106,11 @@ def api() -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # the address that it answers would be wrong behind a proxy with a path
+        responses=REFUSALS,
+        dependencies=[
+            Security(HTTPBearer(auto_error=False, description="A token of the store; browsers send a cookie."))
+        ],
     )
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)

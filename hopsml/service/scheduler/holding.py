@@ -26,11 +26,14 @@ class Hold:
     spare: Array
     refused: set[GangShape] = field(default_factory=set)
 
-    def leaves_room(self, nodes: Nodes, other: QueuedJob, now: float) -> Placement | None:
-        """Where another may go without delaying this one: one that ends in time, or that takes what is spare."""
+    def leaves_room(self, nodes: Nodes, other: QueuedJob, most: GangShape, now: float) -> Placement | None:
+        """Where another may go without delaying this one: one that ends in time, or that takes what is spare.
+
+        ``most``: its gang, as large as its queue lets it be.
+        """
         ends_s = now + other.request.expected_s
         if math.isfinite(ends_s) and ends_s <= self.starts_s:
-            return nodes.place(other.request.gang)
+            return nodes.place(most)
         if other.request.gang in self.refused:
             return None
         found = nodes.place(other.request.gang, np.minimum(self.spare, nodes.copy()), least=True)

@@ -71,7 +71,10 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """What a job asks for. ``expected_s``: how long it will run, of its time limit or of what it took before."""
+    """What a job asks for. ``expected_s``: how long it will run, of its time limit or of what it took before.
+
+    ``resizable``: whether an elastic gang may get more or fewer slots while it runs; else it keeps what it begins with.
+    """
 
     job_id: str
     gang: GangShape
@@ -80,6 +83,7 @@ class GangRequest:
     user: str = ""
     preemptible: bool = True
     expected_s: float = math.inf
+    resizable: bool = True
 
     def __post_init__(self) -> None:
         if not LOWEST_PRIORITY <= self.priority <= HIGHEST_PRIORITY:
@@ -89,6 +93,11 @@ class GangRequest:
             )
         if not self.expected_s > 0:
             raise ArgumentError(f"job {self.job_id!r}: expected_s={self.expected_s} is not above 0")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may become larger or smaller while it runs."""
+        return self.resizable and self.gang.is_elastic
 
     @property
     def driver_mib(self) -> int:

@@ -10,10 +10,12 @@ from enum import StrEnum
 from hopsml.service.scheduler import holding
 from hopsml.service.scheduler.admission import amount
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler.policy import GangRequest
 from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup
-from hopsml.service.scheduler.scheduler import Scheduler
+from hopsml.service.scheduler.scheduler import Action, Scheduler, StartJob
 
 SHOWN = 3  # holders and nodes
+TRIED = 500  # with more jobs than that nothing is tried out for a sentence: all of them would be copied for it
 
 
 class Cause(StrEnum):
@@ -26,6 +28,7 @@ class Cause(StrEnum):
     NO_ROOM = "NO_ROOM"
     ROOM_KEPT = "ROOM_KEPT"  # for somebody who goes first
     DUE = "DUE"  # it is about to start
+    ELASTIC = "ELASTIC"  # it runs, with more or fewer slots than it could
     NONE = "NONE"  # it runs, or it is over
 
 
@@ -41,7 +44,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Times are of the scheduler's clock. ``slots`` and ``free`` are of the part for which there is no room."""
+    """Times are of the scheduler's clock. ``slots`` and ``free`` are of the part for which there is no room.
+
+    ``together``: names of parts each of which has room, but not beside one another. ``sizes``: of a job that runs, by part:
+    its name, the slots that it has, that it is to have, the fewest and the most.
+    """
 
     cause: Cause
     job_id: str
@@ -57,6 +64,8 @@ class Reason:
     other_queues: tuple[str, ...] = ()  # in which it would start at once
     in_favour_of: str = ""
     limit: str = ""
+    together: tuple[str, ...] = ()
+    sizes: tuple[tuple[str, int, int, int, int], ...] = ()
 
     def text(self, clock: Callable[[float], str]) -> str:
         """In words, for command line, page and interface alike. ``clock``: says a time."""
@@ -82,8 +91,15 @@ class Reason:
                 return f"room is kept for {self.in_favour_of}, which goes first"
             case Cause.DUE:
                 return "about to start"
+            case Cause.ELASTIC:
+                return "; ".join(_size_text(*size) for size in self.sizes)
             case Cause.NONE:
                 return ""
+        return self._lacks()
+
+    def _lacks(self) -> str:
+        if self.together:
+            return f"there is room for each of {', '.join(self.together)}, but not for all of them at once"
         count = sum(slots for _, slots in self.free)
         where = ", ".join(f"{node} {slots}" for node, slots in self.free[:SHOWN])
         more = f" and {len(self.free) - SHOWN} more nodes" if len(self.free) > SHOWN else ""
@@ -106,6 +122,8 @@ def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
     job = scheduler.jobs[job_id]
     queue = scheduler.queues[job.request.queue]
     about = Reason(Cause.NONE, job_id, queue.name)
+    if job.phase == JobPhase.RUNNING and job.request.gang.is_elastic:
+        return replace(about, cause=Cause.ELASTIC, sizes=tuple(_sizes(job)))
     if job.phase in (JobPhase.RUNNING, JobPhase.ENDING):
         return about
     if job.phase == JobPhase.PLACED:
@@ -116,19 +134,57 @@ def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
         return replace(about, cause=Cause.PUT_OFF, starts_s=job.not_before_s)
     limit = _limit(scheduler, job)
     if limit is not None:
-        return replace(about, cause=limit[0], limit=limit[1], other_queues=tuple(_other_queues(scheduler, job)))
-    nodes = scheduler.nodes
-    if nodes.place(job.request.gang, least=True) is not None:
-        first = next((other for other in scheduler.waiting[queue.name] if other is not job), None)
-        if about.ahead == 0 or first is None:
-            return replace(about, cause=Cause.DUE)
-        return replace(about, cause=Cause.ROOM_KEPT, in_favour_of=first.request.job_id)
-    return _no_room(scheduler, job, about, now)
+        return replace(about, cause=limit[0], limit=limit[1], other_queues=tuple(_other_queues(scheduler, job, now)))
+    if scheduler.nodes.place(job.request.gang, least=True) is None:
+        return _no_room(scheduler, job, about, now)
+    if scheduler.kept_for in ("", job_id):
+        return replace(about, cause=Cause.DUE)
+    return replace(about, cause=Cause.ROOM_KEPT, in_favour_of=scheduler.kept_for)
+
+
+def starts(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) -> bool:
+    """Whether a job that waits would start at once if it were cancelled, and ``request`` submitted in its place.
+
+    It is tried out, on a copy: what is said is what would be decided.
+    """
+    if len(scheduler.jobs) > TRIED:
+        return False
+    trial = scheduler.trial()
+    return _is_started(request.job_id, trial.cancel(job_id, now) + trial.submit(request, now))
+
+
+def starts_in(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool:
+    """Whether a job that waits would start at once if it were moved to another queue; tried out as well."""
+    if len(scheduler.jobs) > TRIED:
+        return False
+    trial = scheduler.trial()
+    job = trial.jobs[job_id]
+    actions = trial.cancel(job_id, now)
+    trial.adopt(replace(job, request=replace(job.request, queue=queue), is_cancelled=False), now)
+    return _is_started(job_id, actions + trial.tick(now))
+
+
+def _is_started(job_id: str, actions: list[Action]) -> bool:
+    return any(isinstance(action, StartJob) and action.job_id == job_id for action in actions)
+
+
+def _sizes(job: QueuedJob) -> Iterator[tuple[str, int, int, int, int]]:
+    for part, used, placed in zip(job.request.gang.parts, job.used, job.placement, strict=True):
+        if part.at_least < part.count:
+            yield part.name, sum(used.values()), sum(placed.values()), part.at_least, part.count
+
+
+def _size_text(name: str, used: int, placed: int, fewest: int, most: int) -> str:
+    said = f"{name} runs with {used} slot{'' if used == 1 else 's'} of {fewest} to {most}"
+    if placed < used:
+        return f"{said}, and is about to give {used - placed} back"
+    return said + (", and gets more when some are free that nobody waits for" if used < most else "")
 
 
 def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) -> Reason:
     nodes, gang = scheduler.nodes, job.request.gang
-    part = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), gang.parts[0])
+    lacking = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), None)
+    part = lacking or max(gang.parts, key=lambda one: (one.each.gpus * one.at_least, one.at_least))
     free = nodes.slots_by_node(part)
     hold = holding.make(job, nodes, scheduler.started.values(), now)
     return replace(
@@ -140,17 +196,26 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
         free=tuple(sorted(free.items(), key=lambda pair: (-pair[1], pair[0]))),
         holders=tuple(_holders(scheduler, part, now)),
         starts_s=hold.starts_s if hold is not None else math.inf,
-        would_start_with=_smaller(scheduler, job, part, sum(free.values())),
+        would_start_with=_smaller(scheduler, job, part, sum(free.values()), now),
+        together=() if lacking else tuple(one.name for one in gang.parts),
     )
 
 
-def _smaller(scheduler: Scheduler, job: QueuedJob, part: SlotGroup, count: int) -> int:
-    """With how many of this part the job would start at once."""
-    if not 0 < count < part.at_least or job.request.gang.parts.count(part) != 1:
+def _smaller(scheduler: Scheduler, job: QueuedJob, part: SlotGroup, free: int, now: float) -> int:
+    """With how many of this part, instead of as many as it needs, the job would start at once; 0 where with none."""
+    if job.request.gang.parts.count(part) != 1:
         return 0
-    smaller = replace(part, count=count, least=0)
-    parts = tuple(smaller if one is part else one for one in job.request.gang.parts)
-    return count if scheduler.nodes.place(GangShape(parts), least=True) is not None else 0
+    for count in range(min(free, part.at_least - 1), 0, -1):
+        gang = with_count(job.request.gang, part, count)
+        if scheduler.nodes.place(gang) is not None:  # the rest of the job fits beside so many
+            wanted = replace(job.request, gang=gang)
+            return count if starts(scheduler, job.request.job_id, wanted, now) else 0
+    return 0
+
+
+def with_count(gang: GangShape, part: SlotGroup, count: int) -> GangShape:
+    """The same with so many slots of a part, neither more nor fewer."""
+    return GangShape(tuple(replace(part, count=count, least=0) if one is part else one for one in gang.parts))
 
 
 def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
@@ -192,10 +257,11 @@ def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:
     return None
 
 
-def _other_queues(scheduler: Scheduler, job: QueuedJob) -> Iterator[str]:
+def _other_queues(scheduler: Scheduler, job: QueuedJob, now: float) -> Iterator[str]:
     if scheduler.nodes.place(job.request.gang, least=True) is None:
         return
     for name, waiting in scheduler.waiting.items():
         moved = replace(job, request=replace(job.request, queue=name))
-        if name != job.request.queue and not len(waiting) and scheduler.is_within_limits(moved):
+        is_free = name != job.request.queue and not len(waiting) and scheduler.is_within_limits(moved)
+        if is_free and starts_in(scheduler, job.request.job_id, name, now):
             yield name

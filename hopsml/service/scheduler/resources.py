@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hopsml.errors import ArgumentError
 
@@ -31,6 +31,11 @@ class Resources:
     def within(self, other: Resources) -> bool:
         """Whether ``other`` has at least as much of each."""
         return self.gpus <= other.gpus and self.cores <= other.cores and self.memory_mib <= other.memory_mib
+
+    def slots_of(self, each: Resources) -> int:
+        """How often ``each``, which is something, is in it; 0 where it is below 0."""
+        pairs = ((self.gpus, each.gpus), (self.cores, each.cores), (self.memory_mib, each.memory_mib))
+        return max(0, min(mine // one for mine, one in pairs if one))
 
     def share_of(self, total: Resources) -> float:
         """The largest of its shares in ``total``, 0 to 1: the dominant share of Ghodsi et al., 2011, section 4."""
@@ -106,6 +111,15 @@ class GangShape:
     def is_elastic(self) -> bool:
         """Whether it may run with fewer than it asks for."""
         return any(part.at_least < part.count for part in self.parts)
+
+    def fitting(self, room: Resources) -> GangShape:
+        """The same with so few slots that all of it fits into ``room``, but no fewer than it cannot do without."""
+        left, parts = room.minus(self.least), []
+        for part in self.parts:
+            more = min(part.count - part.at_least, left.slots_of(part.each))
+            left = left.minus(part.each.times(more))
+            parts.append(replace(part, count=part.at_least + more, least=part.at_least))
+        return GangShape(tuple(parts))
 
     def of(self, placement: Placement) -> Resources:
         """What it takes where it is placed."""

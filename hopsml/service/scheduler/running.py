@@ -31,7 +31,7 @@ class Running:
         self._entries[job.request.job_id] = entry
         insort(self._by_rank.setdefault(job.rank, []), job, key=_sequence)
         self._held[job.rank] = self._held.get(job.rank, Resources()).plus(entry[1])
-        if job.request.gang.is_elastic:
+        if job.request.changes:
             self.elastic[job.request.job_id] = job
 
     def remove(self, job: QueuedJob) -> None:

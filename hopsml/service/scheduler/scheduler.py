@@ -44,10 +44,11 @@ class PreemptJob:
 
 @dataclass(frozen=True, slots=True)
 class ResizeJob:
-    """An elastic job is to go on there, with fewer or with more (``resized``)."""
+    """An elastic job is to go on there, with fewer or with more (``resized``); fewer: ``in_favour_of`` another one."""
 
     job_id: str
     placement: Placement
+    in_favour_of: str = ""
 
 
 Action = StartJob | PreemptJob | ResizeJob
@@ -66,6 +67,7 @@ class Scheduler:
         self.promised: dict[str, Resources] = {}  # by queue
         self._drivers_mib: dict[str, int] = {}
         self._placed: dict[str, QueuedJob] = {}  # in the order in which they were placed
+        self._leaving: set[str] = set()  # those who use more than is theirs, until they have given it back
         self.started: dict[str, QueuedJob] = {}  # what runs, in the order in which it was started
         self._sequence = 0
         # Jobs are not compared: one that was moved may be in a heap twice, at the same time.
@@ -73,6 +75,7 @@ class Scheduler:
         self._falls: list[tuple[float, int, int, QueuedJob]] = []  # when a running job comes to its next level
         self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # when a waiting one will have waited too long
         self._pauses: list[float] = []  # until when gangs that were not filled wait
+        self.kept_for = ""  # the job for which the last pass has kept room
         self._protected: deque[float] = deque()  # until when those that were started last may not be preempted
         for queue in queues or (Queue(),):
             self.queue(queue)
@@ -96,16 +99,17 @@ class Scheduler:
         return self.tick(now)
 
     def adopt(self, job: QueuedJob, now: float) -> None:
-        """A job of an earlier life of the service: one with a placement (``used``) runs there, others wait.
+        """A job of an earlier life of the service: one with ``used`` runs there, others wait.
 
-        Its ``sequence`` is the place in which it was submitted. Nothing is decided before the next event.
+        Its ``sequence`` is the place in which it was submitted. One that has not yet given back what it was told to has its
+        ``placement`` besides: that without it. Nothing is decided before the next event.
         """
         self._sequence = max(self._sequence, job.sequence)
         self.jobs[job.request.job_id] = job
         if not job.used:
             self._enqueue(job, now)
             return
-        job.phase, job.placement = JobPhase.RUNNING, job.used
+        job.phase, job.placement = JobPhase.RUNNING, job.placement or job.used
         for node in {node for nodes in job.used for node in nodes} - set(self.nodes.rows):
             self.nodes.put(node, Resources())  # it is not there any more: what is on it may still be
             self.nodes.close(node)
@@ -114,6 +118,8 @@ class Scheduler:
         self.running[job.request.queue].put(job)
         self.started[job.request.job_id] = job
         self._watch(job)
+        if job.used != job.placement:
+            self._leaving.add(job.request.job_id)
 
     def cancel(self, job_id: str, now: float) -> list[Action]:
         """A job is not wanted any more. One that runs has to be ended by the caller, who says so by ``ended``."""
@@ -134,6 +140,7 @@ class Scheduler:
         job = self.jobs.pop(job_id)
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
+        self._leaving.discard(job_id)
         self.nodes.leave(job.request.gang, job.used)
         return self.tick(now)
 
@@ -144,6 +151,7 @@ class Scheduler:
             return self.ended(job_id, now)
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
+        self._leaving.discard(job_id)
         self.nodes.leave(job.request.gang, job.used)
         job.used, job.since_s = (), now
         self._enqueue(job, now)
@@ -161,7 +169,10 @@ class Scheduler:
         return self.released(job_id, now)
 
     def resized(self, job_id: str, placement: Placement, now: float) -> list[Action]:
-        """A running job now has these slots, by ``ResizeJob`` or because it lost some."""
+        """A running job now has these slots, by ``ResizeJob`` or because it lost some.
+
+        Of one that grows this is said before it is told to: what it may take counts as used.
+        """
         job = self.jobs[job_id]
         gang = job.request.gang
         self.nodes.leave(gang, job.used)
@@ -169,6 +180,8 @@ class Scheduler:
         self.nodes.use(gang, placement)
         if job.phase == JobPhase.RUNNING:
             self._reshape(job, _common(job.placement, placement), now)
+            if job.used == job.placement:
+                self._leaving.discard(job_id)
         return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -194,6 +207,7 @@ class Scheduler:
     def _pass(self, now: float) -> list[Action]:
         """Place who fits, in order; take from others for who goes before them; keep room for who waits long."""
         actions: list[Action] = []
+        self.kept_for = ""
         kept = _Kept(self)
         walks = {name: waiting.walk() for name, waiting in self.waiting.items() if len(waiting)}
         while (name := self._next_queue(walks)) is not None:
@@ -219,6 +233,7 @@ class Scheduler:
             else:
                 if kept.job is None and job.waits_s(now) >= self.policy.hold_after_s:
                     kept.job = job
+                    self.kept_for = job.request.job_id
                 walk.pass_over()
         return actions
 
@@ -241,8 +256,15 @@ class Scheduler:
     def _find(self, job: QueuedJob) -> Placement | None:
         if not job.request.gang.least.within(self.nodes.free()):
             return None
-        limit = self.queues[job.request.queue].limit
-        return self.nodes.place(job.request.gang, least=limit is not None and job.request.gang.is_elastic)
+        return self.nodes.place(self._within_limit(job))
+
+    def _within_limit(self, job: QueuedJob) -> GangShape:
+        """Its gang, with no more slots than its queue may have besides what others of the queue have."""
+        gang, limit = job.request.gang, self.queues[job.request.queue].limit
+        if limit is None or not gang.is_elastic:
+            return gang
+        others = self.promised[job.request.queue].minus(job.holds)
+        return gang.fitting(limit.minus(others))
 
     def _take(self, job: QueuedJob, now: float) -> taking.Taking | None:
         """From its own queue what goes behind it; where its queue has less than is guaranteed to it, from others, too."""
@@ -284,10 +306,7 @@ class Scheduler:
         job.phase, job.since_s = JobPhase.WAITING, now
         self._mark_overdue(job, now)
         self.waiting[job.request.queue].put(job)
-        if not job.is_overdue:
-            at = now + self.policy.longest_wait_s - job.waited_s
-            if at < float("inf"):
-                heapq.heappush(self._overdue, (at, job.sequence, next(self._tickets), job))
+        self._await_overdue(job)
 
     def _put(self, job: QueuedJob, placement: Placement, now: float) -> list[Action]:
         """Promise it its place; it starts there when whoever has to leave has left."""
@@ -299,12 +318,14 @@ class Scheduler:
         return self._start_if_idle(job, now)
 
     def _start_placed(self, now: float) -> list[Action]:
-        """Those start whose place has become free; whose place is on a node that is closed by now waits again."""
+        """Those start whose place has become free; whose place is closed by now, or others have taken it, waits again."""
         actions: list[Action] = []
         for job in list(self._placed.values()):
             if all(map(self.nodes.is_open, {node for nodes in job.placement for node in nodes})):
-                actions += self._start_if_idle(job, now)
-                continue
+                started = self._start_if_idle(job, now)
+                actions += started
+                if started or self._leaving:
+                    continue
             del self._placed[job.request.job_id]
             job.count(now, self.policy)
             self._forget(job)
@@ -328,7 +349,8 @@ class Scheduler:
         actions: list[Action] = []
         for job_id, left in taken.left.items():
             self._reshape(self.jobs[job_id], left, now)
-            actions.append(ResizeJob(job_id, left))
+            self._leaving.add(job_id)
+            actions.append(ResizeJob(job_id, left, job.request.job_id))
         for job_id in taken.ended:
             self._stop(self.jobs[job_id], now)
             self.jobs[job_id].preemptions += 1
@@ -339,6 +361,7 @@ class Scheduler:
         """Its room is promised to others from now on; it has it until it has given it back."""
         job.count(now, self.policy)
         job.phase = JobPhase.ENDING
+        self._leaving.add(job.request.job_id)
         self.running[job.request.queue].remove(job)
         del self.started[job.request.job_id]
         self._forget(job)
@@ -367,18 +390,54 @@ class Scheduler:
     def _grow(self, now: float) -> list[Action]:
         """Elastic jobs get what nobody waits for."""
         actions: list[Action] = []
-        if any(len(waiting) for waiting in self.waiting.values()) or self._placed:
-            return actions
         elastic = [job for running in self.running.values() for job in running.elastic.values()]
+        if not elastic or self._placed or self._anybody_lacks_room(now):
+            return actions
         for job in sorted(elastic, key=lambda one: (one.rank, one.sequence)):
-            limit = self.queues[job.request.queue].limit
-            if job.used != job.placement or limit is not None:
+            if job.used != job.placement:  # it has still to give something back
                 continue
-            larger = _larger(job, self.nodes)
+            larger = _larger(job, self._within_limit(job), self.nodes)
             if larger is not None and self.nodes.is_idle(job.request.gang, taking.without(larger, job.placement)):
                 self._reshape(job, larger, now)
                 actions.append(ResizeJob(job.request.job_id, larger))
         return actions
+
+    def _anybody_lacks_room(self, now: float) -> bool:
+        """Whether somebody waits for slots, and not for a time to pass, nor for others of its queue."""
+        for waiting in self.waiting.values():
+            walk = waiting.walk()
+            while (job := walk.job) is not None:
+                if job.not_before_s > now:
+                    walk.skip()
+                elif self.is_within_limits(job):
+                    return True
+                else:
+                    walk.pass_over()
+        return False
+
+    # ------------------------------------------------------------------------------------- a trial
+
+    def trial(self) -> Scheduler:
+        """Another one with the same jobs on the same nodes: what is done to it is not done here."""
+        other = Scheduler(self.policy, tuple(self.queues.values()))
+        other.nodes, other._sequence = self.nodes.clone(), self._sequence
+        for job in sorted(self.jobs.values(), key=lambda one: one.sequence):
+            other._copy(replace(job))
+        other._placed = {job_id: other.jobs[job_id] for job_id in self._placed}
+        other.started = {job_id: other.jobs[job_id] for job_id in self.started}
+        other._leaving = set(self._leaving)
+        other.promised, other._drivers_mib = dict(self.promised), dict(self._drivers_mib)
+        return other
+
+    def _copy(self, job: QueuedJob) -> None:
+        """Of a trial: what is promised and used is known already."""
+        self.jobs[job.request.job_id] = job
+        if job.phase == JobPhase.WAITING:
+            self.waiting[job.request.queue].put(job)
+            self._await_overdue(job)
+        elif job.phase == JobPhase.RUNNING:
+            self.running[job.request.queue].put(job)
+            self._watch(job)
 
     # ------------------------------------------------------------------------------------- time
 
@@ -386,6 +445,11 @@ class Scheduler:
         at = job.falls_at_s(self.policy)
         if at < float("inf"):
             heapq.heappush(self._falls, (at, job.sequence, next(self._tickets), job))
+
+    def _await_overdue(self, job: QueuedJob) -> None:
+        at = job.since_s + self.policy.longest_wait_s - job.waited_s
+        if not job.is_overdue and at < float("inf"):
+            heapq.heappush(self._overdue, (at, job.sequence, next(self._tickets), job))
 
     def _advance(self, now: float) -> None:
         """Jobs come to their next level, or have waited too long."""
@@ -434,7 +498,7 @@ class _Kept:
             self._hold = holding.make(job, scheduler.nodes, scheduler.started.values(), now)
         if self._hold is None:  # there is no room for it here at all, until nodes come back
             return scheduler._find(other)
-        return self._hold.leaves_room(scheduler.nodes, other, now)
+        return self._hold.leaves_room(scheduler.nodes, other, scheduler._within_limit(other), now)
 
     def skip(self, walk: Walk, other: QueuedJob) -> None:
         """The next may be shorter; but a pass has an end."""
@@ -455,10 +519,10 @@ def _common(one: Placement, other: Placement) -> Placement:
     )
 
 
-def _larger(job: QueuedJob, nodes: Nodes) -> Placement | None:
-    """Where an elastic job would be with what is free besides; None if there is nothing for it."""
+def _larger(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
+    """Where an elastic job would be as ``gang`` with what is free besides; None if there is nothing for it."""
     grown = list(job.placement)
-    trial, gang = nodes.copy(), job.request.gang
+    trial = nodes.copy()
     for index, part in enumerate(gang.parts):
         missing = part.count - sum(grown[index].values())
         if missing <= 0:

@@ -15,6 +15,8 @@ import yaml
 from hopsml.service.spec import limits, scalars
 
 Path = tuple[str | int, ...]
+# What is counted while it is read: the rest of a file that goes beyond it is not looked at.
+_MOST: dict[Path, int] = {("tasks",): limits.TASKS, ("labels",): limits.LABELS}
 _TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -137,6 +139,8 @@ class _Reader:
             found = self._mapping(path, depth)
         if anchor := getattr(event, "anchor", None):
             self._anchors[anchor] = found
+            if len(self._anchors) > limits.ANCHORS:
+                raise self._stop(event, path, f"more than {limits.ANCHORS} anchors (&name): write the values out")
         return found
 
     def _aliased(self, event: yaml.AliasEvent, path: Path) -> _Node:
@@ -171,6 +175,10 @@ class _Reader:
         size = 1
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event, path)
+            if len(values) == _MOST.get(path):
+                raise self._stop(
+                    event, path, f"more than {len(values)} are given, and no more are allowed: ask for fewer"
+                )
             if key in values:
                 before = self._document.line((*path, key))
                 self._problem(event, (*path, key), f"it stands there twice, first in line {before}: remove one of them")

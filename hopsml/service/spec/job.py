@@ -99,9 +99,8 @@ class JobSpec(SpecPart):
 
     def _check_secrets(self) -> None:
         for name in self.secrets:
+            secret_rules.check_name(name)
             variable = secret_rules.variable(name)
-            if variable.startswith("HOPSML_"):
-                raise ValueError(f"secret {name} would be {variable}, and hopsml's own variables begin so: rename it")
             if given := [task for task, one in self.tasks.items() if variable in one.env]:
                 raise ValueError(
                     f"secret {name} is {variable}, which stands under env of task {given[0]!r}, too: rename one"

@@ -3,6 +3,7 @@
 FILE_BYTES = 1 << 20  # of the YAML text
 NODES = 200_000  # values and keys, with what aliases stand for counted each time
 DEPTH = 20  # lists and tables in one another
+ANCHORS = 64
 ALIASES = 64
 TEXT = 32_768  # characters of one value
 PROBLEMS = 100  # that are listed; a file of nonsense need not print pages

@@ -45,7 +45,7 @@ def _checked(document: Document, found: list[Problem]) -> JobSpec | None:
         return JobSpec.model_validate_json(json.dumps(document.value))
     except ValidationError as error:
         known = {problem.path for problem in found}  # a mistake of YAML's is told once
-        found += [problem for problem in problems(error, JobSpec, document) if problem.path not in known]
+        found += problems(error, JobSpec, document, known)
         return None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hopsml import suggestions
+from hopsml.service.spec import limits
 from hopsml.service.spec.document import Document, Path, Problem
 from hopsml.service.spec.model import SpecPart
 
@@ -52,13 +53,23 @@ _ELSEWHERE = {
 }
 
 
-def problems(error: ValidationError, model: type[SpecPart], document: Document) -> list[Problem]:
-    """The mistakes that ``error`` tells of a document that was to be a ``model``, in the order of their lines."""
+def problems(
+    error: ValidationError, model: type[SpecPart], document: Document, known: Container[Path] = ()
+) -> list[Problem]:
+    """The mistakes that ``error`` tells of a document that was to be a ``model``, in the order of their lines.
+
+    ``known``: where a mistake was told before. As many as are listed have words: what might have been meant takes its time.
+    """
     found = []
     for one in error.errors(include_url=False):
         path, on_key = _path(one["loc"])
-        found.append(Problem(document.line(path), path, _text(one, path, on_key, model)))
-    return sorted(found, key=lambda problem: problem.line)
+        if path not in known:
+            found.append((document.line(path), path, on_key, one))
+    found.sort(key=lambda each: each[0])
+    return [
+        Problem(line, path, _text(one, path, on_key, model) if number < limits.PROBLEMS else "")
+        for number, (line, path, on_key, one) in enumerate(found)
+    ]
 
 
 def _path(location: tuple[int | str, ...]) -> tuple[Path, bool]:

@@ -9,8 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, WithJsonSchema
 
-_FIELD = r"[0-9A-Za-z*,/-]+"
-SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"  # no seconds, no @daily, no random "H"
+# Cron's own alone: no seconds, no @daily, and nothing that croniter takes besides, such as R and H (at random) or L (last).
+_VALUE = r"([0-9]{1,2}|[A-Za-z]{3})"
+_ITEM = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]{{1,2}})?"
+_FIELD = rf"{_ITEM}(,{_ITEM})*"
+SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"
+_NAMES = ("minute", "hour", "day", "month", "weekday")
 _UTC = datetime.timezone.utc
 _FOLD = datetime.timedelta(hours=3)  # clocks are put back by less
 _SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: all of a schedule's years are looked at from it
@@ -22,7 +26,7 @@ def check(text: str) -> str:
 
     rule = "a schedule has cron's five fields, minute, hour, day, month and weekday, one blank between: write 0 3 * * *"
     if not re.fullmatch(SCHEDULE_PATTERN, text) or "\n" in text or len(text) > 256:
-        raise ValueError(rule)
+        raise ValueError(rule + _strange(text))
     try:
         croniter(text, _SAMPLE).get_next(datetime.datetime)
     except CroniterBadDateError:
@@ -30,6 +34,14 @@ def check(text: str) -> str:
     except (CroniterError, ValueError, KeyError) as error:
         raise ValueError(f"{rule} ({error})") from None
     return text
+
+
+def _strange(text: str) -> str:
+    """Which of five fields is none, in brackets."""
+    fields = text.split(" ") if len(text) <= 256 else []
+    found = (f" ({name} {field!r}: it has numbers, *, a-b, */n, commas between; months and weekdays have names, too)"
+             for name, field in zip(_NAMES, fields, strict=False) if not re.fullmatch(_FIELD, field))  # fmt: skip
+    return next(found, "") if len(fields) == len(_NAMES) else ""
 
 
 def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> datetime.datetime:

@@ -5,12 +5,35 @@ from __future__ import annotations
 from hopsml import redact
 from hopsml.errors import ArgumentError
 
+_READ_BY_PROGRAMS = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "LANG", "LANGUAGE", "TZ", "TERM", "IFS", "ENV", "CDPATH"),
+    *("TMPDIR", "TEMP", "TMP", "CLASSPATH", "LOCAL_DIRS", "CONTAINER_ID", "TF_CONFIG", "VIRTUAL_ENV", "PYSPARK_PYTHON"),
+    *("GLIBC_TUNABLES", "GCONV_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYSPARK_DRIVER_PYTHON"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+}
+_BEGINNINGS = (
+    *("LD_", "PYTHON", "LC_", "BASH_", "MALLOC_", "JAVA_", "JDK_JAVA_", "SPARK_", "HADOOP_", "YARN_", "HDFS_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "KRB5"),
+)
 MOST_BYTES = 32 << 10  # of a value: all variables of a process have to fit
 
 
 def variable(name: str) -> str:
     """The variable of a secret: ``s3-key`` is S3_KEY."""
     return name.upper().replace("-", "_")
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for a secret whose variable programs read for themselves: it would change how they start."""
+    told = variable(name)
+    if told.startswith("HOPSML_"):
+        raise ValueError(f"secret {name} would be {told}, and hopsml's own variables begin so: rename it")
+    if told in _READ_BY_PROGRAMS or told.startswith(_BEGINNINGS):
+        raise ValueError(
+            f"secret {name} would be {told}, by which the system, Python, Spark or CUDA know how to start: rename it, for "
+            f"instance to my-{name:.60}"
+        )
 
 
 def check_value(name: str, value: str) -> None:

@@ -18,7 +18,8 @@ from hopsml.training.discovery import names as discovered
 
 FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = r"^[^:\x00-\x1f]+\.py$"
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+")  # a word of a command that may be a file
+# A word of a command that may be a file: with an ending, or with ./ in front.
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+|\./[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
 
@@ -117,6 +118,16 @@ class Task(SpecPart):
         if self.command is not None:
             return tuple(dict.fromkeys(word for word in self.command if _FILE.fullmatch(word) and ".." not in word))
         return ((self.function or "").rpartition(":")[0] or str(self.script),)
+
+    @field_validator("function", "script")
+    @classmethod
+    def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        file = (named or "").rpartition(":")[0] or str(named)
+        if file.startswith("/") or ".." in file.split("/"):
+            raise ValueError(
+                "it lies outside of the workspace, and only what is in it travels: write its path from there"
+            )
+        return named
 
     @field_validator("env")
     @classmethod

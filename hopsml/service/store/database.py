@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +52,9 @@ def _parsed(url: str) -> URL:
 
 
 def _sqlite(url: URL) -> Engine:
-    if url.database in (None, "", ":memory:"):
+    if url.database is None or url.database in ("", ":memory:"):
         raise ArgumentError("--database sqlite: without a file it would forget all jobs: write sqlite:///FILE")
+    _keep_private(Path(url.database))
     engine = create_engine(url, connect_args={"timeout": BUSY_S})
 
     @event.listens_for(engine, "connect")
@@ -66,6 +69,17 @@ def _sqlite(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _keep_private(file: Path) -> None:
+    """Nobody else reads it, whatever the umask; SQLite gives what it writes beside it the same rights."""
+    with contextlib.suppress(OSError):  # it is there; or cannot be, which SQLite tells
+        made = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.fchmod(made, 0o600)
+        os.close(made)
+    for path in (file, *(file.with_name(file.name + end) for end in ("-wal", "-shm"))):
+        with contextlib.suppress(OSError):  # it is not there, or somebody else's
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def _postgresql(url: URL) -> Engine:

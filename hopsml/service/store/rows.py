@@ -29,7 +29,7 @@ class NewJob:
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A job as it is told. ``attained_s``: GPU-seconds it had before its newest try; ``placement``: of each part of its
-    gang, node -> slots.
+    gang, node -> slots; ``target``: the same without what it is about to give back, None for nothing.
     """
 
     serial: int
@@ -57,6 +57,8 @@ class JobRow:
     ending_since_s: float
     ended_s: float
     version: int
+    target: list[dict[str, int]] | None
+    shrinking_since_s: float
 
     @property
     def id(self) -> str:
@@ -66,12 +68,13 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the scheduler has to know of a job after a restart; ``placement`` None: it has no place."""
+    """What the scheduler has to know of a job after a restart; ``placement``, ``target``: as its row's."""
 
     attained_s: float = 0.0
     waited_s: float = 0.0
     failed_fills: int = 0
     placement: list[dict[str, int]] | None = None
+    target: list[dict[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

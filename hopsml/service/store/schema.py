@@ -56,6 +56,8 @@ jobs = Table(
     Column("ending_since_s", Float, nullable=False),
     Column("ended_s", Float, nullable=False),
     Column("version", Integer, nullable=False),
+    Column("target", JSON),
+    Column("shrinking_since_s", Float, nullable=False, server_default="0"),
     UniqueConstraint("owner", "idempotency_key", name="jobs_once"),
     Index("jobs_by_state", "state"),
     Index("jobs_by_owner", "owner"),

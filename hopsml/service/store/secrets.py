@@ -37,7 +37,11 @@ class Secrets:
         self._store, self._cipher = store, AESGCM(key)
 
     def put(self, owner: str, name: str, value: str, now: float) -> None:
-        """Keep a value, in the place of the one before. Raises ArgumentError for one that cannot be kept."""
+        """Keep a value, in the place of the one before. Raises ArgumentError where name or value cannot be kept."""
+        try:
+            secret_rules.check_name(name)
+        except ValueError as error:
+            raise ArgumentError(str(error)) from None
         secret_rules.check_value(name, value)
         nonce = os.urandom(_NONCE_BYTES)
         sealed = base64.b64encode(nonce + self._cipher.encrypt(nonce, value.encode(), _place(owner, name))).decode()

@@ -163,14 +163,32 @@ class JobStore:
                     found[row.job].append(_launch(row))
         return {serial: tuple(each) for serial, each in found.items()}
 
+    def launches_of(self, serial: int, number: int) -> tuple[TaskLaunch, ...]:
+        """Those of one try of a job, in the order in which they were intended."""
+        rule = and_(launches.c.job == serial, launches.c["try"] == number)
+        query = select(launches).where(rule).order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
+        with self.reading() as connection:
+            return tuple(map(_launch, connection.execute(query)))
+
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
         """What has happened to a job, the oldest first; ``after``: only with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
         with self.reading() as connection:
-            return [
-                ChangeRow(row.id, row.job, row[2], row.task, Lifecycle(row.state), row.cause, row.at_s)
-                for row in connection.execute(query)
-            ]
+            return [_change_row(row) for row in connection.execute(query)]
+
+    def newest_changes(self, after: int | None, limit: int) -> list[tuple[ChangeRow, str]]:
+        """What has happened to all jobs, the oldest first, each with the job's name.
+
+        ``after``: the first ones with a higher id; None: the newest ones.
+        """
+        query = select(changes, jobs.c.name).join(jobs, jobs.c.serial == changes.c.job).limit(limit)
+        if after is None:
+            query = query.order_by(changes.c.id.desc())
+        else:
+            query = query.where(changes.c.id > after).order_by(changes.c.id)
+        with self.reading() as connection:
+            rows = [(_change_row(row), row.name) for row in connection.execute(query)]
+        return rows if after is not None else rows[::-1]
 
     def save(
         self, before: JobRecord, after: JobRecord, holder: str, now: float, account: Account | None = None
@@ -194,13 +212,18 @@ class JobStore:
                 _change(connection, after.serial, after.tries, task, state, cause, now)
         return replace(after, version=before.version + 1)
 
-    def move(self, serial: int, queue: str, priority: int, holder: str) -> None:
-        """Another place in the queue, or another queue. Raises StaleRecord where somebody else leads."""
+    def move(self, serial: int, queue: str, priority: int, holder: str, now: float) -> None:
+        """Another place in the queue, or another queue; all that follow the job hear of it.
+
+        Raises StaleRecord where somebody else leads.
+        """
         with self.writing() as connection:
             leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
             if leader != holder:
                 raise StaleRecord(f"job {serial}")
             connection.execute(update(jobs).where(jobs.c.serial == serial).values(queue=queue, priority=priority))
+            row, cause = _job(connection, serial), f"moved: queue {queue}, priority {priority}"
+            _change(connection, serial, row.tries, "", row.state, cause, now)
 
     # ------------------------------------------------------------------------------- wishes
 
@@ -281,7 +304,7 @@ def insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> i
         **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
         "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
         "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
-        "ended_s": 0.0, "version": 1,
+        "ended_s": 0.0, "version": 1, "target": None, "shrinking_since_s": 0.0,
     }  # fmt: skip
     serial = _inserted(connection, insert(jobs).values(values))
     _change(connection, serial, 0, "", Lifecycle.WAITING, cause, now)
@@ -312,6 +335,10 @@ def _launch(row: Row[Any]) -> TaskLaunch:
     )
 
 
+def _change_row(row: Row[Any]) -> ChangeRow:
+    return ChangeRow(row.id, row.job, row._mapping["try"], row.task, Lifecycle(row.state), row.cause, row.at_s)
+
+
 def _wish(row: Row[Any]) -> WishRow:
     return WishRow(row.id, row.job, WishKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
 
@@ -329,6 +356,7 @@ def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
         "started_s": record.started_s,
         "ending_since_s": record.ending_since_s,
         "ended_s": record.ended_s,
+        "shrinking_since_s": record.shrinking_since_s,
         **(asdict(account) if account is not None else {}),
     }
 
@@ -363,5 +391,5 @@ def _in_pieces(wanted: Sequence[int], length: int = 500) -> Iterator[Sequence[in
 def record_of(row: JobRow, found: tuple[TaskLaunch, ...], ruled: JobRecord) -> JobRecord:
     """How a job stands; ``ruled`` has what its job file says: tasks and limits."""
     names = ("serial", "state", "cause", "tries", "retries", "failed_submissions", "preemptions", "placed_s", "started_s",
-             "ending_since_s", "ended_s", "version")  # fmt: skip
+             "ending_since_s", "ended_s", "shrinking_since_s", "version")  # fmt: skip
     return replace(ruled, **{name: getattr(row, name) for name in names}, ending=Ending(row.ending), launches=found)

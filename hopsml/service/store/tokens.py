@@ -14,6 +14,7 @@ from hopsml.service.store.schema import tokens
 from hopsml.service.store.store import Also, JobStore
 
 ID_LENGTH = 12  # of a token's id: the beginning of its digest
+SIGNED_IN = "signed in"  # the label of tokens that end when somebody signs out
 
 
 class Role(IntEnum):
@@ -104,6 +105,13 @@ class Tokens:
                 raise ArgumentError(f"there is no token {token_id!r} that is not revoked; `hopsml token ls` lists them")
             if also is not None:
                 also(connection, token_id[:ID_LENGTH])
+
+    def sign_out(self, token: str, now: float, also: Also) -> None:
+        """End a token that signing in has made; one that was given otherwise stays."""
+        with self._store.writing() as connection:
+            rule = (tokens.c.digest == _digest(token)) & (tokens.c.label == SIGNED_IN) & tokens.c.revoked_s.is_(None)
+            if connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount:
+                also(connection, _digest(token)[:ID_LENGTH])
 
 
 def _digest(token: str) -> str:

@@ -52,33 +52,60 @@ function tell(kind, run) {
 /** Let all that is shown be asked again at once, as after a change that no event tells of. */
 const refresh = () => tell("hello", "");
 
-let source = null, last = "";
+const TICK_MS = 5000, SLEPT_MS = 20_000, BROKEN_MS = 5000;
+const streams = new Set(); // what opens each of them anew
 
 /**
- * Begin to listen; the browser asks again by itself, and says how far it had come. Only a tab that is seen does: a browser
- * has six connections for one server, and those of hidden tabs would take them all.
+ * Keep a stream of events open: `at()` is its address, `on` what is done by kind of event, `onAway` when it breaks. The browser
+ * opens it again by itself, and says how far it had come. Only a tab that is seen has it: a browser has six connections for
+ * one server, and those of hidden tabs would take them all.
  */
-function listen() {
-  source?.close();
-  source = null;
-  if (document.hidden) return;
-  source = new EventSource(`api/events${last ? `?last=${encodeURIComponent(last)}` : ""}`);
-  source.addEventListener("hello", () => {
-    connection.value = "live";
-    tell("hello", "");
-  });
-  for (const kind of ["run", "gone", "grew", "reset"])
-    source.addEventListener(kind, (event) => {
-      last = event.lastEventId;
-      tell(kind, JSON.parse(event.data).run);
-    });
-  source.onerror = () => {
-    connection.value = "away";
-    if (source?.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+function follow(at, on, onAway = () => {}) {
+  let source = null, timer = null;
+  const close = () => { clearTimeout(timer); source?.close(); source = null; };
+  const open = () => {
+    close();
+    if (document.hidden) return;
+    source = new EventSource(at());
+    for (const [kind, act] of Object.entries(on)) source.addEventListener(kind, act);
+    source.onerror = () => {
+      onAway();
+      if (source?.readyState === EventSource.CLOSED) timer = setTimeout(open, BROKEN_MS);
+    };
   };
+  streams.add(open);
+  open();
+  return { again: open, end: () => { streams.delete(open); close(); } };
 }
 
-document.addEventListener("visibilitychange", () => { if (!document.hidden || source) listen(); });
+/** What has slept has connections that only look open: nothing comes on them, and nobody says so. */
+function wake() {
+  for (const open of [...streams]) open();
+}
+
+let ticked = Date.now();
+setInterval(() => {
+  const slept = Date.now() - ticked > SLEPT_MS;
+  ticked = Date.now();
+  if (slept && !document.hidden) wake();
+}, TICK_MS);
+addEventListener("online", wake);
+addEventListener("pageshow", (event) => { if (event.persisted) wake(); });
+document.addEventListener("visibilitychange", wake);
+
+/** Begin to hear of runs. */
+function listen() {
+  let last = "";
+  const heard = (event) => {
+    last = event.lastEventId;
+    tell(event.type, JSON.parse(event.data).run);
+  };
+  const hello = () => {
+    connection.value = "live";
+    tell("hello", "");
+  };
+  follow(() => address(["events"], { last }), { hello, run: heard, gone: heard, grew: heard, reset: heard }, () => { connection.value = "away"; });
+}
 
 const AGAIN_MS = 1000; // between two looks at the same thing
 
@@ -118,4 +145,4 @@ function useData(url, concerns) {
   return { data: state.data, error: state.error, stale: state.url !== url };
 }
 
-export { address, connection, get, listen, listeners, refresh, send, useData };
+export { address, connection, follow, get, listen, listeners, refresh, send, useData };

@@ -1,6 +1,6 @@
 // The frame around all pages: where one is, what there is, whether it is live.
 import { html, render, useEffect, useRef, useState, useValue } from "./lib.js";
-import { address, connection, listen, useData } from "./api.js";
+import { address, connection, listen, send, useData } from "./api.js";
 import { link, route } from "./route.js";
 import { theme } from "./parts/chart.js";
 import { Empty } from "./parts/small.js";
@@ -25,6 +25,7 @@ function Top({ about, place }) {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
   };
+  const leave = () => send("sign-out").catch(() => null).then(() => location.reload());
   const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
@@ -34,6 +35,7 @@ function Top({ about, place }) {
       ${pages.map((name) => html`<a key=${name} href=${link([name], name === "compare" ? { run: ids } : {})} aria-current=${name === here ? "page" : undefined}>${TITLES[name]}${extra(name)}</a>`)}
     </nav>
     <span class="live" role="status"><span class=${`state ${state === "live" ? "RUNNING" : "WAITING"}`}><span class="word">${LIVE[state]}</span><span class="hidden">${LIVE[state]}</span></span></span>
+    ${about?.signs_in && html`<button class="bare" onClick=${leave} title=${`You are ${about.user}`}>Sign out</button>`}
     <button class="bare" onClick=${turn} aria-label=${dark ? "Use the light theme" : "Use the dark theme"} title=${dark ? "Light" : "Dark"}>${dark ? "☀" : "☾"}</button>
   </header>`;
 }

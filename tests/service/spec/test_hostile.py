@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from hopsml import suggestions
 from hopsml.service import spec
 from hopsml.service.spec import limits
 from tests.service.spec.examples import SMALL
@@ -120,3 +121,27 @@ def test_numbers_that_can_be_read_in_two_ways_or_not_be_kept() -> None:
         assert "a number must be finite" in mistake(SMALL.replace("train.py", f"train.py, arguments: {{x: {word}}}"))
     assert "a number has at most 40 characters" in mistake(SMALL + "priority: " + "9" * 5000)
     assert "it must be at most 100" in mistake(SMALL + "priority: " + "9" * 40)
+
+
+def test_a_file_of_nonsense_is_read_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    instead = suggestions.instead
+
+    def counted(name: str, *more: object) -> str:
+        asked.append(name)
+        return instead(name, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(suggestions, "instead", counted)
+    found = mistakes(SMALL + "".join(f"unknown{n}: 1\n" for n in range(50_000)))
+    assert found[-1] == "job.yaml: and 49900 more" and all(len(line) > 20 for line in found[:-1])
+    assert len(asked) == limits.PROBLEMS, "what might have been meant is looked for where it is told"
+
+
+def test_what_is_beyond_a_limit_is_refused_before_the_rest_is_read() -> None:
+    broken = "\n}: this is no YAML"
+    anchors = "a: [" + ",".join(f"&a{n} 1" for n in range(100)) + "]"
+    assert "job.yaml:1: a[64]: more than 64 anchors (&name): write the values out" in mistake(anchors + broken)
+    tasks = "tasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(1_001))
+    assert "job.yaml:1002: tasks: more than 1000 are given" in mistake(tasks + broken)
+    labels = "labels: {" + ",".join(f"l{n}: x" for n in range(65)) + "}"
+    assert "job.yaml:1: labels: more than 64 are given" in mistake(labels + broken)

@@ -121,6 +121,9 @@ def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
         (with_task("script: a.py, env: {HOPSML_TASK_A_ADDRESSES: b}"), "is set by hopsml, so that tasks find one another"),
         (with_task("script: a.py, ports: [a, a]"), "tasks.train.ports: a stands there twice"),
         (with_task("script: a.py, ports: [1]"), "tasks.train.ports[0]: 1: it must be text"),
+        (with_task("script: ../a.py"), '"../a.py": it lies outside of the workspace, and only what is in it travels'),
+        (with_task("function: /etc/a.py:main"), "tasks.train.function: \"/etc/a.py:main\": it lies outside"),
+        (with_task("function: b/../../a.py:main"), "it lies outside of the workspace"),
         (with_task("script: a.py, environment: {}"), "an environment has exactly one of packages, archive and image"),
         (with_task("script: a.py, environment: {archive: a}"), "environment.archive: \"a\": it does not have the right"),
         (with_task("script: a.py, resources: {gpu: 1}"), "tasks.train.resources.gpu: unknown field; here it is gpus"),
@@ -146,7 +149,9 @@ def test_too_many_workers_in_all_and_too_many_tasks() -> None:
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py, count: 60000}}\n" for n in range(2))
     assert "tasks ask for 120000 workers in all; a job has at most 100000: ask for fewer" in mistake(many)
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(10_000))
-    assert mistake(many) == "job.yaml:2: tasks: 10000 are given; at most 1000 are allowed: ask for fewer"
+    assert mistake(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed: ask for fewer"
+    many = SMALL + "secrets: [" + ",".join(f"s{n}" for n in range(65)) + "]"
+    assert mistake(many).endswith("secrets: 65 are given; at most 64 are allowed: ask for fewer")
 
 
 def test_a_search_names_its_task_where_several_have_a_function() -> None:

@@ -29,11 +29,21 @@ def test_what_is_one(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "* * * *", "H * * * *", "@hourly", "61 * * * *", "* * * * *\n", "*  * * * *", "a b c d e"]
+    "text",
+    [
+        *("", "* * * *", "H * * * *", "@hourly", "61 * * * *", "* * * * *\n", "*  * * * *", "a b c d e"),
+        *("R * * * *", "R(0-9) * * * *", "* * L * *", "* * * * L5", "* * * * 5#2", "* * ? * *", "* * * * * 2027"),
+        *("@reboot", "H(0-30)/5 * * * *", "* * 15W * *", "*/5/2 * * * *", "*-5 * * * *"),
+    ],
 )
 def test_what_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="cron's five fields"):
         schedule.check(text)
+
+
+def test_the_field_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"minute, hour, day, month and weekday.* \(hour 'R': it has numbers"):
+        schedule.check("0 R * * *")
 
 
 def times(text: str, first: datetime.datetime, count: int) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
-from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, step
+from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, resize, step
 from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
 from hopsml.service.store.notes import Notes, RunNote
@@ -48,6 +49,19 @@ class StoreContract:
             ("", Lifecycle.RUNNING, 21.0),
             ("train", Lifecycle.RUNNING, 21.0),
         ]
+
+    def test_what_is_to_be_given_back_is_found_again(self, store: JobStore) -> None:
+        store.submit(new(), 10.0)
+        begun = place(record(store, 1), "t", 20.0, (2,)).record
+        saved = store.save(record(store, 1), begun, "me", 20.0, Account(0.0, 10.0, 0, [{"n1": 2}]))
+        smaller = resize(saved, (1,), "for another", 30.0)
+        saved = store.save(saved, smaller, "me", 30.0, Account(0.0, 10.0, 0, [{"n1": 2}], [{"n1": 1}]))
+        row = store.job(1)
+        assert (row.placement, row.target, row.cause) == ([{"n1": 2}], [{"n1": 1}], "for another")
+        assert record(store, 1).shrinking_since_s == 30.0
+        assert [(change.cause, change.at_s) for change in store.changes(1)][-1] == ("for another", 30.0)
+        store.save(saved, replace(saved, shrinking_since_s=0.0), "me", 31.0, Account(0.0, 10.0, 0, [{"n1": 1}]))
+        assert (store.job(1).placement, store.job(1).target) == ([{"n1": 1}], None)
 
     def test_what_is_over_is_never_overwritten_and_a_stale_record_stores_nothing(self, store: JobStore) -> None:
         store.submit(new(), 10.0)

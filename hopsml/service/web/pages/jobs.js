@@ -66,7 +66,7 @@ function Jobs({ query }) {
   const groups = Object.keys(GROUPS).filter((name) => states.includes(name));
   const [shown, setShown] = useState(ROWS), [chosen, setChosen] = useState(new Set());
   const asked = { ...filter, state: groups.flatMap((name) => GROUPS[name]) };
-  const { data, error, again } = usePolled((abort) => look(asked, shown, abort), JSON.stringify([asked, shown]));
+  const { data, error, again } = usePolled((abort) => look(asked, shown, abort), JSON.stringify([asked, shown]), undefined, () => true);
   const to = (next, replace) => { setShown(ROWS); go(link(["jobs"], next), replace); };
   const choose = (ids, wanted) => setChosen((old) => { const next = new Set(old); for (const id of ids) if (wanted) next.add(id); else next.delete(id); return next; });
   const narrowed = data && Object.values(data.filter).some((value) => value.length);

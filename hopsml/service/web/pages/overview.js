@@ -64,7 +64,7 @@ function Submit({ title, children }) {
 }
 
 function Overview() {
-  const { data, error } = usePolled(look, "overview");
+  const { data, error } = usePolled(look, "overview", undefined, () => true);
   const now = useNow(true);
   const isIdle = data && data.active.jobs.length + data.waiting.jobs.length === 0;
   return html`<h1>Overview</h1>

@@ -1,6 +1,6 @@
-// What the driver of a task prints: read piece by piece as it grows, kept as lines, of which those that are seen are drawn.
-import { html, useState } from "../lib.js";
-import { address, get } from "../api.js";
+// What the driver of a task prints: followed as it grows, kept as lines, of which those that are seen are drawn.
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { address, follow } from "../api.js";
 import { count } from "../format.js";
 import { marked, useFinder } from "./logs.js";
 import { Rows } from "./rows.js";
@@ -9,39 +9,49 @@ import { Empty } from "./small.js";
 const ROW = 20; // pixels
 const KEPT = 200_000; // lines; of a longer log the newest ones
 const WIDEST = 4000; // characters of a line that are drawn
-const PIECES = 8; // of one look, each up to a MiB
+const NEWEST = 8 << 20; // bytes of a log that is there already which are asked for: a long one is seen at once
+const WITHIN_MS = 100; // from a piece to the lines on the page: many come at once
 
-const newLog = (source = "") => ({ source, offset: 0, lines: [], rest: "", dropped: 0, isWhole: false });
+/** `begin`: the byte that the first line is from; `source`: the application whose log it is. */
+const newLog = (source = "", begin = 0) => ({ source, begin, offset: begin, lines: [], rest: "", dropped: 0 });
 
-/** The newest application of a task that a log can be of; of the first task where none is named. */
-function sourceOf(applications, task) {
-  const of = task || applications[0]?.task;
-  return applications.filter((one) => one.task === of && one.application_id).at(-1);
-}
+/** What only a terminal understands: colours, cursor, titles. */
+const FOR_TERMINALS = /\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]/g; // eslint-disable-line no-control-regex
 
 /** A progress bar writes over its line again and again: its last state stays. */
-const overwritten = (line) => (line.includes("\r") ? line.replace(/\r+$/, "").split("\r").at(-1) : line);
+const overwritten = (line) => (line.includes("\r") ? line.replace(/\r+$/, "").split("\r").at(-1) : line).replace(FOR_TERMINALS, "");
 
 function append(log, text) {
   const parts = (log.rest + text).split("\n");
   log.rest = parts.pop();
   for (const line of parts) log.lines.push(overwritten(line));
   const tooMany = log.lines.length - KEPT;
+  if (log.begin && !log.isWithin && log.lines.length) { log.isWithin = true; log.lines.shift(); } // the first one is cut
   if (tooMany > 0) { log.lines.splice(0, tooMany); log.dropped += tooMany; }
 }
 
-/** What has come since the last look; a log of another application begins anew. */
-async function readOn(log, job, task, abort) {
-  const source = sourceOf(job.applications, task);
-  if (log.source !== (source?.tag ?? "")) Object.assign(log, newLog(source?.tag));
-  log.isWhole = !source;
-  for (let piece = 0; source && piece < PIECES && !log.isWhole; piece += 1) {
-    const part = await get(address(["v1", "jobs", job.id, "log"], { task: source.task, offset: log.offset }), abort);
-    if (abort.aborted || log.source !== source.tag) return;
-    append(log, part.text);
-    log.offset = part.end;
-    log.isWhole = part.text === "";
-  }
+/** The log of a task's driver, while it is shown; that of a new try, or one that was cut, begins anew. */
+function useDriverLog(id, task, isShown) {
+  const [log, set] = useState(newLog()), latest = useRef(null);
+  useEffect(() => {
+    if (!isShown) return undefined;
+    let timer = null;
+    latest.current = null;
+    const draw = () => { timer ??= setTimeout(() => { timer = null; set({ ...latest.current }); }, WITHIN_MS); };
+    const at = () => address(["v1", "jobs", id, "log", "events"], latest.current
+      ? { task, offset: latest.current.offset, application: latest.current.source } : { task, offset: -NEWEST });
+    const begin = (event) => {
+      const source = JSON.parse(event.data).application, known = latest.current;
+      if (event.type === "hello" && known && known.offset === Number(event.lastEventId) && known.source === source) return;
+      latest.current = newLog(source, Number(event.lastEventId));
+      draw();
+    };
+    const stream = follow(at, { hello: begin, reset: begin,
+      log: (event) => { append(latest.current, JSON.parse(event.data).text); latest.current.offset = Number(event.lastEventId); draw(); },
+      end: () => stream.end() });
+    return () => { stream.end(); clearTimeout(timer); };
+  }, [id, task, isShown]);
+  return log;
 }
 
 /** Find in lines that are here: the text, where it was found last, and the ways to the next and to the one before. */
@@ -79,7 +89,7 @@ function DriverLog({ log, tasks, task, onTask, goesOn }) {
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button></div>
     ${total === 0 ? html`<${Empty} title=${log.source ? "Nothing was printed" : "No driver has begun"}><p>${goesOn ? "Lines appear here as soon as the driver prints one." : "The newest try of this job left no lines."}</p></${Empty}>`
       : html`<${Rows} total=${total} height=${ROW} draw=${draw} seen=${() => {}} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
-    <p class="progress" aria-live="polite">${count(log.dropped + total)} lines${log.dropped ? `, of which the newest ${count(KEPT)} are here` : ""}${find.isNowhere ? "; the text is in none of them" : ""}${log.isWhole ? "" : "; more is on its way"}</p></div>`;
+    <p class="progress" aria-live="polite">${count(log.dropped + total)} lines${log.dropped ? `, of which the newest ${count(KEPT)} are here` : ""}${find.isNowhere ? "; the text is in none of them" : ""}${log.begin ? `; what stands before the newest ${count(NEWEST >> 20)} MiB is not` : ""}</p></div>`;
 }
 
-export { DriverLog, newLog, readOn };
+export { DriverLog, useDriverLog };

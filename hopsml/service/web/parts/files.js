@@ -1,14 +1,18 @@
-// The run's directory, folder by folder; texts can be looked at, everything can be downloaded.
+// The run's directory, folder by folder; texts, pictures and tables can be looked at, everything can be downloaded.
 import { html, useEffect, useState } from "../lib.js";
 import { address, useData } from "../api.js";
-import { bytes, exactTime, time } from "../format.js";
+import { bytes, count, exactTime, time } from "../format.js";
 import { link } from "../route.js";
 import { Empty, Trouble } from "./small.js";
 
 const PREVIEW = 64 * 1024; // bytes
-const TEXTS = /\.(json|jsonl|log|txt|py|csv|md|yaml|yml|diff|err|out)$/;
+const TEXTS = /\.(json|jsonl|log|txt|py|md|yaml|yml|diff|err|out|toml|ini|cfg|sh)$/i;
+const IMAGES = /\.(png|jpe?g|gif|svg)$/i, TABLES = /\.(csv|tsv|parquet)$/i;
 
-function Preview({ url, name, length }) {
+/** What a preview asks for: "files" for a text's bytes; "" of what is only downloaded. */
+const kindOf = (name) => (TEXTS.test(name) ? "files" : IMAGES.test(name) ? "images" : TABLES.test(name) ? "tables" : "");
+
+function TextPreview({ url, length }) {
   const [content, set] = useState(null);
   useEffect(() => {
     const abort = new AbortController();
@@ -16,9 +20,32 @@ function Preview({ url, name, length }) {
       .then((answer) => answer.text()).then(set).catch(() => {});
     return () => abort.abort();
   }, [url]);
+  return html`<pre tabindex="0">${content === null ? "…" : content === "" ? "(empty)" : content}</pre>
+    ${length > PREVIEW && html`<p class="soft small note">The first ${bytes(PREVIEW)} of ${bytes(length)}.</p>`}`;
+}
+
+/** As an image alone: what a file may hold beside it, such as the scripts of an SVG, a browser does not run then. */
+function ImagePreview({ url, name }) {
+  const [failed, setFailed] = useState("");
+  if (failed === url) return html`<p class="soft small note">This is no picture that can be shown here. Download it.</p>`;
+  return html`<figure><img src=${url} alt=${name} onError=${() => setFailed(url)} /></figure>`;
+}
+
+function TablePreview({ url, name }) {
+  const { data, error } = useData(url, () => false);
+  if (error) return html`<${Trouble} error=${error} />`;
+  if (!data) return html`<p class="soft small note">Reading the rows…</p>`;
+  const numeric = data.columns.map((column, at) => data.rows.length > 0 && data.rows.every((row) => row[at] === undefined || row[at] === "" || Number.isFinite(Number(row[at]))));
+  const kind = (at) => (numeric[at] ? "number" : "");
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${`Rows of ${name}`}><table><caption class="hidden">${name}</caption>
+    <thead><tr>${data.columns.map((column, at) => html`<th key=${at} scope="col" class=${kind(at)}>${column}</th>`)}</tr></thead>
+    <tbody>${data.rows.map((row, at) => html`<tr key=${at}>${row.map((cell, place) => html`<td key=${place} class=${kind(place)}>${cell}</td>`)}</tr>`)}</tbody></table></div>
+    <p class="soft small note">${data.is_cut ? `The first ${count(data.rows.length)} rows` : `${count(data.rows.length)} rows`}${data.is_cut && data.total !== null ? ` of ${count(data.total)}` : ""}.</p>`;
+}
+
+function Preview({ kind, url, name, length }) {
   return html`<section class="record preview" aria-label=${`Content of ${name}`}><h3 class="hidden">${name}</h3>
-    <pre tabindex="0">${content === null ? "…" : content === "" ? "(empty)" : content}</pre>
-    ${length > PREVIEW && html`<p class="soft small">The first ${bytes(PREVIEW)} of ${bytes(length)}.</p>`}</section>`;
+    ${kind === "images" ? html`<${ImagePreview} url=${url} name=${name} />` : kind === "tables" ? html`<${TablePreview} url=${url} name=${name} />` : html`<${TextPreview} url=${url} length=${length} />`}</section>`;
 }
 
 function Files({ run, trial, path }) {
@@ -27,7 +54,7 @@ function Files({ run, trial, path }) {
   const [opened, setOpened] = useState({ path: "", name: "" });
   const open = opened.path === path ? opened.name : "";
   const folder = (to) => link(["run", run, "files"], { trial, path: to.join("/") });
-  const file = (name) => address(["runs", run, "files", ...parts, name], { trial });
+  const file = (name, kind = "files") => address(["runs", run, kind, ...parts, name], { trial });
   return html`<div class="stack">
     <nav class="crumbs" aria-label="Folder"><a href=${folder([])}>${run}</a>${parts.map((part, at) => html`<span key=${at}>/ <a href=${folder(parts.slice(0, at + 1))}>${part}</a></span>`)}</nav>
     ${error && html`<${Trouble} error=${error} />`}
@@ -36,10 +63,10 @@ function Files({ run, trial, path }) {
       <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col" class="number">Changed</th><th scope="col"><span class="hidden">Download</span></th></tr></thead>
       <tbody>${data.entries.map((entry) => html`<tr key=${entry.name}>
         <td class="mono">${entry.is_folder ? html`<a href=${folder([...parts, entry.name])}>${entry.name}/</a>`
-          : TEXTS.test(entry.name) ? html`<button class="linklike mono" aria-expanded=${open === entry.name} onClick=${() => setOpened({ path, name: open === entry.name ? "" : entry.name })}>${entry.name}</button>` : entry.name}</td>
+          : kindOf(entry.name) ? html`<button class="linklike mono" aria-expanded=${open === entry.name} onClick=${() => setOpened({ path, name: open === entry.name ? "" : entry.name })}>${entry.name}</button>` : entry.name}</td>
         <td class="number">${entry.is_folder ? "" : bytes(entry.bytes)}</td><td class="number" title=${exactTime(entry.modified)}>${time(entry.modified)}</td>
         <td class="number">${!entry.is_folder && html`<a href=${file(entry.name)} download=${entry.name} aria-label=${`Download ${entry.name}`}>Download</a>`}</td></tr>`)}</tbody></table></div>`}
-    ${open && data && html`<${Preview} url=${file(open)} name=${open} length=${data.entries.find((one) => one.name === open)?.bytes ?? 0} />`}
+    ${open && data && html`<${Preview} key=${open} kind=${kindOf(open)} url=${file(open, kindOf(open))} name=${open} length=${data.entries.find((one) => one.name === open)?.bytes ?? 0} />`}
   </div>`;
 }
 

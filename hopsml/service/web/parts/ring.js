@@ -3,7 +3,7 @@ import { html } from "../lib.js";
 
 const SIZE = 340, MIDDLE = SIZE / 2, RADIUS = 118, MOST = 48; // pixels; ranks that can be told apart
 
-function Ring({ workers, marks }) {
+function Ring({ workers, marks, goesOn }) {
   if (workers.length < 2 || workers.length > MOST) return null;
   const dot = Math.min(18, (RADIUS * 2) / workers.length + 6);
   const at = (place, far = RADIUS) => {
@@ -21,17 +21,33 @@ function Ring({ workers, marks }) {
     if (last && last[0] === host && last[1] + last[2] === place) last[2] += 1;
     else hosts.push([host, place, 1]);
   });
-  const slow = marks.filter((one) => one.phase !== "waits").map((one) => `rank ${one.rank}: ${one.why}`);
-  return html`<svg class="ring" viewBox=${`0 0 ${SIZE} ${SIZE}`} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.join(". ") || "Nobody is marked as slow."}`}>
-    <circle class="link" cx=${MIDDLE} cy=${MIDDLE} r=${RADIUS} />
+  const isLoaded = (rank) => marks.some((one) => one.rank === rank && one.phase === "network");
+  const links = workers.map(({ rank, host }, place) => { // to the next one in the ring
+    const next = workers[(place + 1) % workers.length];
+    return { place, from: rank, to: next.rank, kind: `${isLoaded(rank) || isLoaded(next.rank) ? "slow " : ""}${host && next.host && host !== next.host ? "between" : ""}` };
+  });
+  const slow = marks.filter((one) => one.phase !== "waits"), waiting = marks.length - slow.length;
+  const slowLinks = links.filter(({ kind: one }) => one.startsWith("slow"));
+  const isOne = hosts.length === 1 && hosts[0][2] === workers.length;
+  return html`<section class="ring-of record" aria-label="Workers in ring order">
+    <svg class="ring" viewBox=${`0 0 ${SIZE} ${SIZE}`} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.map((one) => `rank ${one.rank}: ${one.why}`).join(". ") || "Nobody is marked as slow."}`}>
+    ${links.map(({ place, from, to, kind: one }) => {
+      const [x, y] = at(place), [toX, toY] = at(place + 1);
+      return html`<path key=${from} class=${`link ${one}`} d=${`M ${x} ${y} A ${RADIUS} ${RADIUS} 0 0 1 ${toX} ${toY}`}><title>${`from rank ${from} to rank ${to}`}</title></path>`;
+    })}
     ${workers.map(({ rank }, place) => {
       const [x, y] = at(place), why = marks.find((one) => one.rank === rank)?.why;
       return html`<g key=${rank} class=${kind(rank)}><title>${`rank ${rank}${why ? `: ${why}` : ""}`}</title><circle cx=${x} cy=${y} r=${dot} /><text x=${x} y=${y}>${rank}</text></g>`;
     })}
-    ${hosts.length <= 8 && hosts.map(([name, first, many]) => {
-      const [x, y] = at(first + (many - 1) / 2, RADIUS + dot + 18);
+    ${isOne ? html`<text class="host" x=${MIDDLE} y=${MIDDLE}>all on ${hosts[0][0].split(".")[0].slice(0, 20)}</text>` : hosts.length <= 8 && hosts.map(([name, first, many]) => {
+      const [x, y] = at(first + (many - 1) / 2, RADIUS - dot - 18);
       return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${name.split(".")[0].slice(0, 12)}</text>`;
-    })}</svg>`;
+    })}</svg>
+    <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : "Nobody holds the others up"}</h2>
+      ${slow.length > 0 && html`<ul class="why">${slow.map((one) => html`<li key=${one.rank}><strong>Rank ${one.rank}:</strong> ${one.why}</li>`)}</ul>`}
+      ${slowLinks.length > 0 && html`<p class="small">Loaded more than the others: ${slowLinks.map((one) => `${one.from} → ${one.to}`).join(", ")}</p>`}
+      ${waiting > 0 && html`<p class="soft small">${waiting === 1 ? "One waits" : `${waiting} wait`} for it, dashed in the ring.</p>`}
+      ${!slow.length && html`<p class="soft small">${goesOn ? "By what each used of its machine in the last minute; it takes some samples first." : "It is looked at while a run goes on."}</p>`}</div></section>`;
 }
 
 export { Ring };

@@ -26,7 +26,7 @@ function Workers({ run, trial, workers, goesOn }) {
     return html`<${Empty} title="No workers"><p>${goesOn ? "No worker has begun yet. They appear here with their first line of output." : "This run did all its work in its driver, or ended before a worker had begun."}</p></${Empty}>`;
   const series = (tag, rank) => found.data?.series.find((one) => one.tag === tag && one.source === `rank ${rank}`);
   const metrics = [...new Set(workers.flatMap((worker) => Object.keys(worker.metrics ?? {})))].slice(0, 4);
-  return html`<div class="stack"><${Ring} workers=${workers} marks=${marks} />
+  return html`<div class="stack"><${Ring} workers=${workers} marks=${marks} goesOn=${goesOn} />
   <div class="sheet" tabindex="0"><table><caption class="hidden">Workers</caption>
     <thead><tr><th scope="col" class="number">Rank</th><th scope="col">State</th><th scope="col" class="number">Step</th>
       ${metrics.map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}

@@ -1,0 +1,37 @@
+"""What others have printed, made harmless for a terminal: colours stay; what moves the cursor, sets titles or fills the
+clipboard goes. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+LONGEST = 1 << 16  # characters of a sequence that is not whole yet; of a longer one the beginning alone goes
+RESET = "\x1b[0m"
+_TEXT_FOLLOWS = (
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]"  # a title, the clipboard, a program for the terminal
+)
+_SEQUENCE = re.compile(
+    rf"(?P<colour>\x1b\[[\d;:]*m)"
+    rf"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    rf"|{_TEXT_FOLLOWS}{{0,{LONGEST}}}(?:\x07|\x1b\\|\x9c|(?=[\x1b\n]|\Z))"
+    rf"|\x1b[ -/]*[0-~]?"
+    rf"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+_OPEN = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_TEXT_FOLLOWS}{{0,{LONGEST}}}\x1b?)\Z")
+
+
+def harmless(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text piece by piece; a sequence may begin in one and end in another. Colours that were left end with it."""
+    rest, is_coloured = "", False
+    for piece in pieces:
+        text = rest + piece
+        found = _OPEN.search(text, max(0, len(text) - LONGEST))
+        text, rest = (text[: found.start()], text[found.start() :]) if found else (text, "")
+        shown = _SEQUENCE.sub(lambda match: match["colour"] or "", text)
+        is_coloured = is_coloured or "\x1b[" in shown
+        if shown:
+            yield shown
+    if is_coloured:
+        yield RESET

@@ -1,0 +1,77 @@
+"""The trace of a run's launch, from its driver: for executors, until all have met, until the first step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from hopsml import tracing
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.shared.spec import RunSpec
+from hopsml.delivery import immediate
+from hopsml.training import trace_worker
+
+EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"
+
+
+class LaunchPart(NamedTuple):
+    """A part of a launch, in seconds since 1970; ``problem``: why it did not come to its end."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    problem: str = ""
+
+
+def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[LaunchPart]:
+    """The parts of a launch, by when the end of each was reached; the first that was not ends with the run."""
+    begin_s = began_s
+    for name in (EXECUTORS, RENDEZVOUS, FIRST_STEP):
+        if name not in reached:
+            if problem:
+                yield LaunchPart(name, begin_s, ended_s, problem)
+            return
+        yield LaunchPart(name, begin_s, reached[name])
+        begin_s = reached[name]
+
+
+def begun(run_id: str, workers: int) -> LaunchTrace | None:
+    """Of a run that is about to be launched; None where nobody takes spans."""
+    return LaunchTrace(run_id, workers) if tracing.is_on() else None
+
+
+class LaunchTrace:
+    """An observer of one run; ``context`` is that of its span, in which its workers' stand."""
+
+    def __init__(self, run_id: str, workers: int) -> None:
+        self._run_id, self._workers, self._parent = run_id, workers, tracing.given()
+        self.context = tracing.child(self._parent)
+        self._began_s, self._reached = time.time(), dict[str, float]()
+
+    def carried(self, spec: RunSpec) -> RunSpec:
+        """The specification as it travels: workers stand in this trace, and end its last part."""
+        variables = {**spec.environment, **tracing.variables(self.context)}
+        return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, trace_worker.HOOK))
+
+    @immediate
+    def on_change(self, change: Change) -> None:
+        """Note when a part is over; with the run's end all are sent. Called on the coordinator's thread."""
+        if change.kind == "phase":
+            part = {Phase.FORMING.value: EXECUTORS, Phase.RUNNING.value: RENDEZVOUS}.get(change.text)
+            if part is not None:
+                self._reached.setdefault(part, time.time())
+        elif change.kind in ("report", "progress"):
+            self._reached.setdefault(FIRST_STEP, time.time())
+        elif change.kind == "closed":
+            self._send("" if change.error is None else f"{type(change.error).__name__}: {change.error}")
+
+    def _send(self, problem: str) -> None:
+        ended_s = time.time()
+        for stage in stages(self._began_s, self._reached, ended_s, problem):
+            tracing.record(stage.name, tracing.child(self.context), self.context, *stage[1:], run=self._run_id)
+        facts: dict[str, str | int] = {"run": self._run_id, "workers": self._workers}
+        tracing.record("run", self.context, self._parent, self._began_s, ended_s, problem, **facts)

@@ -1,0 +1,71 @@
+"""The page of a project beside a notebook: ``hopsml ui`` on loopback, one for each project, kept until the kernel ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+
+from hopsml.errors import HopsmlError
+from hopsml.notebook.tensorboard import Page
+from hopsml.storage import urls
+
+# Ends when its standard input does: with whoever started it, however that ended.
+_START = (
+    "import os, signal, sys, threading; "
+    "wait = lambda: (sys.stdin.read(), os.kill(os.getpid(), signal.SIGTERM)); "
+    "threading.Thread(target=wait, daemon=True).start(); "
+    "from hopsml.cli import main; main()"
+)
+
+_pages: dict[str, Page] = {}  # by the URL of the project
+
+
+def open_page(project_url: str) -> Page:
+    """The page of a project, started when there is none; returns when it serves. HopsmlError when it does not."""
+    known = _pages.get(project_url)
+    if known is not None and known.process.poll() is None:
+        return known
+    _pages[project_url] = page = _start(project_url)
+    return page
+
+
+def close_all() -> None:
+    """End all pages; done at the kernel's end in any case."""
+    while _pages:
+        _pages.popitem()[1].close()
+
+
+def _start(project_url: str) -> Page:
+    from hopsml.cluster.forking.fork_environment import own_sys_path
+
+    title = f"Runs of {urls.name(project_url) or project_url}"
+    with tempfile.TemporaryFile("w+") as problems:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, "ui", "--no-browser", project_url],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=problems,
+            text=True,
+            start_new_session=True,  # the interrupt of a cell is not for it
+        )
+        page = Page(title, 0, process)
+        try:
+            assert process.stdout is not None
+            address = urllib.parse.urlsplit(process.stdout.readline().strip())
+        except BaseException:  # an interrupt: nobody waits for it any more
+            page.close()
+            raise
+        if not address.port:
+            page.close()
+            problems.seek(0)
+            said = problems.read().strip()[-2000:]
+            raise HopsmlError(said or f"hopsml ui ended with exit status {process.returncode}, and said nothing")
+    return Page(title, address.port, process, f"?{address.query}")
+
+
+atexit.register(close_all)

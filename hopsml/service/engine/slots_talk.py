@@ -1,0 +1,76 @@
+"""Telling drivers how many slots they have, and hearing what they answer: on threads, as the store may be slow or away."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from hopsml.errors import StorageError
+from hopsml.service.driver import slot_requests
+from hopsml.service.lifecycle.sight import SlotsAnswer
+
+log = logging.getLogger("hopsml.service")
+
+AT_ONCE = 4
+
+
+class SlotsTalk:
+    """With the drivers of one project; ``tell`` and ``heard`` return at once, and are called by one thread."""
+
+    def __init__(self, project_url: str) -> None:
+        self._project_url = project_url
+        self._told: dict[str, int] = {}  # tag of a launch -> slots, those that are written
+        self._writes: dict[str, tuple[int, Future[bool]]] = {}  # what is being written
+        self._reads: dict[str, Future[SlotsAnswer | None]] = {}
+        self._heard: dict[str, SlotsAnswer] = {}
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hopsml-slots")
+
+    def tell(self, tag: str, slots: int) -> None:
+        """Have it written, unless it is; what could not be written is tried again at the next call."""
+        if tag in self._writes:
+            written, done = self._writes[tag]
+            if not done.done():
+                return
+            del self._writes[tag]
+            if done.result():
+                self._told[tag] = written
+        if self._told.get(tag) != slots:
+            self._writes[tag] = slots, self._threads.submit(self._write, tag, slots)
+
+    def heard(self, tag: str) -> SlotsAnswer | None:
+        """The newest answer of a driver that was told; the next one is on its way from now on."""
+        if tag not in self._told and tag not in self._writes:
+            return None
+        reading = self._reads.get(tag)
+        if reading is not None and reading.done():
+            if (answer := reading.result()) is not None:
+                self._heard[tag] = answer
+            reading = None
+        if reading is None:
+            self._reads[tag] = self._threads.submit(self._read, tag)
+        return self._heard.get(tag)
+
+    def forget(self, tag: str) -> None:
+        """Its driver has ended."""
+        for known in (self._told, self._writes, self._reads, self._heard):
+            known.pop(tag, None)
+
+    def _write(self, tag: str, slots: int) -> bool:
+        try:
+            slot_requests.put(self._project_url, tag, slots)
+        except StorageError as error:
+            log.warning("%s could not be told that it has %d slots: %s", tag, slots, error)
+            return False
+        return True
+
+    def _read(self, tag: str) -> SlotsAnswer | None:
+        try:
+            found = slot_requests.answered(self._project_url, tag)
+        except StorageError as error:
+            log.warning("what %s says of its slots could not be read: %s", tag, error)
+            return None
+        return None if found is None else SlotsAnswer(*found)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)

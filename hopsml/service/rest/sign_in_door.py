@@ -1,0 +1,148 @@
+"""The addresses of those who sign in by a provider: there, back with a session's cookie, and out.
+
+A browser that comes from the provider's site does not send the session's cookie, and is not to: a page of this server's own
+answers it, and goes on to the root.
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+
+from hopsml.errors import HopsmlError
+from hopsml.service.rest import cookies, page_files
+from hopsml.service.rest.errors import split, status_of
+from hopsml.service.sign_in.identity import caller
+from hopsml.service.sign_in.pending import LASTS_S, PendingSignIn, Seal
+from hopsml.service.sign_in.provider import Provider
+from hopsml.service.store.audit import AuditEntry, with_change
+from hopsml.service.store.tokens import SIGNED_IN, Tokens
+
+if TYPE_CHECKING:
+    from starlette.types import Scope, Send
+
+    from hopsml.service.store import JobStore
+
+THERE, BACK, OUT = "/sign-in", "/sign-in/back", "/sign-out"
+_OPEN = ("/style.css", "/icon.svg")  # what the pages of this file look like
+_HTML = (b"content-type", b"text/html; charset=utf-8")
+_UNKEPT = (b"cache-control", b"no-store")
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">{more}<title>{title} · hopsml</title>
+<link rel="icon" href="{root}icon.svg" type="image/svg+xml"><link rel="stylesheet" href="{root}style.css"></head>
+<body><header class="top"><span class="brand">hopsml</span></header>
+<main><h1>{title}</h1><p>{said}</p><p><a href="{root}{target}">{link}</a></p></main></body></html>
+"""
+
+TurnAway = Callable[["Scope", "Send"], Awaitable[bool]]
+
+
+class SignInDoor:
+    """Answers at the addresses above, and to browsers of strangers; whatever is not its own it leaves."""
+
+    def __init__(self, provider: Provider, store: JobStore, name: str, turn_away: TurnAway) -> None:
+        """``name``: of the service, for its cookies; ``turn_away``: answers who comes too often."""
+        self._provider, self._store, self._turn_away = provider, store, turn_away
+        self._session, self._pending = cookies.session(name), cookies.session(name) + "_sign_in"
+        self._seal, self._files = Seal(), page_files.read()
+
+    async def __call__(self, scope: Scope, send: Send, token: str) -> bool:
+        """Whether it has answered a request, which bears this token or none."""
+        what = scope["method"], scope["path"]
+        if what == ("POST", OUT):
+            await self._out(scope, send, token)
+        elif what not in (("GET", THERE), ("GET", BACK)):
+            return False
+        elif await self._turn_away(scope, send):
+            pass
+        elif what[1] == THERE:
+            await self._there(scope, send)
+        else:
+            await self._back(scope, send)
+        return True
+
+    async def greet(self, scope: Scope, send: Send) -> bool:
+        """Show a browser without a token where to sign in; whether that was asked for."""
+        if scope["method"] == "GET" and scope["path"] in _OPEN:
+            file = self._files[scope["path"][1:]]
+            await _answer(send, 200, [(b"content-type", file.media_type.encode())], file.content)
+            return True
+        if scope["method"] != "GET" or scope["path"] not in ("/", "/index.html"):
+            return False
+        said = "Runs and jobs are shown to those who are known here."
+        await _answer(send, 401, [_HTML, _UNKEPT], _page("Sign in", said, "", "sign-in", "Sign in"))
+        return True
+
+    async def _there(self, scope: Scope, send: Send) -> None:
+        pending = PendingSignIn.new()
+        try:
+            target = await run_in_threadpool(self._provider.begin, pending)
+        except HopsmlError as error:
+            await self._refused(send, error, "")
+            return
+        kept = cookies.header(self._pending, self._seal.close(pending), scope, site="Lax", lasts_s=LASTS_S)
+        await _answer(send, 303, [(b"location", target.encode()), kept, _UNKEPT], b"")
+
+    async def _back(self, scope: Scope, send: Send) -> None:
+        try:
+            token = await run_in_threadpool(self._signed_in, scope)
+        except HopsmlError as error:
+            await self._refused(send, error, "../")
+            return
+        lasts_s = int(self._provider.rules.lasts)
+        kept = cookies.header(self._session, token, scope, lasts_s=lasts_s)
+        over = cookies.header(self._pending, "", scope, site="Lax", lasts_s=0)
+        on = '<meta http-equiv="refresh" content="0; url=../">'
+        page = _page("Signed in", "This goes on by itself.", "../", "", "Go on", on)
+        await _answer(send, 200, [_HTML, kept, over, _UNKEPT], page)
+
+    def _signed_in(self, scope: Scope) -> str:
+        """A new token for whoever has come back."""
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        pending = self._seal.open(cookies.value(Headers(scope=scope), self._pending))
+        rules, now = self._provider.rules, time.time()
+        who = caller(self._provider.claims(pending, given), rules)
+        note = AuditEntry(now, who.user, who.role.name.lower(), "sign in", "", 200, _peer(scope))
+        return Tokens(self._store).create(
+            who.user, who.role, now, label=SIGNED_IN, lasts_s=rules.lasts, also=with_change(note)
+        )
+
+    async def _out(self, scope: Scope, send: Send, token: str) -> None:
+        """End the session; a token that was given otherwise stays, and this browser forgets it."""
+        await run_in_threadpool(self._end, scope, token)
+        await _answer(send, 204, [cookies.header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
+
+    def _end(self, scope: Scope, token: str) -> None:
+        tokens, now = Tokens(self._store), time.time()
+        if token and (who := tokens.caller(token, now)) is not None:
+            note = AuditEntry(now, who.user, who.role.name.lower(), "sign out", "", 204, _peer(scope))
+            tokens.sign_out(token, now, with_change(note))
+
+    async def _refused(self, send: Send, error: HopsmlError, root: str) -> None:
+        said, remedy = split(str(error))
+        page = _page(
+            "You are not signed in", f"{said}: {remedy}." if remedy else said, root, "sign-in", "Sign in again"
+        )
+        await _answer(send, 502 if status_of(error) == 409 else status_of(error), [_HTML, _UNKEPT], page)
+
+
+def _page(title: str, said: str, root: str, target: str, link: str, more: str = "") -> bytes:
+    words = {"title": title, "said": said, "root": root, "target": target, "link": link}
+    return _PAGE.format(more=more, **{name: html.escape(word) for name, word in words.items()}).encode()
+
+
+def _peer(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+    await send({"type": "http.response.body", "body": body})

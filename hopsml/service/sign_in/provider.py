@@ -1,0 +1,160 @@
+"""An OpenID provider: where somebody signs in, and what it says of whoever comes back."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import PermissionRefused, ServiceError
+from hopsml.service.sign_in.identity import claim
+from hopsml.service.sign_in.pending import PendingSignIn
+from hopsml.service.sign_in.rules import SignInRules, is_safe
+
+if TYPE_CHECKING:
+    from authlib.integrations.requests_client import OAuth2Session
+
+TIMEOUT_S = 5.0
+KNOWN_S = 600.0  # for which its description counts
+LEEWAY_S = 60  # between its clock and this one's
+# Signatures that its own key alone can make: none, and those by a secret that both know, are not among them.
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+_WAY = "/.well-known/openid-configuration"
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+
+
+class Provider:
+    """One, for one client. All of it raises ServiceError where the provider is away or says what makes no sense."""
+
+    def __init__(self, rules: SignInRules, secret: str, back: str) -> None:
+        """``back``: the address of this service to which it sends a browser."""
+        self.rules, self._secret, self._back = rules, secret, back
+        self._known: dict[str, Any] = {}
+        self._known_s = -KNOWN_S
+
+    def begin(self, pending: PendingSignIn) -> str:
+        """Where a browser goes."""
+        with self._asking() as session:
+            there = self._description(session)["authorization_endpoint"]
+            found, _ = session.create_authorization_url(
+                there, state=pending.state, nonce=pending.nonce, code_verifier=pending.verifier
+            )
+        return str(found)
+
+    def check(self) -> None:
+        """Whether it answers."""
+        with self._asking() as session:
+            self._description(session)
+
+    def claims(self, pending: PendingSignIn, given: Mapping[str, str]) -> dict[str, Any]:
+        """What it says of whoever has come back, with this query. Raises PermissionRefused for what is not its word."""
+        if not hmac.compare_digest(given.get("state", "").encode(), pending.state.encode()):
+            raise PermissionRefused("the state that came back is not the one of this browser; sign in again")
+        if given.get("iss", self.rules.issuer) != self.rules.issuer:
+            raise PermissionRefused(
+                f"the answer is of {given['iss'][:80]!r}, not of {self.rules.issuer}; sign in again"
+            )
+        if "error" in given or "code" not in given:
+            said = " ".join(given.get(name, "")[:200] for name in ("error", "error_description")).strip()
+            raise PermissionRefused(
+                f"the provider let nobody in ({said or 'without a code'}); sign in again, or ask there"
+            )
+        with self._asking() as session:
+            known = self._description(session)
+            token = session.fetch_token(
+                known["token_endpoint"],
+                grant_type="authorization_code",
+                code=given["code"],
+                code_verifier=pending.verifier,
+            )
+            claims = self._checked(session, token, pending.nonce, known["jwks_uri"])
+            return self._completed(session, claims, known.get("userinfo_endpoint"))
+
+    @contextmanager
+    def _asking(self) -> Iterator[OAuth2Session]:
+        from authlib.common.errors import AuthlibBaseError
+        from authlib.integrations.requests_client import OAuth2Session
+        from joserfc.errors import JoseError
+        from requests import RequestException
+
+        methods = self._known.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        by_basic = "client_secret_basic" in methods
+        with OAuth2Session(
+            self.rules.client_id,
+            self._secret or None,
+            ("client_secret_basic" if by_basic else "client_secret_post") if self._secret else "none",
+            scope=" ".join(self.rules.scopes),
+            redirect_uri=self._back,
+            code_challenge_method="S256",
+            default_timeout=TIMEOUT_S,
+        ) as session:
+            try:
+                yield session
+            except JoseError as error:
+                raise PermissionRefused(
+                    f"the ID token of {self.rules.issuer} does not hold ({error}); sign in again, and tell the "
+                    "administrator if it stays so"
+                ) from error
+            except (RequestException, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
+                raise ServiceError(
+                    f"the provider {self.rules.issuer} cannot be asked ({type(error).__name__}: {str(error)[:200]}); try "
+                    "again when it is there: tokens go on working"
+                ) from error
+
+    def _description(self, session: OAuth2Session) -> dict[str, Any]:
+        """What it says of itself; of its own issuer alone, as anybody could answer with another's."""
+        if time.monotonic() < self._known_s + KNOWN_S:
+            return self._known
+        found = self._json(session, self.rules.issuer.rstrip("/") + _WAY)
+        if found.get("issuer") != self.rules.issuer:
+            raise ValueError(f"it calls itself {str(found.get('issuer'))[:80]!r}: write the issuer as it does")
+        if wrong := [name for name in _ENDPOINTS if not is_safe(str(found.get(name, "")))]:
+            raise ValueError(f"its {wrong[0]} is no address that is encrypted")
+        self._known, self._known_s = found, time.monotonic()
+        return found
+
+    def _json(self, session: OAuth2Session, address: str, *, as_user: bool = False) -> dict[str, Any]:
+        answer = session.get(address, withhold_token=not as_user, allow_redirects=False)
+        answer.raise_for_status()
+        found = answer.json()
+        if not isinstance(found, dict):
+            raise ValueError(f"{address} answers no object")
+        return found
+
+    def _checked(self, session: OAuth2Session, token: Any, nonce: str, keys_at: str) -> dict[str, Any]:
+        """The claims of its ID token: signature, issuer, audience, expiry and nonce are right."""
+        from authlib.oidc.core import CodeIDToken
+        from joserfc import jwt
+        from joserfc.jwk import KeySet
+        from joserfc.jws import JWSRegistry
+
+        found = self._json(session, keys_at)
+        ours = [
+            key for key in found["keys"] if key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+        ]
+        registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+        keys = KeySet.import_key_set({"keys": ours})
+        said = jwt.decode(token["id_token"], keys, algorithms=ALGORITHMS, registry=registry)
+        claims = CodeIDToken(
+            said.claims,
+            said.header,
+            options={
+                "iss": {"essential": True, "value": self.rules.issuer},
+                "aud": {"essential": True, "value": self.rules.client_id},
+            },
+            params={"nonce": nonce, "client_id": self.rules.client_id, "access_token": token.get("access_token")},
+        )
+        claims.validate(now=int(time.time()), leeway=LEEWAY_S)
+        return dict(claims)
+
+    def _completed(self, session: OAuth2Session, claims: dict[str, Any], more_at: Any) -> dict[str, Any]:
+        """With what is asked for and stands in no ID token; of the same person alone."""
+        wanted = [name for name in (self.rules.user_claim, self.rules.roles_claim) if name]
+        if all(claim(claims, name) is not None for name in wanted) or not is_safe(str(more_at)):
+            return claims
+        more = self._json(session, more_at, as_user=True)
+        if more.get("sub") != claims["sub"]:
+            raise ValueError("what it says of the user is about somebody else")
+        return {**more, **claims}

@@ -1,0 +1,90 @@
+"""Who signs in where, as a file: ``hopsml server --sign-in sign-in.yaml``.
+
+issuer: https://login.example.org/realms/team
+client_id: hopsml
+client_secret_file: /etc/hopsml/client-secret      # or $HOPSML_SIGN_IN_SECRET
+user_claim: preferred_username
+roles_claim: groups
+roles: {ml-operators: operator, ml: user}          # whoever has none of them looks
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from hopsml.errors import ArgumentError
+from hopsml.service import rules_file
+from hopsml.service.spec.units import Duration
+
+SECRET = "HOPSML_SIGN_IN_SECRET"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+FIELDS = (
+    "a file of this kind has issuer, client_id, client_secret_file, scopes, user_claim, roles_claim, roles, lasts; see "
+    "docs/how-to/sign-in.md"
+)
+
+
+def is_safe(address: str) -> bool:
+    """Whether what is sent there is encrypted, or stays on this machine."""
+    try:
+        there = urlsplit(address)
+    except ValueError:
+        return False
+    return there.hostname in LOOPBACK if there.scheme == "http" else there.scheme == "https" and bool(there.hostname)
+
+
+class SignInRules(BaseModel):
+    """The file. ``lasts``: after so long one signs in again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    client_secret_file: Path | None = None
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    user_claim: str = Field(default="preferred_username", min_length=1)
+    roles_claim: str = ""
+    roles: dict[str, Literal["viewer", "user", "operator", "admin"]] = {}
+    lasts: Duration = 12 * 3600
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_safe(cls, given: str) -> str:
+        if not is_safe(given):
+            raise ValueError("a provider is reached by https://, or on this machine's own loopback")
+        return given
+
+    @field_validator("scopes")
+    @classmethod
+    def _has_openid(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in given:
+            raise ValueError("openid must be among them: without it the provider does not say who somebody is")
+        return given
+
+
+def load(path: Path) -> SignInRules:
+    """The rules of a file. Raises ArgumentError."""
+    return rules_file.read("--sign-in", path, SignInRules.model_validate, FIELDS)
+
+
+def secret(rules: SignInRules) -> str:
+    """The client's, of its file or $HOPSML_SIGN_IN_SECRET; empty for a client that has none. Raises ArgumentError."""
+    if rules.client_secret_file is None:
+        return os.environ.get(SECRET, "")
+    try:
+        found = rules.client_secret_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            f"client_secret_file: {rules.client_secret_file}: it cannot be read ({error}); let this user read "
+            f"it, or set {SECRET}"
+        ) from error
+    if not found:
+        raise ArgumentError(
+            f"client_secret_file: {rules.client_secret_file} is empty; write the client's secret into it"
+        )
+    return found

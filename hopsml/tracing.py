@@ -1,0 +1,119 @@
+"""Traces of launches, for whatever takes OpenTelemetry's: spans whose beginnings and ends are known when they are recorded.
+
+Off, and nothing imported, unless ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or its like for traces alone) says where they go. A
+context is W3C's ``traceparent``: it goes from process to process in the variable ``TRACEPARENT``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from hopsml import extras
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import SpanContext
+
+log = logging.getLogger("hopsml.tracing")
+
+PARENT = "TRACEPARENT"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_SETTINGS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_CERTIFICATE")
+_CONTEXT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+_SEND_S, _EVERY_MS = 3.0, 1000  # for one batch to arrive; between two
+
+
+def is_on() -> bool:
+    """Whether anybody takes spans."""
+    return any(os.environ.get(name) for name in _ENDPOINTS)
+
+
+def given() -> str:
+    """The context in which this process was started; "" for none, or for one that is malformed."""
+    context = os.environ.get(PARENT, "")
+    return context if _CONTEXT.fullmatch(context) else ""
+
+
+def named(text: str) -> str:
+    """The context of a trace that everybody finds who knows its name, as a service after it was started anew."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:48]}-01"
+
+
+def child(parent: str) -> str:
+    """The context of a new span in the trace of its parent, or in one of its own."""
+    trace = parent.split("-")[1] if parent else secrets.token_hex(16)
+    return f"00-{trace}-{secrets.token_hex(8)}-01"
+
+
+def variables(context: str, with_headers: bool = True) -> dict[str, str]:
+    """What a process needs to go on in this context. Headers may hold a token: they go where nobody else reads them."""
+    names = (*_ENDPOINTS, *(_SETTINGS if with_headers else ()))
+    return {PARENT: context, **{name: os.environ[name] for name in names if os.environ.get(name)}}
+
+
+def record(
+    name: str, context: str, parent: str, begin_s: float, end_s: float, problem: str = "", **attributes: str | int
+) -> None:
+    """Send a span that is over, soon, and never wait for it; ``problem``: why it failed, "" if it did not."""
+    processor = _processor()
+    if processor is None:
+        return
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Status, StatusCode
+
+    processor.on_end(
+        ReadableSpan(
+            name,
+            context=_span_context(context),
+            parent=_span_context(parent) if parent else None,
+            resource=_resource(),
+            attributes={f"hopsml.{key}": value for key, value in attributes.items()},
+            status=Status(StatusCode.ERROR, problem[:1000]) if problem else Status(StatusCode.OK),
+            start_time=int(begin_s * 1e9),
+            end_time=int(max(begin_s, end_s) * 1e9),
+        )
+    )
+
+
+def flush() -> None:
+    """Wait, for some seconds at most, until what was recorded has been sent."""
+    if is_on() and (processor := _processor()) is not None:
+        processor.force_flush(int(_SEND_S * 1000))
+
+
+def _span_context(context: str) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    _, trace, span, _ = context.split("-")
+    return SpanContext(int(trace, 16), int(span, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+@functools.cache
+def _resource() -> Resource:
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "hopsml"), "process.pid": os.getpid()})
+
+
+@functools.cache
+def _processor() -> BatchSpanProcessor | None:
+    """What sends spans, on a thread of its own; None, which is said once, where the packages for it are missing."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        log.warning("%s is set, and traces are not sent (%s): %s", _ENDPOINTS[0], error, extras.install("tracing"))
+        return None
+    import atexit
+
+    processor = BatchSpanProcessor(OTLPSpanExporter(timeout=_SEND_S), schedule_delay_millis=_EVERY_MS)
+    atexit.register(processor.shutdown)
+    return processor

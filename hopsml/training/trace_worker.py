@@ -1,0 +1,33 @@
+"""The worker's part in the trace of a launch: from its process being ready to the first that it reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+
+from hopsml import tracing
+from hopsml.cluster.worker.context import WorkerContext, set_current
+
+HOOK = "hopsml.training.trace_worker:attach"  # of a run whose driver traces it
+
+
+def attach(context: WorkerContext) -> None:
+    """Let the first report, or the first word of progress, end a span of this worker's."""
+    begin_s, parent = time.time(), tracing.given()
+
+    @functools.cache
+    def first() -> None:
+        facts: dict[str, str | int] = {"rank": context.rank, "generation": context.generation, "run": context.run_id}
+        tracing.record("worker's first step", tracing.child(parent), parent, begin_s, time.time(), "", **facts)
+
+    def send(message: dict[str, object]) -> None:
+        if message.get("kind") == "report":
+            first()
+        context.send(message)
+
+    def progress(done: int, total: int, unit: str) -> None:
+        first()
+        context.progress(done, total, unit)
+
+    set_current(dataclasses.replace(context, send=send, progress=progress))

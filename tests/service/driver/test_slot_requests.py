@@ -1,0 +1,82 @@
+"""A driver is told how many slots it has by a file, keeps to it, and answers by another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopsml.errors import CoordinatorLost
+from hopsml.service.driver import slot_requests
+from hopsml.service.driver.slot_requests import SlotsWatch
+from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.lifecycle import SlotsAnswer
+from tests.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.fast
+
+
+class Runs:
+    """What a driver holds: no more than it is allowed, from the next look on."""
+
+    def __init__(self) -> None:
+        self.allowed: list[int] = []
+        self.held, self.is_gone = 0, False
+
+    def hold(self, slots: int) -> int:
+        if self.is_gone:
+            raise CoordinatorLost("it is closed")
+        return self.held
+
+
+def test_it_keeps_to_what_it_hears_and_says_what_it_holds(tmp_path: Path) -> None:
+    project, runs = f"file://{tmp_path}", Runs()
+    kept = SlotsWatch("t-1", 3, runs.allowed.append, runs.hold)
+    assert runs.allowed == [3] and slot_requests.answered(project, "t-1") is None
+    runs.held = 3
+    kept.look(project)
+    assert slot_requests.answered(project, "t-1") == (3, 3)
+    slot_requests.put(project, "t-1", 1)
+    kept.look(project)
+    assert runs.allowed == [3, 1] and slot_requests.answered(project, "t-1") == (
+        1,
+        3,
+    )  # it has heard, and not given back
+    runs.is_gone = True
+    with pytest.raises(CoordinatorLost):
+        kept.look(project)
+    runs.held, runs.is_gone = 1, False
+    kept.look(project)
+    assert runs.allowed == [3, 1] and slot_requests.answered(project, "t-1") == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "1", "x", "[1", "[1]", "{}"])
+def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "Jobs").mkdir()
+    for name in ("t-1.held", "t-1.slots"):
+        (tmp_path / "Jobs" / name).write_text(text)
+    assert slot_requests.answered(f"file://{tmp_path}", "t-1") is None
+    assert slot_requests.wanted(f"file://{tmp_path}", "t-1") == (1 if text == "1" else None)
+
+
+def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer(tmp_path: Path) -> None:
+    project = f"file://{tmp_path}"
+    (tmp_path / "Jobs").write_text("a file, where there should be a folder")
+    talk = SlotsTalk(project)
+    try:
+        assert talk.heard("t-1") is None
+        talk.tell("t-1", 2)
+        talk.tell("t-1", 2)
+        (tmp_path / "Jobs").unlink()
+
+        def told() -> bool:
+            talk.tell("t-1", 2)
+            return slot_requests.wanted(project, "t-1") == 2
+
+        wait_until(told, "the second try")
+        slot_requests.answer(project, "t-1", 2, 2)
+        wait_until(lambda: talk.heard("t-1") == SlotsAnswer(2, 2), "the answer")
+        talk.forget("t-1")
+        assert talk.heard("t-1") is None
+    finally:
+        talk.close()

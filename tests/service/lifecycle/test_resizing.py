@@ -1,0 +1,100 @@
+"""A job that gets more slots, or fewer: its drivers are told until they have answered, and what is late ends it in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopsml.service.lifecycle import (
+    Ending,
+    JobRecord,
+    SeenApplication,
+    Sight,
+    SlotsAnswer,
+    TaskRule,
+    place,
+    resize,
+    step,
+)
+from hopsml.service.lifecycle.step import SHRINK_S, NextStep, differences
+from hopsml.states import Lifecycle
+
+pytestmark = pytest.mark.fast
+
+PREFIX = "t"
+TASKS = (TaskRule("train"), TaskRule("serve"))
+
+
+def running(slots: tuple[int, ...] = (4, 0)) -> JobRecord:
+    """Of two tasks the second one has a fixed size."""
+    record = place(JobRecord(7, TASKS), PREFIX, 100.0, slots).record
+    return step(record, sight(record), PREFIX, 110.0).record
+
+
+def sight(record: JobRecord, answer: SlotsAnswer | None = None) -> Sight:
+    """Both applications run; what the driver of the first one has answered."""
+    seen = {
+        launch.tag: (SeenApplication(f"app-{launch.task}", Lifecycle.RUNNING, answer=answer),)
+        for launch in record.newest
+    }
+    return Sight(seen)
+
+
+def stepped(record: JobRecord, now: float, answer: SlotsAnswer | None = None) -> NextStep:
+    return step(record, sight(record, answer), PREFIX, now)
+
+
+def test_who_may_change_is_told_at_each_step_and_others_never() -> None:
+    record = running()
+    assert stepped(record, 111.0).tell == (("app-train", 4),)
+    smaller = resize(record, (2, 0), "for another", 112.0)
+    assert (smaller.state, smaller.cause, smaller.shrinking_since_s) == (Lifecycle.RUNNING, "for another", 112.0)
+    for now in (112.0, 113.0):  # whoever comes after a restart tells it as well
+        assert stepped(smaller, now).tell == (("app-train", 2),)
+    assert stepped(running(()), 111.0).tell == ()
+
+
+def test_slots_are_given_back_when_the_driver_has_heard_of_it_and_holds_no_more() -> None:
+    smaller = resize(running(), (2, 0), "for another", 112.0)
+    for answer in (
+        None,
+        SlotsAnswer(4, 2),
+        SlotsAnswer(2, 3),
+    ):  # silent; not told yet, though it has few; still has one more
+        assert stepped(smaller, 113.0, answer).record.shrinking_since_s == 112.0
+    done = stepped(smaller, 114.0, SlotsAnswer(2, 2)).record
+    assert done.shrinking_since_s == 0.0 and done.cause == "slots are given back: train has 2"
+    assert [change for change in differences(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
+
+
+def test_what_is_late_ends_in_order_and_waits_again() -> None:
+    smaller = resize(running(), (2, 0), "for another", 112.0)
+    late = 112.0 + SHRINK_S + 1
+    silent = step(smaller, Sight(None), PREFIX, late)
+    assert silent.record.ending == Ending.NONE  # nobody knows what it has answered
+    ended = stepped(smaller, late, SlotsAnswer(2, 4))
+    assert ended.record.ending == Ending.PREEMPTED and ended.record.shrinking_since_s == 0.0
+    assert ended.ask == ("app-train", "app-serve") and ended.tell == ()
+    assert "within 180 s (for another)" in ended.record.cause
+    over = {launch.tag: (SeenApplication(launch.application_id, Lifecycle.STOPPED),) for launch in ended.record.newest}
+    waits = step(ended.record, Sight(over), PREFIX, late + 1).record
+    assert (waits.state, waits.preemptions) == (Lifecycle.WAITING, 1)
+    assert place(waits, PREFIX, late + 2, (3, 0)).record.slots == (3, 0)
+
+
+def test_a_driver_that_begins_late_has_the_whole_time() -> None:
+    starting = place(JobRecord(7, TASKS), PREFIX, 100.0, (4, 0)).record
+    smaller = resize(starting, (2, 0), "for another", 101.0)
+    late = 101.0 + SHRINK_S
+    record = stepped(smaller, late).record
+    assert record.state == Lifecycle.RUNNING
+    assert stepped(record, late + SHRINK_S - 1).record.ending == Ending.NONE
+
+
+def test_growth_is_at_once_and_what_ends_is_not_changed() -> None:
+    larger = resize(running(), (6, 0), "nobody waits", 112.0)
+    assert larger.slots == (6, 0) and larger.shrinking_since_s == 0.0
+    assert [change[2] for change in differences(running(), larger)] == ["nobody waits"]
+    for record in (replace(running(), ending=Ending.PAUSED), JobRecord(7, TASKS, state=Lifecycle.PAUSED, slots=(4, 0))):
+        assert resize(record, (2, 0), "for another", 112.0) == record

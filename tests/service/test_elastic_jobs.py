@@ -1,0 +1,121 @@
+"""Elastic jobs on this machine: they begin with what there is, make room for others, and grow again, training on."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from hopsml.client import Client, JobSize
+from hopsml.states import Lifecycle
+from tests.cluster.workloads import wait_until
+from tests.service.test_job_service import WAIT_S, JobService, reaches, service
+
+__all__ = ["service"]  # the fixture
+
+pytestmark = pytest.mark.local
+
+# A training of 2000 samples: all workers meet in each step, and each writes down its samples and how many trained.
+TRAIN = """
+def train(folder):
+    import os, time, numpy, hopsml
+    from hopsml import distributed
+    state = hopsml.elastic.State(seen=0)
+    for batch in state.resume(hopsml.elastic.Sampler(2000, global_batch_size=1, seed=1, epochs=1)):
+        while os.path.exists(f"{folder}/hold"):
+            time.sleep(0.02)
+        hopsml.all_reduce(numpy.ones(4, numpy.float32))
+        with open(f"{folder}/samples", "a") as file:
+            file.write("".join(f"{int(sample)} {distributed.world_size()}\\n" for sample in batch))
+        state.seen += 1
+        state.commit(every=1)
+        time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.04)
+    return {"seen": state.seen}
+"""
+
+
+def elastic_job(service: JobService) -> Path:
+    (service.code / "train.py").write_text(TRAIN)
+    path = service.code / "elastic.yaml"
+    path.write_text(
+        "name: elastic\ntasks: {main: {function: train.py:train, framework: distributed, min: 1, max: 2, "
+        f"arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def trained(service: JobService) -> list[tuple[int, int]]:
+    """Samples, in order, each with how many workers there were."""
+    path = service.jobs / "samples"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(sample), int(workers)) for sample, workers in map(str.split, lines)]
+
+
+def newest(service: JobService, workers: int, since: int) -> bool:
+    """Whether so many have trained together after the first ``since`` samples."""
+    return any(size == workers for _, size in trained(service)[since:])
+
+
+def size(client: Client, job: str) -> JobSize:
+    return client.job(job).sizes[0]
+
+
+def agents(service: JobService) -> int:
+    """Processes that hold a slot of this service's trainings."""
+    drivers, found = service.runs(), 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            found += parent in drivers and b"cluster.agent.agent" in (stat.parent / "cmdline").read_bytes()
+    return found
+
+
+@pytest.mark.variant  # its parts are lifecycle/test_resizing, driver/test_slot_requests, scheduler/test_promises
+def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again(
+    service: JobService,
+) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(elastic_job(service)).id
+    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2)
+    assert client.why(job) == "main runs with 1 slot of 1 to 2, and gets more when some are free that nobody waits for"
+    service.end("first")
+    wait_until(lambda: newest(service, 2, 0), "its growth")
+    assert size(client, job) == JobSize("main", 2, 2, 1, 2) and agents(service) == 2
+
+    (service.jobs / "hold").touch()  # no step ends, so it gives nothing back for now
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: size(client, job).target == 1, "the wish for one of its slots")
+    service.kill()
+    client = service.start(cores=2)
+    wait_until(lambda: "about to leave" in client.why(urgent), "the next server to know of it")
+    assert size(client, job) == JobSize("main", 2, 1, 1, 2)
+    assert client.why(job) == "main runs with 2 slots of 1 to 2, and is about to give 1 back"
+    assert service.starts("urgent") == []
+    known = len(trained(service))
+    (service.jobs / "hold").unlink()
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1
+    wait_until(lambda: newest(service, 1, known), "the training with one worker")
+    assert client.job(job).state == Lifecycle.RUNNING and size(client, job).slots == 1
+
+    known = len(trained(service))
+    service.end("urgent")
+    wait_until(lambda: newest(service, 2, known), "its growth after that")
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0)
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), (
+        "each sample once: no step was repeated"
+    )
+    told = [change.cause for change in client.changes(job) if not change.task]
+    assert told[3:7] == [
+        "main grows from 1 to 2 slots, which nobody waits for",
+        "main is to give 1 of 2 slots back, for urgent-3, which goes first",
+        "slots are given back: main has 1",
+        "main grows from 1 to 2 slots, which nobody waits for",
+    ]
+    service.stop()

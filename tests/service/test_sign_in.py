@@ -1,0 +1,284 @@
+"""Signing in by a real provider: there and back, what it says that is not to be believed, and where it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from joserfc.jwk import OctKey, RSAKey
+
+from hopsml.service.rest.limited import Limits
+from hopsml.service.rest.service_application import service_application
+from hopsml.service.rest.token_bucket import Rate
+from hopsml.service.sign_in.provider import Provider
+from hopsml.service.sign_in.rules import SignInRules
+from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
+from tests.service.oidc_provider import CLIENT, SECRET, Claims, RunningProvider, running, signed
+from tests.service.served import Served
+from tests.service.stage import Stage
+
+pytestmark = pytest.mark.local
+
+HERE = "https://jobs.example.org/"
+ANA = {"preferred_username": "ana", "groups": ["ml", "ml-operators", "other"]}
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[RunningProvider]:
+    """One for all tests of this file."""
+    with running(ana=ANA, ben={"preferred_username": "ben"}, nobody={"groups": ["ml"]}) as provider:
+        yield provider
+
+
+@pytest.fixture
+def provider(started: RunningProvider) -> RunningProvider:
+    """The same, which says the truth at first."""
+    started.lie = None
+    started.seen.clear()
+    return started
+
+
+def rules(issuer: str, **more: Any) -> SignInRules:
+    """As a file has them."""
+    roles = {"ml": "user", "ml-operators": "operator"}
+    return SignInRules.model_validate(
+        {"issuer": issuer, "client_id": CLIENT, "roles_claim": "groups", "roles": roles, **more}
+    )
+
+
+class Browsing:
+    """A service with a provider, and a browser's cookies."""
+
+    def __init__(self, served: Served, issuer: str, strangers: float = 1000.0, **more: Any) -> None:
+        asked = Provider(rules(issuer, **more), SECRET, f"{HERE}sign-in/back")
+        limits = Limits(strangers=Rate(1.0, strangers))
+        self._app = service_application(served.jobs, served.project, served.streams, "x", limits, asked)
+        self.tokens, self.audit = Tokens(served.jobs.store), AuditLog(served.jobs.store)
+        self.cookies, self.session = httpx.Cookies(), served.cookie
+
+    def ask(self, path: str, method: str = "GET", **more: Any) -> httpx.Response:
+        """One request; cookies are kept."""
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=HERE, cookies=self.cookies) as asking:
+                answer = await asking.request(method, path, **more)
+                self.cookies = asking.cookies
+                return answer
+
+        return asyncio.run(ask())
+
+    def signs_in(self, provider: RunningProvider, sub: str) -> httpx.Response:
+        """The way there and back of somebody."""
+        there = self.ask("sign-in")
+        assert there.status_code == 303, there.text
+        return self.ask(provider.authorized(there.headers["location"], sub))
+
+    def made(self) -> list[tuple[str, Role]]:
+        """Whose tokens signing in has made."""
+        return [(row.user, row.role) for row in self.tokens.all() if row.label == SIGNED_IN]
+
+
+def test_somebody_signs_in_looks_and_signs_out(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer, lasts="2h")
+    stranger = tab.ask("")
+    assert stranger.status_code == 401 and 'href="sign-in"' in stranger.text and tab.ask("style.css").status_code == 200
+    assert "sign in" in tab.ask("api/about").json()["remedy"]
+    there = tab.ask("sign-in")
+    asked = parse_qs(urlsplit(there.headers["location"]).query)
+    assert asked["redirect_uri"] == [f"{HERE}sign-in/back"] and asked["scope"] == ["openid profile email"]
+    kept = there.headers["set-cookie"]
+    assert all(word in kept for word in ("HttpOnly", "SameSite=Lax", "Max-Age=600", "Secure"))
+    assert not any(asked[name][0] in kept for name in ("state", "nonce"))  # sealed
+    back = tab.ask(provider.authorized(there.headers["location"], "ana"))
+    assert back.status_code == 200 and "url=../" in back.text, back.text
+    session, over = back.headers.get_list("set-cookie")
+    assert all(word in session for word in ("HttpOnly", "SameSite=Strict", "Max-Age=7200", "Secure"))
+    assert "Max-Age=0" in over
+    about = tab.ask("api/about").json()
+    assert (about["user"], about["role"], about["signs_in"]) == ("ana", "operator", True)
+    (row,) = [row for row in tab.tokens.all() if row.label == SIGNED_IN]
+    assert row.expires_s is not None and row.expires_s - row.created_s == 7200
+    token = tab.cookies[tab.session]
+    other = {"cookie": f"{tab.session}={token}", "sec-fetch-site": "cross-site"}
+    assert tab.ask("sign-out", "POST", headers=other).status_code == 403 and tab.made() == [("ana", Role.OPERATOR)]
+    assert tab.ask("sign-out", "POST").status_code == 204
+    assert tab.session not in tab.cookies and tab.ask("api/about").status_code == 401
+    assert tab.tokens.caller(token, time.time()) is None
+    said = [(one.user, one.action, one.target) for one in tab.audit.page().entries if one.action.startswith("sign ")]
+    assert said == [("ana", "sign out", row.id), ("ana", "sign in", row.id)]
+
+
+def test_whoever_is_in_no_role_looks(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer)
+    assert tab.signs_in(provider, "ben").status_code == 200
+    assert tab.made() == [("ben", Role.VIEWER)]
+    assert tab.ask("api/v1/jobs/1/cancel", "POST").status_code in (403, 404)
+    assert tab.ask("api/v1/tokens").status_code == 403
+
+
+def test_whoever_has_no_name_is_refused_in_words(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer)
+    back = tab.signs_in(provider, "nobody")
+    assert back.status_code == 403 and "preferred_username" in back.text and not tab.made()
+
+
+def test_a_token_that_was_given_stays_when_a_browser_forgets_it(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer)
+    tab.ask(f"?token={served.tokens[Role.USER]}")
+    assert tab.session in tab.cookies
+    assert tab.ask("sign-out", "POST").status_code == 204 and tab.session not in tab.cookies
+    assert tab.tokens.caller(served.tokens[Role.USER], time.time()) is not None
+
+
+def _with(**other: Any) -> Callable[[Claims], Claims]:
+    return lambda claims: {name: value for name, value in {**claims, **other}.items() if value is not None}
+
+
+LIES = {
+    "issuer": _with(iss="http://localhost:1"),
+    "audience": _with(aud="somebody else's client"),
+    "audiences": _with(aud=[CLIENT, "other"], azp="other"),
+    "party": _with(aud=[CLIENT, "other"]),
+    "expired": _with(exp=1_700_000_000),
+    "no expiry": _with(exp=None),
+    "future": _with(iat=4_000_000_000, nbf=4_000_000_000),
+    "nonce": _with(nonce="of another sign-in"),
+    "no nonce": _with(nonce=None),
+    "no subject": _with(sub=None),
+    "hash of the access token": _with(at_hash="AAAAAAAAAAAAAAAAAAAAAA"),
+}
+
+
+def own_key(provider: RunningProvider) -> RSAKey:
+    """The one that the provider signs with: a lie by it is a lie in one claim alone."""
+    httpx.get(f"{provider.issuer}/jwks")
+    return RSAKey.import_key(provider.key)
+
+
+def test_claims_that_do_not_hold_let_nobody_in(served: Served, provider: RunningProvider) -> None:
+    key = own_key(provider)
+    tab = Browsing(served, provider.issuer)
+    for name, lie in LIES.items():
+        provider.lie = lambda claims, lie=lie: signed(lie(claims), key)  # type: ignore[misc]
+        back = tab.signs_in(provider, "ana")
+        assert back.status_code == 403 and "ID token" in back.text, (name, back.text)
+        assert not tab.made() and tab.session not in tab.cookies
+    provider.lie = lambda claims: signed(claims, key)  # and it is the lies that were refused
+    assert tab.signs_in(provider, "ana").status_code == 200
+
+
+def _unsigned(claims: Claims, key: RSAKey) -> str:
+    body = signed(claims, key).split(".")[1]
+    return f"eyJhbGciOiJub25lIn0.{body}."
+
+
+def _by_secret(claims: Claims, key: RSAKey) -> str:
+    return signed(claims, OctKey.import_key(SECRET + "." * 40), "HS256")  # type: ignore[arg-type]
+
+
+def _by_another(claims: Claims, key: RSAKey) -> str:
+    return signed(claims, RSAKey.generate_key(2048, {"kid": key.kid} if key.kid else None))
+
+
+def _changed(claims: Claims, key: RSAKey) -> str:
+    head, _, name = signed(claims, key).split(".")
+    return f"{head}.{signed({**claims, 'groups': ['ml-admins']}, key).split('.')[1]}.{name}"
+
+
+SIGNATURES = (_unsigned, _by_secret, _by_another, _changed, lambda claims, key: "no token")
+
+
+def test_signatures_of_others_let_nobody_in(served: Served, provider: RunningProvider) -> None:
+    key = own_key(provider)
+    tab = Browsing(served, provider.issuer)
+    for made in SIGNATURES:
+        provider.lie = lambda claims, made=made: made(claims, key)  # type: ignore[misc]
+        back = tab.signs_in(provider, "ana")
+        assert back.status_code == 403 and "ID token" in back.text, (made, back.text)
+    assert not tab.made()
+
+
+def test_what_comes_back_is_of_this_browser_and_of_this_sign_in(served: Served, provider: RunningProvider) -> None:
+    tab, other = Browsing(served, provider.issuer), Browsing(served, provider.issuer)
+    back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    assert other.ask(back).status_code == 400  # that browser has begun nothing
+    other.ask("sign-in")
+    assert other.ask(back).status_code == 403  # something else
+    kept = tab.cookies
+    assert tab.ask(f"{back}x").status_code == 403 and tab.ask(f"{back}&iss=http://else.where").status_code == 403
+    assert not provider.seen  # none of them was worth a call
+    tab.cookies = kept
+    assert tab.ask(back).status_code == 200
+    tab.cookies = kept
+    assert tab.ask(back).status_code in (400, 502) and len(tab.made()) == 1  # a code counts once
+    stolen = provider.authorized(Browsing(served, provider.issuer).ask("sign-in").headers["location"], "ben")
+    tab.ask("sign-in")
+    assert tab.ask(stolen).status_code == 403 and len(tab.made()) == 1
+
+
+def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer)
+    there = tab.ask("sign-in").headers["location"]
+    state = parse_qs(urlsplit(there).query)["state"][0]
+    denied = tab.ask(f"{provider.authorized(there, '')}&state={state}")  # which this provider leaves out
+    assert denied.status_code == 403 and "access_denied" in denied.text and "Sign in again" in denied.text
+    said = tab.ask(f"sign-in/back?error=<script>alert(1)</script>&state={state}")
+    assert "<script" not in said.text and "&lt;script&gt;" in said.text
+    assert "default-src 'none'" in said.headers["content-security-policy"]
+
+
+def test_strangers_who_sign_in_too_often_wait(served: Served, provider: RunningProvider) -> None:
+    tab = Browsing(served, provider.issuer, strangers=2.0)
+    assert [tab.ask("sign-in").status_code for _ in range(3)] == [303, 303, 429]
+
+
+def test_where_the_provider_is_away_tokens_go_on_working(served: Served) -> None:
+    with running(ana=ANA) as provider:
+        issuer, tab = provider.issuer, Browsing(served, provider.issuer)
+        back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    answer = tab.ask(back)
+    assert answer.status_code == 502 and issuer in answer.text and "tokens go on working" in answer.text
+    away = Browsing(served, issuer)
+    assert away.ask("sign-in").status_code == 502
+    assert away.ask(f"?token={served.tokens[Role.USER]}").status_code == 303
+    assert away.ask("api/about").json()["user"] == "user"
+    assert served.ask("GET", "jobs").status_code == 200
+
+
+def test_another_issuer_than_the_one_that_was_named_is_not_believed(served: Served, provider: RunningProvider) -> None:
+    lying = Browsing(served, f"{provider.issuer}/")  # it calls itself without the stroke
+    answer = lying.ask("sign-in")
+    assert answer.status_code == 502 and "calls itself" in answer.text
+
+
+@pytest.mark.variant
+def test_in_a_browser(tmp_path: Path, browser: Any, provider: RunningProvider) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET + "\n")
+    (tmp_path / "sign-in.yaml").write_text(
+        f"{{issuer: {provider.issuer}, client_id: {CLIENT}, client_secret_file: {secret}, roles_claim: groups, "
+        "roles: {ml: user}}"
+    )
+    stage = Stage(tmp_path)
+    context = browser.new_context()
+    try:
+        context.route("**/cdn.jsdelivr.net/**", lambda route: route.fulfill(body="", content_type="text/css"))
+        page = context.new_page()
+        page.goto(stage.page("ana").partition("?")[0])
+        page.get_by_role("link", name="Sign in").click()
+        page.get_by_role("button", name="ana").click()  # at the provider's, which is another site
+        page.get_by_role("heading", name="Overview").wait_for()
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_role("link", name="Sign in").wait_for()
+    finally:
+        context.close()
+        stage.close()

@@ -1,0 +1,101 @@
+"""What a sign-in file may say, and who somebody is by what a provider says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.errors import ArgumentError, PermissionRefused
+from hopsml.service.sign_in import identity, rules
+from hopsml.service.sign_in.pending import PendingSignIn, Seal
+from hopsml.service.store.tokens import Caller, Role
+
+pytestmark = pytest.mark.fast
+
+LEAST = {"issuer": "https://login.example.org", "client_id": "hopsml"}
+
+
+def _rules(**more: Any) -> rules.SignInRules:
+    return rules.SignInRules.model_validate({**LEAST, **more})
+
+
+@pytest.mark.parametrize(
+    ("claims", "more", "role"),
+    [
+        ({}, {}, Role.VIEWER),
+        ({"groups": ["a"]}, {"roles_claim": "groups"}, Role.VIEWER),
+        ({"groups": ["a", "b"]}, {"roles_claim": "groups", "roles": {"a": "admin", "b": "user"}}, Role.ADMIN),
+        ({"groups": "b"}, {"roles_claim": "groups", "roles": {"b": "user"}}, Role.USER),
+        ({"groups": ["a"]}, {"roles": {"a": "admin"}}, Role.VIEWER),  # no claim is named
+        ({"realm": {"roles": ["a"]}}, {"roles_claim": "realm.roles", "roles": {"a": "operator"}}, Role.OPERATOR),
+        ({"https://x.org/r": ["a"]}, {"roles_claim": "https://x.org/r", "roles": {"a": "user"}}, Role.USER),
+        ({"groups": [{"a": 1}, 7, None]}, {"roles_claim": "groups", "roles": {"a": "admin"}}, Role.VIEWER),
+        ({"groups": {"a": 1}}, {"roles_claim": "groups", "roles": {"a": "admin"}}, Role.VIEWER),
+    ],
+)
+def test_the_highest_role_of_the_map_or_the_lowest_of_all(
+    claims: dict[str, Any], more: dict[str, Any], role: Role
+) -> None:
+    assert identity.caller({"preferred_username": "ana", **claims}, _rules(**more)) == Caller("ana", role)
+
+
+@pytest.mark.parametrize("name", [None, "", 7, ["ana"], "a" * 201, "a\nb", "\u202eana"])
+def test_a_name_of_no_use_is_refused(name: object) -> None:
+    with pytest.raises(PermissionRefused, match="preferred_username"):
+        identity.caller({"preferred_username": name}, _rules())
+
+
+def test_a_mail_address_counts_once_it_is_verified() -> None:
+    by_mail = _rules(user_claim="email")
+    for said in ({}, {"email_verified": False}, {"email_verified": "true"}):
+        with pytest.raises(PermissionRefused, match="verified"):
+            identity.caller({"email": "ana@example.org", **said}, by_mail)
+    assert identity.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "ana@example.org"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "issuer: Field required"),
+        ("{issuer: 'http://login.example.org', client_id: x}", "reached by https://"),
+        ("{issuer: 'https://', client_id: x}", "reached by https://"),
+        ("{issuer: 'https://a', client_id: ''}", "client_id"),
+        ("{issuer: 'https://a', client_id: x, scopes: [email]}", "openid must be among them"),
+        ("{issuer: 'https://a', client_id: x, roles: {a: root}}", "roles.a"),
+        ("{issuer: 'https://a', client_id: x, lasts: 12}", "lasts: .*write 90s"),
+        ("{issuer: 'https://a', client_id: x, secret: y}", "secret: Extra inputs.*client_secret_file"),
+        ("[", "this is no YAML"),
+    ],
+)
+def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "sign-in.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=said):
+        rules.load(tmp_path / "sign-in.yaml")
+
+
+def test_the_secret_is_of_the_file_or_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(rules.SECRET, raising=False)
+    assert rules.secret(_rules()) == ""
+    monkeypatch.setenv(rules.SECRET, "of the variable")
+    assert rules.secret(_rules()) == "of the variable"
+    file = tmp_path / "secret"
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        rules.secret(_rules(client_secret_file=str(file)))
+    file.write_text("\n")
+    with pytest.raises(ArgumentError, match="is empty"):
+        rules.secret(_rules(client_secret_file=str(file)))
+    file.write_text("of the file\n")
+    assert rules.secret(_rules(client_secret_file=str(file))) == "of the file"
+
+
+def test_only_the_server_that_sealed_a_sign_in_opens_it() -> None:
+    seal, pending = Seal(), PendingSignIn.new()
+    text = seal.close(pending)
+    assert seal.open(text) == pending and pending.state not in text and pending != PendingSignIn.new()
+    for other in ("", "nonsense", "\xff", text[:-4] + "AAAA"):
+        with pytest.raises(ArgumentError, match="begin again"):
+            seal.open(other)
+    with pytest.raises(ArgumentError, match="begin again"):
+        Seal().open(text)

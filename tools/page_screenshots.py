@@ -1,0 +1,186 @@
+"""Pictures of the page for docs/images, of a real run while it goes on: who holds the others up, a profile, files.
+
+    python -m tools.page_screenshots [--folder docs/images] [--browser chromium]
+
+Four workers on this machine train a softmax regression with NumPy; rank 2 prepares its data badly, so that the others wait
+for it. py-spy looks at it, as `hopsml profile` has it look. Each page is photographed wide and narrow, light and dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {1440: 900, 390: 844}
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+COLOURS = 96
+TIMEOUT_S, PROFILE_S, SAMPLES = 240.0, 3, 14
+SLOW, TRIES = 2, 4
+TRAIN = f"""
+import time
+import hopsml
+
+def prepare(images):
+    rows = []
+    for image in images:
+        pixels = [float(value) / 16.0 for value in image]
+        mean = sum(pixels) / len(pixels)
+        rows.append([value - mean for value in pixels])
+    return rows
+
+def step(weights, x, wanted):
+    import numpy as np
+
+    scores = np.exp(x @ weights)
+    return x.T @ (scores / scores.sum(axis=1, keepdims=True) - wanted) / len(x)
+
+def train():
+    import os
+    import numpy as np
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    rank, size = hopsml.distributed.rank(), hopsml.distributed.world_size()
+    if rank == 0:
+        sheet = np.uint8(255 - images[:64].reshape(8, 8, 8, 8).swapaxes(1, 2).reshape(64, 64) * 15.9)
+        Image.fromarray(sheet).resize((512, 512), Image.Resampling.NEAREST).save("digits.png")
+        with open("labels.csv", "w") as file:
+            file.write("image,label,mean\\n")
+            file.writelines(f"digit-{{n}},{{labels[n]}},{{images[n].mean():.3f}}\\n" for n in range(300))
+    x, wanted = (images / 16.0)[rank::size], np.eye(10)[labels[rank::size]]
+    weights, number = np.zeros((64, 10)), 0
+    while not os.path.exists(os.environ["PICTURES_END"]):
+        if rank == {SLOW}:
+            x = np.array(prepare(images[rank::size]))
+        weights -= 0.3 * hopsml.all_reduce(step(weights, x, wanted)) / size
+        number += 1
+        if rank == 0 and number % 5 == 0:
+            hopsml.report(step=number, accuracy=float((np.argmax(x @ weights, axis=1) == labels[rank::size]).mean()))
+    return {{"accuracy": 1.0}}
+
+hopsml.experiment.collective_all_reduce(train, name="digits", num_workers=4)
+"""
+
+
+def main() -> None:
+    """Make ui-{profiles,ring,preview,table}-{1440,390}-{light,dark}.png."""
+    parser = argparse.ArgumentParser(description="pictures of the page")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--browser", default=shutil.which("chromium") or "chromium", help="a Chromium or Chrome")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hopsml-pictures-") as folder:
+        with training(Path(folder)) as run:
+            profile(run)
+            ring = {"ring": (f"run/{run.name}/workers", ".ring .slow", "")}
+            photograph(run, ring, arguments.folder, arguments.browser)
+        files = f"run/{run.name}/files?path={next(run.rglob('digits.png')).parent.relative_to(run)}"
+        over = {
+            "profiles": (f"run/{run.name}/profiles", ".flame rect", ""),
+            "preview": (files, "text=digits.png", "digits.png"),
+            "table": (files, "text=labels.csv", "labels.csv"),
+        }
+        photograph(run, over, arguments.folder, arguments.browser)
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[Path]:
+    """The directory of a run that goes on, with samples of all its workers; it ends with the block."""
+    end, script = folder / "end", folder / "train.py"
+    script.write_text(TRAIN)
+    settings = {
+        "PROFILE": "local",
+        "PROJECT_URL": f"file://{folder}/project",
+        "SYSTEM_METRICS_S": "1",
+        "LOCAL_SLOTS": "4",
+    }
+    environment = {**os.environ, **{f"HOPSML_{name}": value for name, value in settings.items()}}
+    environment |= {"PYTHONPATH": str(ROOT), "PICTURES_END": str(end), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        logs = "Experiments/*/logs/g*-rank*.system.jsonl"
+        wait(
+            lambda: len(lists := [*(folder / "project").glob(logs)]) == 4 and min(map(lines, lists)) > SAMPLES, process
+        )
+        yield next((folder / "project" / "Experiments").iterdir())
+    finally:
+        end.touch()
+        process.wait(60)
+
+
+def lines(path: Path) -> int:
+    """How many there are."""
+    return path.read_bytes().count(b"\n")
+
+
+def wait(is_so: Any, process: subprocess.Popen[bytes]) -> None:
+    """Until something is so, while a process lives."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        if process.poll() is not None or time.monotonic() > deadline:
+            sys.exit("the run ended, or took too long, before there was anything to see")
+        time.sleep(0.2)
+
+
+def profile(run: Path) -> None:
+    """One of the slow worker; on a machine that is busy py-spy may not come to an end in time."""
+    command = [sys.executable, "-m", "hopsml", "profile", str(run), "--rank", str(SLOW), "--seconds", str(PROFILE_S)]
+    for _ in range(TRIES):
+        if subprocess.run(command, cwd=ROOT).returncode == 0:
+            return
+    sys.exit("there is no profile, so there are no pictures")
+
+
+@contextmanager
+def page(project: Path) -> Iterator[str]:
+    """The address of ``hopsml ui`` for a project."""
+    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", f"file://{project}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def photograph(run: Path, pages: dict[str, tuple[str, str, str]], folder: Path, browser: str) -> None:
+    """Each page in each size and theme. Of each: its place, what is waited for, and the button that is pressed then."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with page(run.parents[1]) as address, sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        for width, height in SIZES.items():
+            for theme in THEMES:
+                context = started.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+                context.set_default_timeout(60_000)
+                seen = context.new_page()
+                seen.goto(address)
+                for name, (place, shown, pressed) in pages.items():
+                    seen.goto(f"{address.partition('?')[0]}#/{place}")
+                    seen.wait_for_selector(shown)
+                    if pressed:
+                        seen.get_by_role("button", name=pressed).click()
+                        seen.wait_for_selector(".preview :is(img, table)")
+                    file = folder / f"ui-{name}-{width}-{theme}.png"
+                    seen.screenshot(path=file)
+                    Image.open(file).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
+                        file, optimize=True
+                    )
+                    print(file.name, f"{file.stat().st_size / 1000:.0f} kB", flush=True)
+                context.close()
+        started.close()
+
+
+if __name__ == "__main__":
+    main()
