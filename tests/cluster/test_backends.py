@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hopsml.cluster.agent.agent import Bootstrap
@@ -23,6 +26,13 @@ from tests.experiment.conftest import SLOTS, store
 
 pytestmark = pytest.mark.chaos
 __all__ = ["store"]
+
+
+@pytest.fixture
+def deaf() -> Iterator[tuple[str, int]]:
+    """An address at which nobody ever answers: whoever connects is still there when it is killed, however late that is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
 
 
 class TestLocal(BackendContract):
@@ -61,30 +71,31 @@ class TestLocal(BackendContract):
         wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
 
     def test_an_agent_that_is_killed_before_it_has_joined_is_replaced(
-        self, store: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
     ) -> None:
         start, killed = LocalBackend._start, []
 
         def start_and_kill_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-            process = start(bootstrap, index)
-            if index == 1 and not killed:
-                process.kill()
-                killed.append(process)
-            return process
+            if index != 1 or killed:
+                return start(bootstrap, index)
+            killed.append(start(msgspec.structs.replace(bootstrap, addresses=(deaf,)), index))
+            killed[0].kill()
+            return killed[0]
 
         monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_kill_the_second))
         assert submit(lambda: "works").result(WAIT_S).value == "works"
         assert killed[0].returncode == -signal.SIGKILL  # and was waited for
 
     def test_an_agent_that_cannot_begin_is_the_runs_error_though_another_one_can(
-        self, store: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
     ) -> None:
         start = LocalBackend._start
 
         def start_and_break_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-            process = start(bootstrap, index)
-            if index == 1:
-                process.send_signal(signal.SIGSEGV)
+            if index != 1:
+                return start(bootstrap, index)
+            process = start(msgspec.structs.replace(bootstrap, addresses=(deaf,)), index)
+            process.send_signal(signal.SIGSEGV)
             return process
 
         monkeypatch.setattr(LocalBackend, "_start", staticmethod(start_and_break_the_second))

@@ -101,12 +101,14 @@ def test_the_group_goes_on_with_fewer_and_grows_again(store: Path, tmp_path: Pat
 
 
 def test_a_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
-    run = submit(tmp_path, least=1, most=3, args={"commit": 1000, "step_s": 0.03})
+    run = submit(tmp_path, least=1, most=3, args={"commit": 1000, "step_s": 0.03, "patience_s": 1.0})
     await_step(tmp_path, 3)
     run.resize(1)
     wait_until(lambda: run.status()["generation"] == 1, "the smaller group")
     await_step(tmp_path, 12)
     run.resize(3)
+    wait_until(lambda: run.status()["generation"] == 2, "the larger group")
+    (tmp_path / "disturbed").touch()
     worlds = check_result(run, 2)["worlds"]
     assert worlds == sorted(worlds[: worlds.index(1)], reverse=True) + worlds[worlds.index(1) :]
     assert set(worlds) == {1, 3} and worlds[-1] == 3
