@@ -15,6 +15,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.training.data import batch_reader
 from hopsml.training.data.batch_reader import BatchReader
 
 pytestmark = pytest.mark.fast
@@ -206,15 +207,19 @@ def test_data_without_rows_has_no_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("together", [1, 3, 100])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_chunks_are_the_same_batches_one_behind_the_other(clicks: Path, together: int, workers: int) -> None:
+def test_chunks_are_the_same_batches_one_behind_the_other(
+    clicks: Path, together: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = hopsml.data.parquet(str(clicks)).batch(37).shuffle(seed=3, window=50).repeat(2)
     for rank in range(workers):
-        single, chunked = rows.reader(), rows.reader(together=together)
+        single, chunked = rows.reader(), rows.reader()
         single.join(rank, workers)
         chunked.join(rank, workers)
         wanted, found = [], []
+        monkeypatch.setattr(batch_reader, "_MOST_TOGETHER", 1)
         while not single.is_exhausted:
             wanted.append(single.next_batch()["id"].tolist())
+        monkeypatch.setattr(batch_reader, "_MOST_TOGETHER", together)
         while not chunked.is_exhausted:
             chunk = chunked.next_chunk()
             assert 0 < len(chunk.ends) <= together

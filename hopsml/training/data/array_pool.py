@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST = 16  # arrays of a kind
+_ALIGNED = 64  # bytes; TensorFlow copies what begins elsewhere
 _FREE = 3  # references to an array that only the pool knows: its list's, that of who asks, and the count's own
 
 
@@ -23,17 +25,21 @@ class ArrayPool:
         self._arrays: dict[tuple[Any, tuple[int, ...]], list[NDArray[Any]]] = {}
 
     def empty(self, rows: int, like: NDArray[Any]) -> NDArray[Any]:
-        """So many rows of the shape and type of another array's."""
+        """So many rows of the shape and type of another array's, where TensorFlow can take the memory as it lies."""
         import numpy as np
 
+        shape = (rows, *like.shape[1:])
         if like.dtype.hasobject:
-            return np.empty((rows, *like.shape[1:]), like.dtype)
+            return np.empty(shape, like.dtype)
+        size = math.prod(shape) * like.dtype.itemsize
         kept = self._arrays.setdefault((like.dtype, like.shape[1:]), [])
-        for array in kept:
-            if len(array) >= rows and sys.getrefcount(array) == _FREE:
-                return array[:rows]
-        array = np.empty((rows, *like.shape[1:]), like.dtype)
-        if len(kept) >= _MOST:
-            kept.pop(0)
-        kept.append(array)
-        return array[:rows]
+        for memory in kept:
+            if len(memory) >= size + _ALIGNED and sys.getrefcount(memory) == _FREE:
+                break
+        else:
+            memory = np.empty(size + _ALIGNED, np.uint8)
+            if len(kept) >= _MOST:
+                kept.pop(0)
+            kept.append(memory)
+        begin = -memory.ctypes.data % _ALIGNED
+        return memory[begin : begin + size].view(like.dtype).reshape(shape)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import Batch, BatchReader, Names, Source, shards_of
+from hopsml.training.data.batch_reader import Batch, BatchReader, Names
 from hopsml.training.data.parquet_files import ParquetFiles
 from hopsml.training.data.shard_sampler import ShardSampler
+from hopsml.training.data.source import Source, shards_of
 from hopsml.training.data.tfrecord_files import Features, TFRecordFiles
 from hopsml.training.data.whole_files import WholeFiles
 
@@ -73,12 +74,9 @@ class Dataset:
         """Global batches in all epochs together, in a group that does not change; waits for rows that are on their way."""
         return self.epochs * self.sampler().batches_of_epoch
 
-    def reader(self, first_epoch: int = 0, together: int = 1) -> BatchReader:
-        """This worker's way through the data; ``State.resume`` and iteration make one by themselves.
-
-        ``together``: batches that are gathered at once, for ``next_chunk``.
-        """
-        return BatchReader(self.source, lambda: self.sampler(first_epoch), together)
+    def reader(self, first_epoch: int = 0) -> BatchReader:
+        """This worker's way through the data; ``State.resume`` and iteration make one by themselves."""
+        return BatchReader(self.source, lambda: self.sampler(first_epoch))
 
     def __iter__(self) -> Iterator[Batch]:
         """This worker's batches, from the beginning."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.data.batch_reader import shards_of
 from hopsml.training.data.shard_order import first_filled
+from hopsml.training.data.source import shards_of
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 from hopsml.training.tensorflow.input_pipelines import prompt
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from numpy.typing import NDArray
 
-    from hopsml.training.data.batch_reader import BatchedRows, Chunk, Names
-
-
-_MOST_TOGETHER, _BYTES_TOGETHER = 32, 8 << 20  # batches, and what they take
+    from hopsml.training.data.batch_reader import BatchedRows, Names
+    from hopsml.training.data.row_gatherer import Chunk
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,10 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
     """Elements of known shapes, but for the number of rows; their number is known where all rows are. See ``Dataset``."""
     import tensorflow as tf
 
-    signature, iterations, together = _signatures(batches, form), itertools.count(), _together(batches)
+    signature, iterations = _signatures(batches, form), itertools.count()
 
     def generate() -> Iterator[Any]:
-        reader = batches.reader(next(iterations) * batches.epochs, together)
+        reader = batches.reader(next(iterations) * batches.epochs)
         with contextlib.closing(reader):
             reader.join(*collective.place())
             while not reader.is_exhausted:
@@ -109,7 +107,7 @@ def _feed(
             return int(self.position.done_in_epoch)
 
         def _iterator(self, position: Mapping[str, Any], count: int) -> Any:
-            reader = rows.reader(together=_together(rows))
+            reader = rows.reader()
             reader.join(*self.position.group)
             if position:
                 reader.go_to(position)
@@ -145,12 +143,6 @@ def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
     if filled is None:
         raise ArgumentError("the data has no rows, so nobody can tell the shapes of its batches")
     return form.of({name: _signature(column) for name, column in source.read(filled).items()})
-
-
-def _together(batches: BatchedRows) -> int:
-    """How many batches go from Python to TensorFlow at once: each crossing costs as much as copying some 100 kB."""
-    of_batch = batches.global_batch_size * batches.source.row_bytes / max(1, collective.place()[1])
-    return max(1, min(_MOST_TOGETHER, int(_BYTES_TOGETHER / max(1.0, of_batch))))
 
 
 def _elements(chunk: Chunk, form: ElementForm) -> tuple[Any, Any]:
