@@ -86,6 +86,11 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
     page.locator("main").get_by_role("link", name="Compare 2").press("Enter")
     page.wait_for_selector("h1:has-text('Compare 2 runs')")
     page.get_by_label("Value at step").fill("10")
+    page.evaluate(  # something is drawn anew while a person types
+        """() => { const slider = document.querySelector('input[type=range]');
+        slider.value = 0.5; slider.dispatchEvent(new Event('input', {bubbles: true})); }"""
+    )
+    until(page, "document.querySelector('.tools output').textContent === '0.50'")
     page.get_by_label("Value at step").press("Enter")
     page.wait_for_selector("th:has-text('At step 10')")
     assert rows.count() == 0 and page.locator("canvas").count() == 1

@@ -6,7 +6,7 @@ import { go, link } from "../route.js";
 import { chosen } from "../chosen.js";
 import { Chart, LINES, smoothed } from "../parts/chart.js";
 import { LookTools, useLook } from "../parts/curves.js";
-import { Empty, State, Trouble } from "../parts/small.js";
+import { Empty, State, Trouble, Typed } from "../parts/small.js";
 
 const FEW = 20; // runs whose settings stand side by side
 
@@ -61,7 +61,7 @@ function Compare({ query }) {
     ${found && html`
       <${LookTools} look=${look} change=${change}>
         <label class="field">Metric <select value=${found.tag} onChange=${(e) => to({ tag: e.target.value })}>${found.tags.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
-        <label class="field">Value at step <input type="number" min="0" placeholder="none" value=${step} onChange=${(e) => to({ step: e.target.value })} /></label>
+        <label class="field">Value at step <${Typed} type="number" min="0" placeholder="none" value=${step} onEnd=${(typed) => to({ step: typed })} /></label>
       </${LookTools}>
       ${curves.length ? html`<figure class="card"><header><h3>${found.tag}</h3></header><${Chart} curves=${curves} log=${look.log} seconds=${look.axis === "time"} height=${320} label=${`${found.tag} of ${curves.length} runs; the table below has their values`} /></figure>`
         : html`<${Empty} title="None of these runs reported a number"><p>Report in the training loop: <code>hopsml.report(step=step, loss=loss)</code></p></${Empty}>`}

@@ -2,6 +2,7 @@
 // keep the lines that cross it there; the fields below do the same from the keyboard.
 import { html, useRef, useWidth } from "../lib.js";
 import { number } from "../format.js";
+import { Typed } from "./small.js";
 
 const HEIGHT = 300, TOP = 34, BOTTOM = 26, SIDE = 46;
 
@@ -90,13 +91,13 @@ function Parallel({ search, axes, brushes, onBrush }) {
 function Brushes({ axes, brushes, onBrush }) {
   const field = (found, end) => {
     const value = brushes[found.name] ? valueAt(found, brushes[found.name][end]) : "";
-    const change = (event) => {
-      const typed = event.target.value === "" ? null : share(found, Number(event.target.value));
+    const change = (text) => {
+      const typed = text === "" ? null : share(found, Number(text));
       const [low, high] = brushes[found.name] ?? [0, 1];
       const next = end ? [low, typed ?? 1] : [typed ?? 0, high];
       onBrush(found.name, next[0] <= 0 && next[1] >= 1 ? null : next);
     };
-    return html`<input type="number" step="any" aria-label=${`${found.name}, ${end ? "highest" : "lowest"}`} placeholder=${number(end ? found.high : found.low)} value=${value === "" ? "" : Number(value.toPrecision(5))} onChange=${change} />`;
+    return html`<${Typed} type="number" step="any" aria-label=${`${found.name}, ${end ? "highest" : "lowest"}`} placeholder=${number(end ? found.high : found.low)} value=${value === "" ? "" : Number(value.toPrecision(5))} onEnd=${change} />`;
   };
   const choice = (found) => {
     const brush = brushes[found.name], chosen = brush ? found.values.findIndex((value) => share(found, value) >= brush[0] - 1e-9) : -1;

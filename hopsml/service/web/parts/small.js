@@ -1,5 +1,5 @@
 // Small things that stand on every page.
-import { html } from "../lib.js";
+import { html, useEffect, useState } from "../lib.js";
 
 /** The state of a run, a worker or a trial: its word, and a mark of its own shape. */
 function State({ state }) {
@@ -30,6 +30,13 @@ function Facts({ facts, first }) {
     html`<div key=${title} class=${first && at < first ? "first" : ""}><dt>${title}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
+/** A field whose text counts once it is finished: news that draw the page anew meanwhile leave what is being typed. */
+function Typed({ value, onEnd, ...rest }) {
+  const [typed, set] = useState(value);
+  useEffect(() => set(value), [value]);
+  return html`<input ...${rest} value=${typed} onInput=${(e) => set(e.target.value)} onChange=${(e) => onEnd(e.target.value)} />`;
+}
+
 /** A small curve without axes. */
 function Spark({ values, label }) {
   const known = values.filter((value) => typeof value === "number");
@@ -39,4 +46,4 @@ function Spark({ values, label }) {
   return html`<svg class="spark" viewBox="0 0 96 22" role="img" aria-label=${label}><polyline points=${points.join(" ")} /></svg>`;
 }
 
-export { Empty, Facts, SortHead, Spark, State, Trouble };
+export { Empty, Facts, SortHead, Spark, State, Trouble, Typed };
