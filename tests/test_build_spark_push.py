@@ -22,6 +22,7 @@ def test_without_a_compiler_it_says_what_is_lost(
 
 
 @pytest.mark.local
+@pytest.mark.variant  # make test has built it
 def test_it_is_built_once_for_its_sources_and_its_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = tmp_path / "lib" / "push.jar"
     monkeypatch.setattr(build_spark_push, "JAR", jar)

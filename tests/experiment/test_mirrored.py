@@ -55,6 +55,7 @@ def test_a_model_is_mirrored_between_logical_devices_and_has_one_set_of_statisti
     assert found == {"strategy": "MirroredStrategy", "replicas": 2, "tf_config": False, "steps": 10.0}
 
 
+@pytest.mark.variant  # of test_parameter_server
 def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too(tmp_path: Path) -> None:
     (found,) = run_group("alone:server_loop", tmp_path, workers=1)
     assert (found["logs"], found["steps"]) == (12.0, 12)

@@ -36,6 +36,7 @@ def test_every_algorithm_trains_one_model_by_its_name_alone() -> None:
         assert found["logs"]["loss"] > 0
 
 
+@pytest.mark.variant  # of test_parameter_server
 def test_asynchronous_sgd_goes_by_parameter_servers() -> None:
     args = {"algorithms": ["async_sgd"]}
     result = experiment.parameter_server(loop_workload.train, args=args, num_workers=2, num_ps=1, **QUIET)

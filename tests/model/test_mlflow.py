@@ -14,6 +14,7 @@ from tests.tracking.mlflow_server import MlflowServer
 pytestmark = pytest.mark.mlflow
 
 
+@pytest.mark.variant  # of test_registry
 def test_versions_and_aliases_are_the_same_here_and_there(
     mlflow_server: MlflowServer,
     folder: MakeFolder,

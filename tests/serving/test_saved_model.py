@@ -15,6 +15,7 @@ from tests.training.group import run_group
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.variant  # of docs/test_snippets, from a training to what it serves
 def test_digits_are_predicted_as_where_they_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
     monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))
