@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hopsml.service.rest import event_stream
 from hopsml.service.rest.log_feed import LogFeed
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.tokens import Role, Tokens
 from tests.service.followed import PlayedJob, connected, events, listening, until, until_end, within_time
 from tests.service.served import Served
 
@@ -65,6 +66,27 @@ def test_a_slow_listener_is_not_kept_for(served: Served, tmp_path: Path) -> None
                         if said == 32 << 20:
                             break
                 assert sum(len(event) for event, _ in feeds[0]._pieces.values()) < 5 << 20
+
+    within_time(served, of)
+
+
+def test_a_stream_ends_with_its_token(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "KNOWN_S", 0.0)
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    tokens = Tokens(served.jobs.store)
+    token = tokens.create("eve", Role.VIEWER, time.time())
+
+    async def of() -> None:
+        async with listening(served) as port, connected(port, f"jobs/{job.id}/log/events", token) as reader:
+            heard = events(reader)
+            assert (await anext(heard))["event"] == "hello"
+            job.prints(b"for eve\n")
+            assert (await anext(heard))["text"] == "for eve\n"
+            tokens.revoke(next(one.id for one in tokens.all() if one.user == "eve"), time.time())
+            job.prints(b"not for eve\n")
+            assert [event async for event in heard] == []
+            await until(lambda: len(served.streams) == 0, "the end of what was looked at")
 
     within_time(served, of)
 

@@ -69,6 +69,10 @@ def new_token() -> str:
 # Whose token it is: anything that is true; what it is stands in ``request.state.caller``. None for nobody's.
 Identify = Callable[[str], object | None]
 
+# Whether the token of a request that goes on for long is still valid, and its owner's role the same:
+# ``request.state.is_still_known``.
+IsStillKnown = Callable[[], Awaitable[bool]]
+
 # Answers a request of somebody unknown, and says whether it has.
 Refuse = Callable[["Scope", "Send"], Awaitable[bool]]
 
@@ -116,13 +120,21 @@ class Guarded:
         elif self._door is not None and await self._door(scope, sending, self._given(headers)):
             pass
         elif (caller := await self._caller(self._given(headers))) is not None:
-            scope.setdefault("state", {})["caller"] = caller
+            scope.setdefault("state", {}).update(
+                caller=caller, is_still_known=self._is_still(self._given(headers), caller)
+            )
             await self._app(scope, receive, sending)
         elif self._refuse is None or not await self._refuse(scope, sending):
             await _answer(sending, 401, [(b"content-type", b"application/json")], self._refusal)
 
     async def _caller(self, token: str) -> object | None:
         return await run_in_threadpool(self._identify, token) if token else None
+
+    def _is_still(self, token: str, caller: object) -> IsStillKnown:
+        async def is_still_known() -> bool:
+            return await self._caller(token) == caller
+
+        return is_still_known
 
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ log = logging.getLogger("hopsml.service")
 
 LOOK_S = 1.0  # between two looks at the same thing
 HEARTBEAT_S = 15.0  # proxies end connections on which nothing comes for a minute
+KNOWN_S = 15.0  # after which it is looked again whether who listens still may
 RETRY_MS = 2000  # after which a browser asks again
 At = TypeVar("At")
 
@@ -156,11 +158,14 @@ class Streams:
 
 
 class EventAnswer(StreamingResponse):
-    """A stream as an answer; it is closed with its connection, and not when its memory happens to be taken back."""
+    """A stream as an answer; it ends with the token that asked for it.
 
-    def __init__(self, stream: AsyncGenerator[bytes, None]) -> None:
+    It is closed with its connection, and not when its memory happens to be taken back.
+    """
+
+    def __init__(self, request: Request, stream: AsyncGenerator[bytes, None]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(stream, headers=headers, media_type="text/event-stream")
+        super().__init__(_while_known(request, stream), headers=headers, media_type="text/event-stream")
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,6 +174,16 @@ class EventAnswer(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._stream.aclose()
+
+
+async def _while_known(request: Request, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    looked_s = time.monotonic()
+    async for piece in stream:
+        if time.monotonic() - looked_s >= KNOWN_S:
+            if not await request.state.is_still_known():
+                return
+            looked_s = time.monotonic()
+        yield piece
 
 
 def last_seen(request: Request, name: str = "last") -> str:
@@ -180,7 +195,7 @@ def last_seen(request: Request, name: str = "last") -> str:
 async def events(request: Request) -> Response:
     """``api/events``: what has changed in the project, one stream a tab."""
     broadcaster: Broadcaster = request.app.state.broadcaster
-    return EventAnswer(broadcaster.stream(last_seen(request)))
+    return EventAnswer(request, broadcaster.stream(last_seen(request)))
 
 
 def events_route() -> Route:

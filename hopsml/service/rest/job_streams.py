@@ -28,7 +28,7 @@ async def job_events(request: Request, jobs: TheJobs) -> Response:
     ``Last-Event-ID`` (or ``last``): the newest one that was seen.
     """
     streams: Streams = request.app.state.streams
-    return EventAnswer(streams.stream("jobs", lambda: JobFeed(jobs.store), last_seen(request)))
+    return EventAnswer(request, streams.stream("jobs", lambda: JobFeed(jobs.store), last_seen(request)))
 
 
 @router.get("/jobs/{job}/log/events", response_class=Response, responses={200: _STREAM})
@@ -49,7 +49,8 @@ async def log_events(
     begin = last if last.isdecimal() and len(last) < 17 else str(offset)
     streams: Streams = request.app.state.streams
     name = ("log", row.serial, task)
-    return EventAnswer(streams.stream(name, lambda: LogFeed(jobs, row.serial, task), f"{begin} {application}"))
+    stream = streams.stream(name, lambda: LogFeed(jobs, row.serial, task), f"{begin} {application}")
+    return EventAnswer(request, stream)
 
 
 def _check_task(row: JobRow, task: str) -> None:
