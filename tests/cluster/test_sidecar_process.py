@@ -14,6 +14,7 @@ import pytest
 
 from hopsml.cluster.agent import sidecar_process
 from hopsml.cluster.agent.sidecar_process import MOST_STARTS, SidecarProcess
+from hopsml.cluster.agent.sidecar_spare import SidecarSpare
 from hopsml.cluster.shared import processes, protocol
 from tests.cluster.workloads import WAIT_S
 
@@ -25,7 +26,10 @@ class Scene:
         self.words: asyncio.Queue[Any] = asyncio.Queue()
         self.folder = folder / "sidecar"
         target = f"tests.cluster.sidecars:{target}"
-        self.process = SidecarProcess("app_1", target, "127.0.0.1", None, self.folder, self.words.put_nowait)
+        self.spare = SidecarSpare()
+        self.process = SidecarProcess(
+            "app_1", target, "127.0.0.1", None, self.folder, self.words.put_nowait, self.spare
+        )
 
     async def word(self) -> Any:
         return await asyncio.wait_for(self.words.get(), WAIT_S)
@@ -57,6 +61,43 @@ def test_it_says_where_it_is_and_ends_with_all_that_it_kept(tmp_path: Path) -> N
         return pid
 
     assert processes.has_ended(asyncio.run(play()))
+
+
+def test_the_one_that_waits_for_a_run_is_taken_once_if_it_is_of_that_kind_and_alive(tmp_path: Path) -> None:
+    async def play(prepared: str, kill: bool = False) -> tuple[int, int]:
+        scene = Scene(tmp_path, "stay")
+        scene.spare.prepare(f"tests.cluster.sidecars:{prepared}")
+        assert scene.spare._process is not None
+        waiting = scene.spare._process.pid
+        if kill:
+            scene.spare._process.kill()
+            scene.spare._process.wait()
+        running = asyncio.create_task(scene.process.run())
+        taken = await scene.pid()
+        await scene.process.close()
+        await asyncio.wait_for(running, WAIT_S)
+        assert processes.has_ended(waiting) and processes.has_ended(taken) and scene.spare._process is None
+        return waiting, taken
+
+    waiting, taken = asyncio.run(play("stay"))
+    assert taken == waiting
+    waiting, taken = asyncio.run(play("fail"))
+    assert taken != waiting
+    waiting, taken = asyncio.run(play("stay", kill=True))
+    assert taken != waiting
+
+
+def test_one_that_no_run_wants_ends_with_its_agent() -> None:
+    spare = SidecarSpare()
+    spare.prepare("tests.cluster.sidecars:stay")
+    first = spare._process
+    spare.prepare("tests.cluster.sidecars:stay")
+    second = spare._process
+    assert first is not None and second is not None and processes.has_ended(first.pid)
+    assert second.stdin is not None
+    second.stdin.close()  # as the kernel does, where the agent was killed
+    assert second.wait(WAIT_S) == 0
+    spare.close()
 
 
 def test_one_that_is_killed_is_replaced_and_both_are_told(tmp_path: Path) -> None:

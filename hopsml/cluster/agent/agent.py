@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.network import WorkerPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
     from hopsml.cluster.agent.sidecar_process import SidecarProcess
+    from hopsml.cluster.agent.sidecar_spare import SidecarSpare
     from hopsml.cluster.agent.work import Work
 
 log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
@@ -48,6 +49,7 @@ HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
 AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # how long one that replaces another tries to connect, and how often
 CONNECT_TRIES = 2  # of each address: a coordinator may have a thousand agents to let in, and strangers at its door
+SPARE_AFTER_S = 0.5  # from the end of a run's sidecar to the start of one for the next run
 DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
@@ -187,6 +189,7 @@ class Agent:
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
         self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
         self.sidecar: SidecarProcess | None = None  # of the run that this agent works for
+        self.spare: SidecarSpare | None = None  # for the next run that wants one
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
@@ -348,6 +351,8 @@ class Agent:
             if self.check is not None:
                 self.check.close()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+            if self.spare is not None:
+                self.spare.close()
             for work in (self.work, self.kept):
                 if work is not None:
                     await work.tree.close(0.0)
@@ -516,10 +521,18 @@ class Agent:
             self.sidecar = None
         if folder is not None and self.sidecar is None:
             from hopsml.cluster.agent.sidecar_process import SidecarProcess
+            from hopsml.cluster.agent.sidecar_spare import SidecarSpare
 
+            self.spare = self.spare or SidecarSpare()
             where = (self.host, self.bootstrap.port_range, folder)
-            self.sidecar = SidecarProcess(formation.run_id, formation.spec.sidecar, *where, self.outbox.put)
+            self.sidecar = SidecarProcess(formation.run_id, formation.spec.sidecar, *where, self.outbox.put, self.spare)
             self._spawn(self.sidecar.run())
+
+    async def _end_sidecar(self, sidecar: SidecarProcess) -> None:
+        await sidecar.close()
+        await asyncio.sleep(SPARE_AFTER_S)  # an agent that is not kept for another run has ended by then
+        if self.sidecar is None and self.spare is not None:
+            self.spare.prepare(sidecar.target)
 
     async def _open_door(self, commits: HeldCommits) -> None:
         try:
@@ -537,7 +550,7 @@ class Agent:
             self._give_ports_back()
         if self.sidecar is not None and self.sidecar.run_id == run_id:
             sidecar, self.sidecar = self.sidecar, None
-            self._spawn(sidecar.close())
+            self._spawn(self._end_sidecar(sidecar))
         if commits is not None and commits.run_id == run_id:
             self.commits = None
         if kept is not None and kept.key[0] == run_id:

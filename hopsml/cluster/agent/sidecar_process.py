@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from hopsml.cluster.agent.sidecar_spare import SidecarSpare
 from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.worker.sidecar import ADDRESS, PROBLEM, SidecarSeat
-from hopsml.storage import python_child
 
 MOST_STARTS, STEADY_S = 4, 30.0  # what ends so often, each time within so many seconds of its start, will not stay
 HELD_LIMIT = 3  # heartbeats
@@ -35,10 +35,11 @@ class SidecarProcess:
         port_range: tuple[int, int] | None,
         folder: Path,
         send: Callable[[protocol.Message], None],
+        spare: SidecarSpare,
     ) -> None:
-        """``folder``: for all processes in this place; removed by ``close``."""
-        self.run_id, self.folder = run_id, folder
-        self._target, self._host, self._port_range, self._send = target, host, port_range, send
+        """``target``: "module:function". ``folder``: for all processes in this place; removed by ``close``."""
+        self.run_id, self.target, self.folder, self._spare = run_id, target, folder, spare
+        self._host, self._port_range, self._send = host, port_range, send
         self._process: subprocess.Popen[bytes] | None = None
         self._held = 0  # heartbeats for which it has been stopped
         self._is_closing = False
@@ -64,11 +65,8 @@ class SidecarProcess:
         """From the start of a process to its end, whose reason is returned."""
         folder.mkdir(mode=0o700)
         address = str(self.folder / ADDRESS)
-        seat = SidecarSeat(self._target, self.run_id, self._host, str(folder), address, self._port_range)
-        # On this thread, with whose end it gets its signal: the agent lives as long.
-        process = self._process = python_child.start(
-            "hopsml.cluster.worker.sidecar", stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        seat = SidecarSeat(self.target, self.run_id, self._host, str(folder), address, self._port_range)
+        process = self._process = self._spare.take(self.target)
         assert process.stdin is not None and process.stdout is not None
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()

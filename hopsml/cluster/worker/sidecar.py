@@ -1,11 +1,13 @@
-"""A process of a run's own beside its workers on one agent: ``python -m hopsml.cluster.worker.sidecar``.
+"""A process of a run's own beside its workers on one agent: ``python -m hopsml.cluster.worker.sidecar MODULE``.
 
-It calls the function that ``RunSpec.sidecar`` names, and ends with its agent. Workers of all generations there find what it
-has written to ``SidecarSeat.address``.
+It imports the module, waits for its seat, which may be that of a run still to come, calls the function that
+``RunSpec.sidecar`` names, and ends with its agent. Workers of all generations there find what it has written to
+``SidecarSeat.address``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -47,7 +49,12 @@ _seat = msgspec.msgpack.Decoder(SidecarSeat)
 def main() -> None:
     """Read the seat, call its function with it; the end of the input is the agent's death."""
     processes.die_with_parent(os.getppid())
-    seat = _seat.decode(read_frame(sys.stdin.buffer))
+    with contextlib.suppress(Exception):  # it is said where somebody waits for it
+        importlib.import_module(sys.argv[1])
+    try:
+        seat = _seat.decode(read_frame(sys.stdin.buffer))
+    except EOFError:  # no run has wanted it
+        return
     words = os.dup(1)
     os.dup2(2, 1)  # what is printed must not come between
     threading.Thread(target=_end_with_agent, name="hopsml-agent-watch", daemon=True).start()
