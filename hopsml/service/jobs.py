@@ -154,15 +154,20 @@ class JobService:
         application_id = self.application(row, task, try_number)
         return self.engine.log(application_id, offset, limit) if application_id else None
 
+    @staticmethod
+    def check_try(row: JobRow, try_number: int | None) -> None:
+        """Raise ArgumentError for a try that there has not been."""
+        if try_number is not None and not 1 <= try_number <= max(1, row.tries):
+            raise ArgumentError(
+                f"job {row.id} has no try {try_number}: it was tried {row.tries} times, and the first one is 1"
+            )
+
     def application(self, row: JobRow, task: str, try_number: int | None = None) -> str:
         """The id of the newest launch of a task, of the first one where none is named; "" where none has one (yet).
 
         Raises ArgumentError for a task, and for a try, that there has not been.
         """
-        if try_number is not None and not 1 <= try_number <= max(1, row.tries):
-            raise ArgumentError(
-                f"job {row.id} has no try {try_number}: it was tried {row.tries} times, and the first one is 1"
-            )
+        self.check_try(row, try_number)
         launches = self.store.launches_of(row.serial, row.tries if try_number is None else try_number)
         tasks = dict.fromkeys(launch.task for launch in launches)
         if task and task not in tasks:

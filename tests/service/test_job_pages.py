@@ -174,6 +174,21 @@ def test_the_log_of_a_driver_is_followed_and_found_in(stage: Stage, opens: Opens
 
 
 @pytest.mark.variant
+def test_the_log_of_each_try_is_there(stage: Stage, opens: Opens) -> None:
+    job = stage.submit("again", 1, retries=1)
+    stage.prints(job, "line\n")
+    stage.reaches(job, Lifecycle.RUNNING)
+    stage.ends(job, "FAILED")
+    stage.reaches(job, Lifecycle.FAILED)
+    page = opens().open(f"job/{job.id}/log")
+    assert page.get_by_label("Try").locator("option").all_inner_texts() == ["the newest", "1", "2"]
+    with page.expect_response(lambda answer: "try=1" in answer.url) as asked:
+        page.get_by_label("Try").select_option("1")
+    assert asked.value.status == 200
+    page.wait_for_selector(".log .text:text-is('line')")
+
+
+@pytest.mark.variant
 def test_a_job_leads_to_its_runs_and_to_no_others(stage: Stage, opens: Opens) -> None:
     job = stage.submit("trains", 1)
     ours, theirs = f"{job.id}-0a1b2c3d-train_1", f"{job.id}-7-0a1b2c3d-train_1"

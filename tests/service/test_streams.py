@@ -91,8 +91,36 @@ def test_a_stream_ends_with_its_token(served: Served, tmp_path: Path, monkeypatc
     within_time(served, of)
 
 
+def test_what_one_try_has_printed_ends_with_it(served: Served, tmp_path: Path) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    job.starts()
+    job.prints(b"of the first try\n")
+    job.starts()
+    job.prints(b"of the second\n")
+
+    async def of() -> None:
+        async with listening(served) as port:
+            path, token = f"jobs/{job.id}/log/events", served.tokens[Role.USER]
+            async with connected(port, f"{path}?try=1", token) as reader:
+                assert await until_end(reader) == "of the first try\n"
+            async with connected(port, f"{path}?try=2", token) as reader:
+                heard = events(reader)
+                assert [(await anext(heard))["event"] for _ in range(2)] == ["hello", "log"]
+                job.prints(b"more\n")
+                assert (await anext(heard))["text"] == "more\n"
+
+    within_time(served, of)
+
+
 @pytest.mark.parametrize(
-    ("path", "status"), [("jobs/1/log/events?task=nope", 400), ("jobs/9/log/events", 404), ("jobs/events", 401)]
+    ("path", "status"),
+    [
+        ("jobs/1/log/events?task=nope", 400),
+        ("jobs/1/log/events?try=7", 400),
+        ("jobs/9/log/events", 404),
+        ("jobs/events", 401),
+    ],
 )
 def test_what_cannot_be_followed_is_refused_at_once(served: Served, path: str, status: int) -> None:
     served.submit()

@@ -39,17 +39,20 @@ async def log_events(
     task: Annotated[str, Query(max_length=63)] = "",
     offset: Annotated[int, Query(gt=-_MOST, lt=_MOST, description="Below 0: from the end.")] = 0,
     application: Annotated[str, Query(max_length=200, description="Whose byte the offset is, where known.")] = "",
+    try_number: Annotated[int | None, Query(alias="try", ge=1, lt=1 << 31, description="The newest one else.")] = None,
 ) -> Response:
     """Follow what the driver of a task prints: events ``log``, whose id is the byte after them, and ``end`` with the job.
 
-    ``reset``: another log is followed now, that of a new try; or it was cut. ``Last-Event-ID`` goes before ``offset``.
+    ``try``: what one of its tries has printed, up to its end. ``reset``: another log is followed now, that of a new try; or
+    it was cut. ``Last-Event-ID`` goes before ``offset``.
     """
     _check_task(row, task)
+    jobs.check_try(row, try_number)
     last = request.headers.get("last-event-id", "")
     begin = last if last.isdecimal() and len(last) < 17 else str(offset)
     streams: Streams = request.app.state.streams
-    name = ("log", row.serial, task)
-    stream = streams.stream(name, lambda: LogFeed(jobs, row.serial, task), f"{begin} {application}")
+    name = ("log", row.serial, task, try_number)
+    stream = streams.stream(name, lambda: LogFeed(jobs, row.serial, task, try_number), f"{begin} {application}")
     return EventAnswer(request, stream)
 
 

@@ -36,11 +36,12 @@ def whole_characters(data: bytes) -> tuple[str, int]:
 class LogFeed:
     """Events of one log; a place is a byte of it.
 
-    A new try of the job, or a log that was cut, is another log: whoever listens is told to begin anew.
+    A new try of the job, or a log that was cut, is another log: whoever listens is told to begin anew. ``try_number``: the
+    log of this try alone; it ends with the try.
     """
 
-    def __init__(self, jobs: JobService, serial: int, task: str) -> None:
-        self._jobs, self._serial, self._task = jobs, serial, task
+    def __init__(self, jobs: JobService, serial: int, task: str, try_number: int | None = None) -> None:
+        self._jobs, self._serial, self._task, self._try = jobs, serial, task, try_number
         self._application, self._count = "", 0
         self._end: int | None = None  # up to which byte there are whole characters; None where there is no log yet
         self._is_known = False  # there was a look
@@ -59,17 +60,18 @@ class LogFeed:
         with self._reading:
             row = self._jobs.store.job(self._serial)
             try:
-                application = self._jobs.application(row, self._task)
+                application = self._jobs.application(row, self._task, self._try)
             except ArgumentError:  # it has not been started yet
                 application = ""
             if application != self._application and not self._said_more():
                 self._begin_anew(application)
+            ended = row.state.is_final or (self._try is not None and self._try < row.tries)
             if self._application and self._end is None:
-                self._find_end(row.state.is_final)
+                self._find_end(ended)
             elif self._application:
-                self._read_on(row.state.is_final)
+                self._read_on(ended)
             # The state was read first: what has come before the end is known.
-            self._over = row.state.value if row.state.is_final else ""
+            self._over = row.state.value if ended else ""
             self._is_known = True
 
     def _said_more(self) -> bool:

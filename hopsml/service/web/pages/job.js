@@ -50,11 +50,11 @@ function Head({ job, now, again }) {
 
 function Job({ id, tab }) {
   const here = TABS.some(([name]) => name === tab) ? tab : "course";
-  const [task, setTask] = useState("");
+  const [task, setTask] = useState(""), [attempt, setAttempt] = useState(""); // "": the newest one
   const store = useRef({ changes: [] });
   const { data, error, again } = usePolled((abort) => look(id, store.current, abort), id,
     (found) => OVER.includes(found.job.state), (other) => other === (data?.job.id ?? id));
-  const log = useDriverLog(id, task, here === "log" && data !== null);
+  const log = useDriverLog(id, task, attempt, here === "log" && data !== null);
   const now = useNow(data !== null && !OVER.includes(data.job.state));
   if (!data) return error ? html`<h1>${id}</h1><${Trouble} error=${error} /><p><a href=${link(["jobs"])}>All jobs</a></p>` : html`<p class="soft">Reading the job…</p>`;
   const { job, changes } = data;
@@ -63,7 +63,8 @@ function Job({ id, tab }) {
     ${error && html`<${Trouble} error=${error} />`}
     <nav class="tabs" aria-label="What is known of this job">${TABS.map(([name, label]) => html`<a key=${name} href=${link(["job", id, name])} aria-current=${name === here ? "page" : undefined}>${label}</a>`)}</nav>
     ${here === "course" && html`<${Course} job=${job} changes=${changes} />`}
-    ${here === "log" && html`<${DriverLog} log=${log} tasks=${tasks} task=${task} onTask=${setTask} goesOn=${!OVER.includes(job.state)} />`}
+    ${here === "log" && html`<${DriverLog} log=${log} tasks=${tasks} task=${task} onTask=${setTask}
+      tries=${job.tries} attempt=${attempt} onAttempt=${setAttempt} goesOn=${!OVER.includes(job.state) && (!attempt || Number(attempt) === job.tries)} />`}
     ${here === "file" && html`<section class="record preview" aria-label="Job file"><pre tabindex="0">${job.spec}</pre></section>`}`;
 }
 

@@ -30,16 +30,17 @@ function append(log, text) {
   if (tooMany > 0) { log.lines.splice(0, tooMany); log.dropped += tooMany; }
 }
 
-/** The log of a task's driver, while it is shown; that of a new try, or one that was cut, begins anew. */
-function useDriverLog(id, task, isShown) {
+/** The log of a task's driver, while it is shown; that of a new try, or one that was cut, begins anew. `attempt`: of this try alone. */
+function useDriverLog(id, task, attempt, isShown) {
   const [log, set] = useState(newLog()), latest = useRef(null);
   useEffect(() => {
     if (!isShown) return undefined;
     let timer = null;
     latest.current = null;
     const draw = () => { timer ??= setTimeout(() => { timer = null; set({ ...latest.current }); }, WITHIN_MS); };
+    const of = attempt ? { task, try: attempt } : { task };
     const at = () => address(["v1", "jobs", id, "log", "events"], latest.current
-      ? { task, offset: latest.current.offset, application: latest.current.source } : { task, offset: -NEWEST });
+      ? { ...of, offset: latest.current.offset, application: latest.current.source } : { ...of, offset: -NEWEST });
     const begin = (event) => {
       const source = JSON.parse(event.data).application, known = latest.current;
       if (event.type === "hello" && known && known.offset === Number(event.lastEventId) && known.source === source) return;
@@ -50,7 +51,7 @@ function useDriverLog(id, task, isShown) {
       log: (event) => { append(latest.current, JSON.parse(event.data).text); latest.current.offset = Number(event.lastEventId); draw(); },
       end: () => stream.end() });
     return () => { stream.end(); clearTimeout(timer); };
-  }, [id, task, isShown]);
+  }, [id, task, attempt, isShown]);
   return log;
 }
 
@@ -72,7 +73,7 @@ function useFind(total, line) {
   return { text, type, hit, isNowhere, next };
 }
 
-function DriverLog({ log, tasks, task, onTask, goesOn }) {
+function DriverLog({ log, tasks, task, onTask, tries, attempt, onAttempt, goesOn }) {
   const [follow, setFollow] = useState(goesOn);
   const total = log.lines.length + (log.rest ? 1 : 0);
   const line = (row) => (row < log.lines.length ? log.lines[row] : overwritten(log.rest));
@@ -83,11 +84,12 @@ function DriverLog({ log, tasks, task, onTask, goesOn }) {
   return html`<div class="stack">
     <div class="tools">
       ${tasks.length > 1 && html`<label class="field">Driver of <select value=${task || tasks[0]} onChange=${(e) => onTask(e.target.value)}>${tasks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>`}
+      ${tries > 1 && html`<label class="field">Try <select value=${attempt} onChange=${(e) => onAttempt(e.target.value)}><option value="">the newest</option>${Array.from({ length: tries }, (_, at) => html`<option key=${at} value=${at + 1}>${at + 1}</option>`)}</select></label>`}
       <input class="wide" ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.type(e.target.value)}
         onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />
       <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button></div>
-    ${total === 0 ? html`<${Empty} title=${log.source ? "Nothing was printed" : "No driver has begun"}><p>${goesOn ? "Lines appear here as soon as the driver prints one." : "The newest try of this job left no lines."}</p></${Empty}>`
+    ${total === 0 ? html`<${Empty} title=${log.source ? "Nothing was printed" : "No driver has begun"}><p>${goesOn ? "Lines appear here as soon as the driver prints one." : "This try of the job left no lines."}</p></${Empty}>`
       : html`<${Rows} total=${total} height=${ROW} draw=${draw} seen=${() => {}} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
     <p class="progress" aria-live="polite">${count(log.dropped + total)} lines${log.dropped ? `, of which the newest ${count(KEPT)} are here` : ""}${find.isNowhere ? "; the text is in none of them" : ""}${log.begin ? `; what stands before the newest ${count(NEWEST >> 20)} MiB is not` : ""}</p></div>`;
 }
