@@ -80,7 +80,7 @@ def merging(facts: Mapping[str, Any]) -> str:
     if facts["workers"] < 2:
         return "none: one worker"
     if not facts["formed"]:
-        return "none: no TensorFlow group was formed"
+        return "none: no framework formed a group"
     if facts["by"] == PARAMETER_SERVERS:
         workers = f"{facts['size']} worker{'s' if facts['size'] > 1 else ''}"
         return f"none: parameter servers, whose variables {workers} update independently"

@@ -154,12 +154,18 @@ class RunLines(_Lines):
         known = self._progress
         parts = [f"step {change.step}"] if change.step is not None else []
         if known is not None:
-            parts = [f"{known.unit} {known.done} of {known.total}"]
+            parts = [f"{known.unit} {_done(known, change.step)} of {known.total}"]
         parts += [f"{self._rate:.1f} steps/s"] if self._rate else []
         parts += [f"{name} {_short(value)}" for name, value in change.metrics.items()]
         left = known.seconds_left(time.time()) if known is not None and known.done < known.total else None
         parts += [f"about {about(left)} left"] if left is not None else []
         self._write("  ".join(parts))
+
+
+def _done(known: TrainingProgress, step: int | None) -> int:
+    """How far it is. The worker says so twice a second at most: a report that counts likewise is newer."""
+    counts_likewise = known.unit == "step" and step is not None and known.done <= step <= known.total
+    return step if counts_likewise and step is not None else known.done
 
 
 class SearchLines(_Lines):

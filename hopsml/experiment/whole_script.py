@@ -7,8 +7,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
+from hopsml.errors import HopsmlError
 from hopsml.experiment.frameworks import distributed, jax, torch
 from hopsml.experiment.result import Result
 
@@ -44,12 +46,25 @@ def run(framework: str, name: str, source: str, arguments: Sequence[str], beside
         arguments: what it finds in ``sys.argv``.
         beside: the folder of the file: workers that see it can import what else lies there; ``--py-files`` is for others.
 
-    Raises: as ``experiment.torch``.
+    Raises: as ``experiment.torch``; of an error of hopsml's that nobody catches the message alone is shown.
     """
+    _show_messages_alone()
     given = {"name": name, "source": source, "arguments": list(arguments), "beside": beside}
     result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given)
     print(result.summary())
     return result
+
+
+def _show_messages_alone() -> None:
+    """The traceback would lead through hopsml alone; that of the program is in the message."""
+    usual = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, HopsmlError):
+            error, trace = error.with_traceback(None), None
+        usual(kind, error, trace)
+
+    sys.excepthook = show
 
 
 def _as_main_module(name: str, source: str, arguments: list[str], beside: str = "") -> None:

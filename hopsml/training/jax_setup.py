@@ -1,12 +1,20 @@
-"""Makes a worker ready for JAX before the user's function: ``jax.distributed`` over the address that its agent holds."""
+"""Makes a worker ready for JAX before the user's function: ``jax.distributed`` over the address that its agent holds.
+
+What the function itself calls is unchanged: ``jax.distributed.initialize()`` finds the group there already.
+"""
 
 from __future__ import annotations
 
 import atexit
+import functools
+import inspect
 import os
+from collections.abc import Callable
+from typing import Any
 
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.errors import ArgumentError
 
 HEARTBEAT_S = 10  # without which JAX's own coordinator counts a process as lost; hopsml's notices it before
 
@@ -18,9 +26,19 @@ def prepare(context: WorkerContext) -> None:
     if not context.gpu_indices:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
-    if context.collective is None or context.world_size == 1:
+    if context.collective is None:
         return
-    jax.distributed.initialize(
+    begin = functools.partial(_begin, jax.distributed.initialize, context)
+    if context.world_size > 1:
+        begin()
+        in_force.formed("jax", context.world_size)
+    _accept_repetition(context, begin)
+
+
+def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
+    import jax
+
+    initialize(
         context.leader,
         context.world_size,
         context.rank,
@@ -28,6 +46,27 @@ def prepare(context: WorkerContext) -> None:
         initialization_timeout=int(context.spec.group.start_timeout_s),
         heartbeat_timeout_seconds=HEARTBEAT_S,
     )
-    in_force.formed("jax", context.world_size)
     # A process that ends without it takes the others with it.
     atexit.register(jax.distributed.shutdown)
+
+
+def _accept_repetition(context: WorkerContext, begin: Callable[[], None]) -> None:
+    """Let the program's own ``jax.distributed.initialize`` find the group, wherever it says that the coordinator is."""
+    import jax
+
+    original = jax.distributed.initialize
+
+    @functools.wraps(original)
+    def initialize(*positional: Any, **named: Any) -> None:
+        asked = inspect.signature(original).bind(*positional, **named).arguments
+        size, rank = asked.get("num_processes"), asked.get("process_id")
+        if size not in (None, context.world_size) or rank not in (None, context.rank):
+            raise ArgumentError(
+                f"jax.distributed.initialize(num_processes={size}, process_id={rank}): this is process "
+                f"{context.rank} of the {context.world_size} of this run; leave these arguments out, or give "
+                "hopsml.distributed.world_size() and hopsml.distributed.rank()"
+            )
+        if not jax.distributed.is_initialized():
+            begin()
+
+    jax.distributed.initialize = initialize

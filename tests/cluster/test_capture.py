@@ -7,6 +7,7 @@ import builtins
 import functools
 import hashlib
 import importlib
+import inspect
 import io
 import logging
 import pickle
@@ -80,6 +81,14 @@ def test_a_function_of_a_test_module_runs_where_there_is_none(tmp_path: Path) ->
     captured = capture(scaled, {"x": 5})
     assert captured.name == "scaled"
     assert run_elsewhere(captured.payload, tmp_path) == "30"
+
+
+def test_code_keeps_the_file_that_it_is_of() -> None:
+    function, _ = pickle.loads(capture(lambda: scaled(1)).payload)
+    code = function.__code__
+    assert (code.co_filename, code.co_name) == (__file__, "<lambda>")
+    assert function.__globals__["scaled"].__code__.co_filename == __file__
+    assert inspect.getsource(function.__globals__["scaled"]).startswith("def scaled")
 
 
 def test_the_payload_is_function_and_arguments() -> None:

@@ -23,9 +23,9 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
     [
         ([{}], "none: one worker", False),
         ([ALONE], "none: one worker", False),
-        ([{}, {}], "none: no TensorFlow group was formed", False),
-        ([ALONE, {}], "none: no TensorFlow group was formed", False),
-        ([ALONE, ALONE], "none: no TensorFlow group was formed", True),
+        ([{}, {}], "none: no framework formed a group", False),
+        ([ALONE, {}], "none: no framework formed a group", False),
+        ([ALONE, ALONE], "none: no framework formed a group", True),
         ([{**ALONE, **TOGETHER}] * 2, "a group of 2 by tensorflow, in which no gradients were reduced", True),
         ([{**ALONE, **TOGETHER}, TOGETHER], "a group of 2 by tensorflow, in which no gradients were reduced", False),
         ([{**ALONE, **REDUCED}] * 2, "merge scope 32", False),

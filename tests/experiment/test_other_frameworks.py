@@ -58,6 +58,27 @@ def test_jax_trains_on_the_devices_of_all_workers(project: Path) -> None:
     assert devices == 2 and first == second == pytest.approx([1.0, -2.0, 0.5], abs=0.05)
 
 
+def by_hand(**wanted: int) -> dict[str, Any]:
+    """As a program for several hosts begins."""
+    import jax
+
+    jax.distributed.initialize("localhost:1234", **wanted)
+    return {"json": [jax.distributed.is_initialized(), jax.process_count()]}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_jax_initialized_by_hand_finds_the_group(project: Path, size: int) -> None:
+    result = experiment.jax(by_hand, args={"num_processes": size}, num_workers=size, keep_warm=60.0, progress=False)
+    assert result.metrics["json"] == [True, size]
+
+
+def test_jax_initialized_by_hand_for_another_number_is_told(project: Path) -> None:
+    with pytest.raises(
+        WorkerFailed, match=r"num_processes=3, process_id=None\): this is process \d of the 2 of this run"
+    ):
+        experiment.jax(by_hand, args={"num_processes": 3}, num_workers=2, keep_warm=60.0, progress=False)
+
+
 def fails_on_one() -> None:
     import hopsml
 

@@ -52,6 +52,17 @@ def test_how_far_it_is_and_how_long_it_will_take_where_the_worker_says_so(clock:
     assert last == "hopsml app_1: step 50 of 100  2.0 steps/s  loss 0.5  about 25 s left"
 
 
+def test_the_step_is_the_one_that_the_values_are_of(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = RunLines("app_1", stream)
+    lines(Change("progress", 0, "step", step=30, total=100, time=clock.now))  # said twice a second at most
+    for step in (36, 500, 3):  # 500, 3: what the function counts is something else
+        clock.now += 5
+        lines(Change("report", 0, step=step, metrics={"loss": 0.5}, time=clock.now))
+    steps = [line.split("  ")[0] for line in stream.getvalue().splitlines()]
+    assert steps == ["hopsml app_1: step 36 of 100", "hopsml app_1: step 30 of 100", "hopsml app_1: step 30 of 100"]
+
+
 def test_without_a_total_there_is_no_guess(clock: Clock) -> None:
     stream = io.StringIO()
     lines = RunLines("app_1", stream)

@@ -263,6 +263,20 @@ def test_its_driver_starts_it_with_the_arguments_that_it_gets(tmp_path: Path) ->
     assert done.returncode == 0 and "made 1 epochs" in done.stderr and "FINISHED" in done.stdout, done.stderr
 
 
+def test_its_driver_shows_an_error_without_the_way_through_hopsml(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "made").mkdir()
+    path = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made")
+    variables = {
+        **os.environ,
+        "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
+        "HOPSML_PROFILE": "local",
+        "RANK": "0",
+    }
+    done = subprocess.run([sys.executable, str(path)], env=variables, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 1 and done.stderr.startswith("hopsml.errors.EnvironmentConflict: RANK is already set")
+
+
 def unequal() -> None:
     import torch
 

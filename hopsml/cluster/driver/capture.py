@@ -47,6 +47,7 @@ WARNING_BYTES = 8 * 2**20
 NOTE_BYTES = 2**20  # said in the run's notes
 # Worth importing before the function arrives: each takes a second or more, in this order where one needs the other.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
+_FILE_NAME = 10  # which argument of CodeType it is
 
 _registry_lock = threading.Lock()  # cloudpickle's list of modules by value belongs to the whole process
 
@@ -187,7 +188,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._seen.look_at(obj, self._importable)
         if isinstance(obj, FunctionType | type | ModuleType):
             self._register(_origin(obj))
-        reduction = super().reducer_override(obj)
+        reduction = _with_its_file(obj) if isinstance(obj, CodeType) else super().reducer_override(obj)
         if isinstance(obj, FunctionType | type) and isinstance(reduction, tuple):  # by value
             for library, name in keras_names.registrations(obj):
                 self._seen.modules.add(library)
@@ -202,6 +203,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         if name not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
             self.registered.append(module)
+
+
+def _with_its_file(code: CodeType) -> tuple[Any, ...]:
+    """How cloudpickle takes code apart, with the file that it is of, which cloudpickle leaves out from 3.1.3 on.
+
+    Tracebacks show lines of that file; ``inspect.getsource``, and so AutoGraph and ``torch.jit.script``, read it.
+    """
+    make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    named = list(arguments)
+    named[_FILE_NAME] = "".join(code.co_filename)  # a copy: the same bytes, whatever else has this text
+    return (make, tuple(named), *rest)
 
 
 class _Measure(_Pickler):
