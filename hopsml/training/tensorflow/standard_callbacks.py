@@ -61,16 +61,38 @@ def event_callbacks(folder: str) -> list[Any]:
             "hopsml: TensorBoard is not installed here, so no events are written: pip install tensorboard", flush=True
         )
         return []
-    return [_keras().callbacks.TensorBoard(log_dir=folder)]
+    return [EventsCallback(folder)]
+
+
+class EventsCallback:
+    """The callback for TensorBoard of the Keras that the model is of, which shows when ``fit`` begins."""
+
+    def __init__(self, folder: str) -> None:
+        """``folder``: of the event files."""
+        self._folder = folder
+        self._own: Any = None
+
+    def set_model(self, model: Any) -> None:
+        """Called by Keras before it asks for anything else."""
+        legacy = any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
+        if self._own is None:
+            self._own = _keras(legacy).callbacks.TensorBoard(log_dir=self._folder)
+        self._own.set_model(model)
+
+    def __getattr__(self, name: str) -> Any:
+        """The hooks, and all else that Keras asks a callback for."""
+        own = self.__dict__.get("_own")
+        if own is None:
+            raise AttributeError(f"{name}: fit() has not begun")
+        return getattr(own, name)
 
 
 def _is_legacy() -> bool:
     return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
-def _keras() -> Any:
-    """The Keras that the user's code gets from ``tf.keras``."""
-    if _is_legacy():
+def _keras(legacy: bool) -> Any:
+    if legacy:
         import tf_keras
 
         return tf_keras
