@@ -270,9 +270,7 @@ def test_an_example_that_is_given_is_not_passed_over(project: str) -> None:
         model.export(of_people(), "people", example={"age": [1.0]})
     with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request has numbers"):
         model.export(of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
-    with pytest.raises(
-        ArgumentError, match="must be rows of numbers, or of texts; a table with both"
-    ):
+    with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; a table with both"):
         model.export(of_people(), "people", example=PEOPLE.to_numpy())
     with pytest.raises(ArgumentError, match="StandardScaler has neither predict nor predict_proba"):
         model.export(StandardScaler().fit([[1.0], [2.0]]), "scaler", example=[[1.0]])

@@ -287,6 +287,9 @@ def test_files_are_found_here_and_in_the_project(
         registry.export(made, "digits", model_path=made)
     with pytest.raises(ArgumentTypeError, match="a int is no model; give a Keras model"):
         registry.export(3, "digits")
+    program = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})()
+    with pytest.raises(ArgumentTypeError, match=r"is no model; give the torch.nn.Module that it was made of"):
+        registry.export(program, "digits")
 
 
 def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> None:

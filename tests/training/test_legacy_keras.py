@@ -39,4 +39,4 @@ def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
 
 def test_the_callbacks_are_those_of_the_models_keras(tmp_path: Path) -> None:
     (found,) = run_group("legacy_keras:beside_keras_3", tmp_path, workers=1)
-    assert found == {"keras": [2, 1], "tf_keras": [2, 1]}
+    assert (found["keras"], found["tf_keras"]) == ([2, 1], [2, 1])  # epochs, files of events

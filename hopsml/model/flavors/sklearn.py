@@ -190,8 +190,8 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
         array = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))
         if not _can_be_asked(array):
             raise ArgumentError(
-                f"example=: the column {str(name)!r} is {column.dtype}; a request has numbers, true and false, or texts: make "
-                "one of them of it, and let the pipeline turn it back"
+                f"example=: the column {str(name)!r} is {column.dtype}; a request has numbers, true and false, or texts: "
+                "make one of them of it, and let the pipeline turn it back"
             )
         if len(column) < len(table):  # of numbers what is missing is NaN
             whole = table[name]
