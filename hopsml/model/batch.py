@@ -11,12 +11,12 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.model import columns, registry
+from hopsml.model import columns, pandas_tables, registry
 from hopsml.model.batch_size import BatchTuner
 from hopsml.model.columns import Binding, InputColumns
 from hopsml.model.description import LATEST, ModelDescription, Signature
@@ -70,7 +70,7 @@ def predict(
     found = registry.find(name, version, project)
     signature = _signature(found)
     kind = type(df).__module__.partition(".")[0]
-    if kind == "pandas":
+    if kind == "pandas" and getattr(df, "ndim", 0) == 2:
         return _on_pandas(df, found, signature, inputs, prefix, batch_size)
     if kind != "pyspark" or not hasattr(df, "mapInArrow"):
         raise ArgumentTypeError(
@@ -101,6 +101,7 @@ class Inference:
     batch_size: int | None
     cache: str  # folder for copies of models; "" for the usual one
     trusted: frozenset[str] = frozenset()  # users whose models the driver believes
+    names: tuple[str, ...] = ()  # of the columns, where they travel under others
 
 
 def _work(
@@ -130,33 +131,14 @@ def _on_pandas(
 ) -> Any:
     import pyarrow as pa
 
-    try:
-        table = pa.Table.from_pandas(df, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ArgumentError(
-            f"the table's columns have no common type each: {error}; give numbers, texts, or arrays of one dimension"
-        ) from error
-    table = _with_nans(table, df)
-    work = _work(version, signature, table.schema, inputs, prefix, batch_size)
+    table = pandas_tables.arrow_of(df)
+    work = _work(version, signature, table.schema, pandas_tables.by_text(inputs), prefix, batch_size)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))
     result = df.copy(deep=False)
     for field in work.fields:
         result[field.name] = whole.column(field.name).to_pandas().to_numpy()
     return result
-
-
-def _with_nans(table: Any, df: Any) -> Any:
-    """With what is no number in columns of numbers as it was: a model may know what to do with it, and Spark hands it on."""
-    import numpy as np
-    import pyarrow as pa
-
-    for place in range(df.shape[1]):
-        column = df.iloc[:, place]
-        if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f" and table.column(place).null_count:
-            values = pa.array(column.to_numpy(), from_pandas=False)
-            table = table.set_column(place, table.schema.field(place), values)
-    return table
 
 
 def _on_spark(
@@ -168,8 +150,11 @@ def _on_spark(
 
     work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
     added = from_arrow_schema(pa.schema(work.fields))
-
-    return df.mapInArrow(_body(work), StructType([*df.schema.fields, *added.fields]))
+    whole = StructType([*df.schema.fields, *added.fields])
+    if any("." in name or "`" in name for name in df.columns):  # Spark's mapInArrow takes the dot for a field's
+        work = replace(work, names=tuple(df.columns))
+        df = df.toDF(*(f"c{place}" for place in range(len(df.columns))))
+    return df.mapInArrow(_body(work), whole)
 
 
 def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -253,6 +238,8 @@ def predicted(batches: Iterable[Any], work: Inference, kept: _Kept) -> Iterator[
     for batch in batches:
         if not batch.num_rows:
             continue
+        if work.names:
+            batch = pa.RecordBatch.from_arrays(batch.columns, list(work.names))
         parts = [_call(part, work, kept) for part in _parts(batch, kept.tuner)]
         arrays = [pa.concat_arrays([part[field.name] for part in parts]) for field in work.fields]
         schema = pa.schema([*batch.schema, *work.fields])

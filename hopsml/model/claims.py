@@ -107,7 +107,7 @@ def _claim_one(model_url: str, version: int, overwrite: bool) -> Claim:
         )
         raise ModelExists(
             f"version {version} of the model '{urls.name(model_url)}' {what}; leave the number out for the next free one, "
-            "or pass overwrite=True"
+            "or pass overwrite=True (--overwrite)"
         )
     if taken:
         for_url(url).delete(urls.join(url, CLAIM_JSON))

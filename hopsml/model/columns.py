@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Columns = str | Sequence[str]
 InputColumns = Mapping[str, Columns] | Columns
 _WHERE = "printSchema() shows them"
+_VECTOR = "is a vector of Spark's ML; pyspark.ml.functions.vector_to_array makes an array of it"
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,15 @@ def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None,
         return (name,)
     if spec.features and set(spec.features) <= set(schema.names):
         return spec.features
-    fitting = (
-        [field.name for field in schema if not _misfit(field.type, spec, 1)] if is_only and not spec.features else []
-    )
+    fitting = _fitting(spec, schema) if is_only and not spec.features else []
     if len(fitting) == 1:
         return (fitting[0],)
+    vectors = [field.name for field in schema if _is_vector(field.type)] if is_only and len(spec.shape) == 2 else []
     missing = [feature for feature in spec.features if feature not in schema.names]
     why = (
         f"nor are there {', '.join(map(repr, missing))}" if missing
         else f"and {', '.join(map(repr, fitting))} would all do" if fitting
+        else f"and {vectors[0]!r} {_VECTOR}" if vectors
         else f"and no other column is {_shown(spec)}" if is_only and not spec.features
         else f"there are: {', '.join(schema.names)}"
     )  # fmt: skip
@@ -107,6 +108,21 @@ def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None,
         f"there is no column {name!r} for the model's input of that name, {why}; rename a column, or pass "
         f"inputs={{{name!r}: 'its column'{several}}}"
     )
+
+
+def _fitting(spec: TensorSpec, schema: Any) -> list[str]:
+    """The columns that could be the input; those that nothing is known of, having no value, where there is no other."""
+    import pyarrow as pa
+
+    found = [field for field in schema if not _misfit(field.type, spec, 1)]
+    known = [field for field in found if not pa.types.is_null(field.type)]
+    return [field.name for field in known or found]
+
+
+def _is_vector(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("indices") >= 0)
 
 
 def _shown(spec: TensorSpec) -> str:
@@ -122,8 +138,10 @@ def _misfit(kind: Any, spec: TensorSpec, of: int) -> str:
     while pa.types.is_list(value) or pa.types.is_large_list(value) or pa.types.is_fixed_size_list(value):
         size = value.list_size if pa.types.is_fixed_size_list(value) else None
         lists, value = lists + 1, value.value_type
-    if pa.types.is_struct(value) and value.get_field_index("indices") >= 0:
-        return "it is a vector of Spark's ML; pyspark.ml.functions.vector_to_array makes an array of it"
+    if pa.types.is_null(kind):  # of a table without rows, or it is said of the first row
+        return ""
+    if _is_vector(value):
+        return f"it {_VECTOR}"
     if not _takes(value, spec.dtype):
         return f"it is {kind}, and the model takes {_shown(spec)}"
     wanted = (0,) if of > 1 else tuple({depth, min(1, depth)})  # nested as the tensor, or flat
@@ -149,7 +167,7 @@ def _takes(value: Any, dtype: str) -> bool:
         return False
     if pa.types.is_integer(value):
         return True
-    return bool(pa.types.is_floating(value)) and "int" not in dtype
+    return bool(pa.types.is_floating(value) or pa.types.is_decimal(value)) and "int" not in dtype
 
 
 # ------------------------------------------------------------------------------------------ rows in, rows out
@@ -196,6 +214,8 @@ def _tensor(column: Any, name: str, spec: TensorSpec) -> NDArray[Any]:
             sizes.append(int(least or 0))
         values = values.flatten()
     dtype = np.dtype(object) if spec.dtype == "str" else _dtype(spec.dtype)
+    if pa.types.is_decimal(values.type):  # as numbers with a point are in Spark's SQL
+        values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
     if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size:
         limits, least, most = np.iinfo(dtype), int(array.min()), int(array.max())
@@ -294,7 +314,15 @@ def column_of(array: NDArray[Any], field: Any) -> Any:
         flat = pa.array([one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel()], pa.string())
     else:
         flat = pa.array(np.ascontiguousarray(array).reshape(-1).astype(value.to_pandas_dtype(), copy=False), value)
-    for size, count in _levels(array.shape):
+    return nested(flat, array.shape)
+
+
+def nested(flat: Any, shape: tuple[int, ...]) -> Any:
+    """The values of an array of this shape as an Arrow array, the dimensions behind the first one as lists."""
+    import numpy as np
+    import pyarrow as pa
+
+    for size, count in _levels(shape):
         flat = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * size), flat)
     return flat
 

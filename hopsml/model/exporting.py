@@ -21,7 +21,7 @@ from hopsml.model.description import Lineage, ModelDescription, ModelFile
 from hopsml.model.flavors import contract, files
 from hopsml.model.flavors.contract import SavedModel
 from hopsml.model.version import Version, sha256
-from hopsml.storage import urls
+from hopsml.storage import run_dir, urls
 from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.tree import copy_tree, local_files
 
@@ -58,7 +58,8 @@ def export(
         synchronous, synchronous_timeout: of the predecessor, without effect: the version is there when this returns.
         project: another project, by its name.
         example: inputs that the model's signature is seen from, where the model itself does not tell it: an array, or a dict
-            of arrays, with the batch first.
+            of arrays, with the batch first. Of an estimator of scikit-learn also a DataFrame: where its columns are not all
+            numbers, each is an input of its own.
         model_path: the predecessor's name for ``model``.
 
     Raises:
@@ -134,6 +135,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
     found = {name: ModelFile((folder / name).stat().st_size, sha256(folder / name)) for name in local_files(folder)}
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
+    run_dir.make_project(urls.parent(urls.parent(asked.url)))
     claim = claims.claim(asked.url, asked.version, asked.overwrite)
     try:
         claim.fill(folder)

@@ -69,6 +69,8 @@ def find(name: str, version: int | str = LATEST, project: str | None = None) -> 
         if version == BEST or version.startswith(f"{BEST}:"):
             _, _, given = version.partition(":")
             metric, _, direction = given.partition(":")
+            if version != BEST and not metric:
+                raise ArgumentError(f"version={version!r}: it must be 'best', or 'best:METRIC' such as 'best:accuracy'")
             return _best(versions(name, project), metric, direction)
         return _aliased(name, version, project)
     number = description.checked_version(int(version) if isinstance(version, str) else version)

@@ -146,7 +146,8 @@ def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Excep
 
 def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
     try:
-        return model.predict(request.inputs)
+        outputs = model.predict(request.inputs)
+        return _checked(outputs, request.rows) if takes_batches(model.signature) else outputs
     except SystemExit as left:  # which would end the replica, and all requests in it
         return RuntimeError(f"its code called sys.exit({left.code!r})")
     except Exception as error:  # noqa: BLE001 it is the answer
@@ -157,14 +158,21 @@ def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
     import numpy as np
 
     names = batch[0].inputs
-    outputs = model.predict({name: np.concatenate([one.inputs[name] for one in batch]) for name in names})
-    total = sum(one.rows for one in batch)
-    for name, array in outputs.items():
-        if array.shape[:1] != (total,):
-            raise ValueError(f"output {name!r} has the shape {array.shape} for {total} rows")
+    outputs = _checked(
+        model.predict({name: np.concatenate([one.inputs[name] for one in batch]) for name in names}),
+        sum(one.rows for one in batch),
+    )
     answers: list[dict[str, Any]] = []
     begin = 0
     for one in batch:
         answers.append({name: array[begin : begin + one.rows] for name, array in outputs.items()})
         begin += one.rows
     return answers
+
+
+def _checked(outputs: Arrays, rows: int) -> Arrays:
+    """Outputs with an answer for each row. Raises ValueError: whose the others are nobody knows."""
+    for name, array in outputs.items():
+        if array.shape[:1] != (rows,):
+            raise ValueError(f"output {name!r} has the shape {array.shape} for {rows} row{'s' if rows != 1 else ''}")
+    return outputs

@@ -27,6 +27,7 @@ DATATYPES = {
     "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
     "str": "BYTES",
 }  # fmt: skip
+_GZIP = b"\x1f\x8b"
 _OF_ROWS = orjson.OPT_SERIALIZE_NUMPY
 _ROWS_AT_ONCE = 4096  # that become JSON while no other thread can run: signs of life go on
 
@@ -43,6 +44,8 @@ class Asked:
 
 def loads(body: bytes) -> dict[str, Any]:
     """A JSON object. RequestRefused (400) where it is none."""
+    if body.startswith(_GZIP):
+        raise bad_request("the body is compressed; send JSON as it is, without Content-Encoding")
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -163,6 +166,8 @@ def asked_v2(body: bytes, signature: Signature) -> Asked:
         missing = [key for key in ("name", "shape", "datatype", "data") if key not in one]
         if missing:
             raise bad_request(f"inputs[{number}] has no {missing[0]}")
+        if str(one["name"]) in given:
+            raise bad_request(f"input '{str(one['name'])[:80]}' is there twice; send each input once")
         given[str(one["name"])] = one
     tensors.check_names(given, inputs)
     arrays = {name: _tensor_v2(name, given[name], tensor) for name, tensor in inputs.items()}

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ from hopsml.serving.claims import ServerRecord
 from hopsml.serving.front import CONTROL
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
 from hopsml.serving.places import ServingFolder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TOKEN = "HOPSML_SERVING_TOKEN"
 
@@ -77,6 +80,17 @@ def by_input(rows: Any) -> Any:
     return {name: [row[name] for row in rows] for name in names}
 
 
+def array_of(value: Any) -> NDArray[Any]:
+    """An output as an array; ``null`` among numbers is what JSON has for NaN."""
+    import numpy as np
+
+    found = np.asarray(value)
+    if found.dtype == object:
+        with contextlib.suppress(TypeError, ValueError):  # texts, bytes
+            return np.asarray(value, float)
+    return found
+
+
 def _post(
     record: ServerRecord, path: str, body: bytes, timeout_s: float, token: str | None = None
 ) -> tuple[int, bytes]:
@@ -116,7 +130,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_numpy"):
         raise ArgumentTypeError(
             f"predict(): the request holds a {type(value).__name__}; give its values, in the order of the model's features: "
-            "table.to_numpy()"
+            "table.to_numpy(), or by column: table.to_dict('list')"
         )
     raise ArgumentTypeError(
         f"predict(): the request holds {value!r:.80}, a {type(value).__name__}; it must be made of numbers, text, lists, "

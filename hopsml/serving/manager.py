@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, ServingNotFound, StorageError
+from hopsml.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ModelNotFound,
+    ServingError,
+    ServingNotFound,
+    StorageError,
+)
 from hopsml.serving import access, claims, client, definitions, endings, launching, places, starting, submitter
 from hopsml.serving.claims import ServerRecord
 from hopsml.serving.definitions import ServingDefinition
@@ -117,17 +124,21 @@ def start(
         version: As ``hopsml.model.find`` takes it: a number, "latest" (the default), "best", an alias.
         model: The model's name; the same as ``name`` by default.
         host: The address to listen at; "127.0.0.1" by default: who is on another machine cannot connect. On a cluster it
-        is the driver's by default.
+            is the driver's by default.
         port: 0, the default, for any that is free.
         replicas: Processes that answer, behind one address; 1 by default. Cores are shared out among them.
         log_requests: Whether inputs and outputs are written to ``Serving/NAME.requests`` of the project; False by
-        default. max_body_mb: Of a request, in MiB; 64 by default. max_batch_rows: Of one call of the model; 256 by
-        default. max_queue: Requests that wait in one replica; 1,000 by default. deadline: Seconds that a request may
-        take until it is computed; 30 by default. token: What requests must bear; a random one by default, which is kept
-        in a file that only this user can read. without_token: Let everybody ask who can connect. start_timeout: Seconds
-        until all replicas must answer. lifeline: A file descriptor; the serving stops when it can be read, as the end
-        of a pipe can when its writer is gone; not on a cluster. profile: A file of conf/ with YARN, a standalone Spark or
-        local-cluster; "local" for this machine.
+            default.
+        max_body_mb: Of a request, in MiB; 64 by default.
+        max_batch_rows: Of one call of the model; 256 by default.
+        max_queue: Requests that wait in one replica; 1,000 by default.
+        deadline: Seconds that a request may take until it is computed; 30 by default.
+        token: What requests must bear; a random one by default, which is kept in a file that only this user can read.
+        without_token: Let everybody ask who can connect.
+        start_timeout: Seconds until all replicas must answer.
+        lifeline: A file descriptor; the serving stops when it can be read, as the end of a pipe can when its writer is
+            gone; not on a cluster.
+        profile: A file of conf/ with YARN, a standalone Spark or local-cluster; "local" for this machine.
 
     Raises:
         AlreadyServed: (ArgumentError) another server has the name; the message has its address.
@@ -158,7 +169,14 @@ def start(
     checked = starting.checked_token(token, without_token, definition.host)
     with starting.alone(name, settings.project_url()):  # before anything is fetched
         pass
-    number, served, labels = _found(definition.model, definition.version, fetch=cluster is None)
+    try:
+        number, served, labels = _found(definition.model, definition.version, fetch=cluster is None)
+    except ModelNotFound as error:
+        if version is not None or definition.version == "latest":
+            raise
+        raise ModelNotFound(
+            f"{error}. It was served last, and nothing else is asked for: version='latest' (--version latest) is the newest"
+        ) from error
     route, versions = Route(1, number, labels=labels), {number: served}
     if cluster is None:
         starting.start(definition, route, versions, checked, start_timeout, lifeline)
@@ -459,16 +477,14 @@ def predict(
         ArgumentError: the rows are not what the model takes; the message names the input.
         ServingError: it is stopped, overloaded, or fails.
     """
-    import numpy as np
-
     if version is not None and label is not None:
         raise ArgumentError("version and label exclude each other")
     which = f"/versions/{version}" if version is not None else f"/labels/{label}" if label is not None else ""
     path, asked = f"/v1/models/{name}{which}:predict", {"inputs": client.by_input(rows)}
     found = client.request(client.server_of(name), path, asked, timeout)["outputs"]
     if isinstance(found, dict):
-        return {output: np.asarray(value) for output, value in found.items()}
-    return np.asarray(found)
+        return {output: client.array_of(value) for output, value in found.items()}
+    return client.array_of(found)
 
 
 def exists(name: str) -> bool:

@@ -290,7 +290,7 @@ def claim(
     system = for_url(project_url, timeout_s)
     number = _highest(system, experiments, app_id) + 1
     if number == 1:
-        _check_project(system, project_url, mode)
+        make_project(project_url, mode, timeout_s)
     _open_the_way(system, project_url, mode)
     while True:
         run = RunDir(urls.join(experiments, f"{app_id}_{number}"), timeout_s)
@@ -302,8 +302,9 @@ def claim(
             number += 1
 
 
-def _check_project(system: FileSystem, project_url: str, mode: int) -> None:
-    """It is a folder, or becomes one."""
+def make_project(project_url: str, mode: int | None = None, timeout_s: float | None = None) -> None:
+    """The project is a folder, or becomes one: as open as ``mode``, by default as ``HOPSML_SHARE`` says."""
+    system, mode = for_url(project_url, timeout_s), privacy.mode_of(None) if mode is None else mode
     try:
         found = system.status(project_url)
     except PathNotFound:

@@ -77,7 +77,12 @@ def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
     if not judged or best_of(judged, asked) is not None:
         return ""
     names = sorted({name for one in judged for name in one.metrics})
-    remedy = f"say metric={names[0]!r} (--metric {names[0]})" if names else "return a dict with that number"
+    others = [name for name in names if name != asked.metric]
+    remedy = (
+        f"say metric={others[0]!r} (--metric {others[0]})" if others
+        else "see why it is NaN or infinite" if names
+        else "return a dict with that number"
+    )  # fmt: skip
     stops = "" if asked.patience is None else f", and patience={asked.patience} ends nothing"
     return (
         f"no judged checkpoint has a finite number named {asked.metric!r}, by which they are compared; they have: "

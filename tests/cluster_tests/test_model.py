@@ -56,15 +56,15 @@ def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
     rows = np.random.default_rng(1).normal(size=(3000, 4)).astype("float32")
     table = session.createDataFrame(
         [(number, [[float(v) for v in row[:2]], [float(v) for v in row[2:]]], 2.0) for number, row in enumerate(rows)],
-        "id long, image array<array<float>>, weight double",
+        "`row.id` long, image array<array<float>>, weight double",
     ).repartition(2)  # each imports TensorFlow
-    with pytest.raises(ArgumentError, match=r"there is no column 'image' .*there are: id, weight"):
+    with pytest.raises(ArgumentError, match=r"there is no column 'image' .*there are: row.id, weight"):
         model.predict(table.drop("image"), "digits")
     found = model.predict(table, "digits", prefix="p_")
     assert found.schema["p_scores"].dataType.simpleString() == "array<float>"
     assert found.schema["p_total"].dataType.simpleString() == "float"
-    collected = sorted(found.select("id", "p_scores", "p_total").collect())
-    assert [row.id for row in collected] == list(range(3000))
+    collected = sorted(found.select("`row.id`", "p_scores", "p_total").collect())
+    assert [row["row.id"] for row in collected] == list(range(3000))
     wanted = rows @ np.array(KERNEL, "float32")
     np.testing.assert_allclose([row.p_scores for row in collected], wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose([row.p_total for row in collected], 2 * wanted.sum(axis=1), rtol=1e-4, atol=1e-4)

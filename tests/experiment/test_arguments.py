@@ -221,6 +221,7 @@ def test_more_workers_than_slots_is_refused_with_the_setting_that_limits_them() 
         experiment.collective_all_reduce(train, num_workers=SLOTS + 1)
     assert f"num_workers={SLOTS + 1}" in str(caught.value)
     assert f"at most {SLOTS} slots" in str(caught.value) and f"local_slots={SLOTS}" in str(caught.value)
+    assert "HOPSML_LOCAL_SLOTS" in str(caught.value)
     experiment.shutdown()
 
 

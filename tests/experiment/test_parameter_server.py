@@ -51,6 +51,15 @@ def goes_on(run: Run, least: int = 40) -> None:
     assert not run.state.is_over, run.state.error
 
 
+@pytest.mark.variant  # of what tests/training/test_legacy_keras.py shows without servers
+def test_fit_of_tf_keras_reports_and_saves_each_epoch() -> None:
+    run = submit(server_workload.fit_of_tf_keras, workers=1)
+    result = run.result(LONG_S)
+    assert result.value["epochs"] == 2 and steps_of(run) == 10
+    folder = Path(result.run_dir.removeprefix("file://"))
+    assert list((folder / "checkpoints").rglob("*0010*")) and list((folder / "events").rglob("*tfevents*"))
+
+
 def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
     run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
     result = run.result(LONG_S)

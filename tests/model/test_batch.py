@@ -15,18 +15,21 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from hopsml import model
 from hopsml.errors import ArgumentError, ArgumentTypeError, ModelNotFound
-from hopsml.model import batch, columns
+from hopsml.model import batch, columns, pandas_tables
 from hopsml.model import version as versions
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
+from hopsml.serving.trying import try_out
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.local
@@ -103,14 +106,20 @@ def test_trouble_is_told_before_anything_is_computed(estimator: Any, tmp_path: P
     table = pd.DataFrame({"features": [np.zeros(4)]})
     with pytest.raises(ModelNotFound, match="did you mean lr"):
         model.predict(table, "Lr_")
-    with pytest.raises(ArgumentError, match=r"no common type each: .*give numbers, texts, or arrays"):
-        model.predict(pd.DataFrame({"features": [np.zeros((2, 2))]}), "lr")
+    with pytest.raises(
+        ArgumentError, match=r"'features' of the table has no common type: .*give numbers, texts, or arrays"
+    ):
+        model.predict(pd.DataFrame({"features": [1, "one"]}), "lr")
+    with pytest.raises(ArgumentError, match="more than one column 'a'; rename one"):
+        model.predict(pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), "lr")
     with pytest.raises(ArgumentError, match="no column 'X'"):
         model.predict(pd.DataFrame({"text": ["a"]}), "lr")
     with pytest.raises(ArgumentError, match="batch_size=0: it must be a whole number from 1"):
         model.predict(table, "lr", batch_size=0)
     with pytest.raises(ArgumentTypeError, match="is a list; it must be a DataFrame"):
         model.predict([1], "lr")  # type: ignore[type-var]
+    with pytest.raises(ArgumentTypeError, match="is a Series; it must be a DataFrame"):
+        model.predict(table["features"], "lr")
     (tmp_path / "notes.txt").write_text("a")
     model.export(tmp_path / "notes.txt", "notes")
     with pytest.raises(ArgumentError, match="version 1 of the model 'notes' has no signature"):
@@ -208,6 +217,77 @@ def test_what_is_no_number_reaches_a_model_that_knows_what_to_do_with_it(project
     filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(rows, [1.0, 2.0, 3.0])
     model.export(filled, "filled")
     np.testing.assert_allclose(model.predict(rows, "filled")["predict"], filled.predict(rows))
+    together = pd.DataFrame({"X": rows.to_numpy().tolist()})
+    np.testing.assert_allclose(model.predict(together, "filled")["predict"], filled.predict(rows))
+
+
+def test_a_table_without_rows_gets_columns_without_values(estimator: Any) -> None:
+    table = pd.DataFrame({"id": [1], "features": [[0.0] * 4]})
+    found = model.predict(table[table["id"] > 1], "lr")
+    assert list(found) == ["id", "features", "predict", "predict_proba"] and len(found) == 0
+
+
+def test_columns_of_pandas_may_be_called_by_numbers(estimator: Any) -> None:
+    rows = np.random.default_rng(2).normal(size=(5, 4))
+    found = model.predict(pd.DataFrame(rows), "lr", inputs=[0, 1, 2, 3])  # type: ignore[list-item]
+    assert found["predict"].tolist() == estimator.predict(rows).tolist()
+
+
+def test_arrays_of_several_dimensions_are_lists_in_lists() -> None:
+    pictures = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
+    table = pandas_tables.arrow_of(pd.DataFrame({"picture": pictures}))
+    assert table["picture"].to_pylist() == [one.tolist() for one in pictures]
+    with pytest.raises(ArgumentError, match=r"'picture' of the table has arrays of the shapes \(1, 3\), \(2, 3\)"):
+        pandas_tables.arrow_of(pd.DataFrame({"picture": [pictures[0], np.ones((1, 3))]}))
+
+
+PEOPLE = pd.DataFrame({"town": ["Bonn", "Rome", "Bonn", "Rome"], "age": [20.0, 30.0, 40.0, 50.0]})
+
+
+def of_people() -> Any:
+    parts = ColumnTransformer(
+        [("town", OneHotEncoder(handle_unknown="ignore"), ["town"]), ("age", "passthrough", ["age"])]
+    )
+    return make_pipeline(parts, LogisticRegression()).fit(PEOPLE, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("example", [PEOPLE[:2], {"age": [1.0, 2.0], "town": ["Bonn", "Oslo"]}])
+def test_of_a_table_of_several_kinds_each_column_is_an_input(project: str, example: Any) -> None:
+    people = of_people()
+    version = model.export(people, "people", example=example)
+    assert version is not None and version.description.signature == Signature(
+        {"town": TensorSpec("str", (None,)), "age": TensorSpec("float64", (None,))},
+        {"predict": TensorSpec("int64", (None,)), "predict_proba": TensorSpec("float64", (None, 2))},
+    )
+    found = model.predict(PEOPLE, "people")
+    assert found["predict"].tolist() == people.predict(PEOPLE).tolist() == [0, 1, 0, 1]
+    loaded = contract.load(version.local_files(), version.description)
+    assert try_out(loaded) == ""
+
+
+def test_an_example_that_is_given_is_not_passed_over(project: str) -> None:
+    with pytest.raises(ArgumentError, match="example= has no column 'town', by which the model was fitted; it has age"):
+        model.export(of_people(), "people", example={"age": [1.0]})
+    with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request has numbers"):
+        model.export(of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
+    with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; a table with both"):
+        model.export(of_people(), "people", example=PEOPLE.to_numpy())
+    with pytest.raises(ArgumentError, match="StandardScaler has neither predict nor predict_proba"):
+        model.export(StandardScaler().fit([[1.0], [2.0]]), "scaler", example=[[1.0]])
+    assert model.models() == []
+
+
+def test_an_example_of_texts_is_a_column_of_texts(project: str) -> None:
+    texts = ["good day", "bad day", "good night", "bad night"]
+    made = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts, [1, 0, 1, 0])
+    model.export(made, "texts", example=texts[:1])
+    assert model.predict(pd.DataFrame({"said": texts}), "texts")["predict"].tolist() == [1, 0, 1, 0]
+
+
+def test_labels_that_pandas_has_as_objects_are_texts(project: str) -> None:
+    labels = pd.Series(["low", "high"], dtype=object)
+    model.export(LogisticRegression().fit([[0.0], [9.0]], labels), "labels")
+    assert model.predict(pd.DataFrame({"x": [0.0, 9.0]}), "labels")["predict"].tolist() == ["low", "high"]
 
 
 @pytest.mark.parametrize("rows", [2, 20])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,21 @@ def test_a_vector_of_sparks_ml_is_told_what_to_do() -> None:
     )
     with pytest.raises(ArgumentError, match="vector_to_array makes an array of it"):
         bind(signature(features=TensorSpec("float32", (None, 4))), pa.schema([("features", vector)]))
+    with pytest.raises(ArgumentError, match=r"and 'features' is a vector of Spark's ML; .*vector_to_array"):
+        bind(signature(X=TensorSpec("float32", (None, 4))), pa.schema([("id", pa.int64()), ("features", vector)]))
+
+
+def test_decimals_are_numbers_with_a_point() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(10, 2))], ["x"])
+    assert tensors(bind(signature(x=SCALAR), batch.schema), batch)["x"].tolist() == [1.5, -2.25]
+    with pytest.raises(ArgumentError, match=r"it is decimal128.*the model takes one int64 a row"):
+        bind(signature(x=TensorSpec("int64", (None,))), batch.schema)
+
+
+def test_a_column_of_which_nothing_is_known_is_taken_where_there_is_no_other() -> None:
+    unknown = pa.schema([("note", pa.null()), ("label", pa.string())])
+    assert bind(signature(X=SCALAR), unknown)[0].columns == ("note",)
+    assert bind(signature(X=SCALAR), unknown.append(pa.field("x", pa.float64())))[0].columns == ("x",)
 
 
 def test_texts_come_out_as_texts_and_go_in() -> None:

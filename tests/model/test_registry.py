@@ -92,6 +92,19 @@ def test_which_version_is_meant(project: str, folder: MakeFolder) -> None:
     assert registry.aliases("digits") == {"production": 3}
 
 
+def test_a_project_that_begins_with_a_model_is_its_owners_alone(
+    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = exported(folder("a"))
+    files = Path(version.url.removeprefix("file://"), "files")
+    assert {at.stat().st_mode & 0o777 for at in (files.parents[3], files.parents[2], files)} == {0o700}
+    assert {at.stat().st_mode & 0o777 for at in files.rglob("*") if at.is_file()} == {0o600}
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"{project}-shared")
+    monkeypatch.setenv("HOPSML_SHARE", "all")
+    shared = Path(exported(folder("b")).url.removeprefix("file://"))
+    assert {at.stat().st_mode & 0o777 for at in (shared, *shared.parents[:3])} == {0o755}
+
+
 def test_best_without_a_metric_takes_the_only_one(project: str, folder: MakeFolder) -> None:
     exported(folder("a"), metrics={"loss": 0.1})
     exported(folder("b"), metrics={"loss": 0.2})
@@ -118,6 +131,7 @@ def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder
             lambda: registry.find("digits", "best"),
             "several metrics: accuracy, recall; name one, such as 'best:accuracy'",
         ),
+        (lambda: registry.find("digits", "best:"), "'best:': it must be 'best', or 'best:METRIC'"),
         (lambda: registry.delete_alias("digits", "canary"), "no version or alias 'canary'"),
         (lambda: registry.set_alias("digits", 9, "canary"), "no version 9"),
     ):
@@ -273,6 +287,9 @@ def test_files_are_found_here_and_in_the_project(
         registry.export(made, "digits", model_path=made)
     with pytest.raises(ArgumentTypeError, match="a int is no model; give a Keras model"):
         registry.export(3, "digits")
+    program = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})()
+    with pytest.raises(ArgumentTypeError, match=r"is no model; give the torch.nn.Module that it was made of"):
+        registry.export(program, "digits")
 
 
 def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -141,6 +142,7 @@ def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
     [
         (b"{", "the body is no JSON"),
         (b'{"instances": [[NaN, 1, 1, 1]]}', "JSON has no NaN and no Infinity"),
+        (gzip.compress(b"{}"), "the body is compressed; send JSON as it is"),
         (b"[1]", "the body must be a JSON object"),
         ({}, "either instances (row by row) or inputs"),
         ({**ONES, "inputs": []}, "either instances (row by row) or inputs"),
@@ -208,6 +210,7 @@ def test_open_inference_protocol() -> None:
         ({"inputs": [{"name": "x"}]}, "inputs[0] has no shape"),
         ({"inputs": 3}, "inputs must be a list of objects"),
         ({}, "input 'x' is missing"),
+        ({"inputs": infer()["inputs"] * 2}, "input 'x' is there twice; send each input once"),
         (infer(datatype="FLOAT"), "the datatype 'FLOAT' is none of BOOL"),
         (infer(shape=[1, -4]), "its shape must be a list of whole numbers"),
         (infer(data=[1, 1]), "its data are 2 values, its shape [1, 4] is of 4"),

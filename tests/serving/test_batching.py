@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
-from tests.serving.models import Scaled
+from tests.serving.models import Doubling, Scaled
 
 pytestmark = pytest.mark.fast
 FAR = 1e12  # on the loop's clock
@@ -62,6 +62,12 @@ def test_what_one_request_breaks_is_answered_to_it_alone() -> None:
     good, bad, also = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(1), rows(1, -1), rows(2)))
     assert isinstance(bad, ValueError)
     assert good["y"].tolist() == [[2.0] * 4] and len(also["y"]) == 2
+
+
+def test_answers_that_are_not_one_for_each_row_are_nobodys() -> None:
+    model = Doubling()
+    with pytest.raises(ValueError, match=r"output 'y' has the shape \(2, 4\) for 1 row$"):
+        played(model, lambda batcher: batcher.predict(rows(1), FAR))
 
 
 def test_a_model_of_a_fixed_number_of_rows_is_called_for_each_request() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -28,3 +29,10 @@ def test_rows_that_are_dicts_are_put_together_by_input() -> None:
         assert client.by_input(whole) is whole
     with pytest.raises(ArgumentError, match="row 1 has the inputs b, and row 0 a; all rows must have the same"):
         client.by_input([{"a": 1}, {"b": 2}])
+
+
+def test_null_among_numbers_is_nan() -> None:
+    assert np.isnan(client.array_of([[None, 1.0]])).tolist() == [[True, False]]
+    assert client.array_of([1, 2]).dtype == np.int64
+    assert client.array_of(["a", None]).tolist() == ["a", None]
+    assert client.array_of([{"b64": "AA=="}]).tolist() == [{"b64": "AA=="}]

@@ -23,6 +23,7 @@ import pytest
 from hopsml import model, serving
 from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
 from hopsml.serving import ServingError, ServingNotFound, definitions, starting
+from hopsml.serving.definitions import ServingDefinition
 from tests.serving.conftest import VERSIONS
 
 pytestmark = pytest.mark.local
@@ -258,6 +259,12 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
         serving.start("unstarted", model="other", version=other.version)
     with pytest.raises(ModelNotFound, match="there is no model 'nothing'"):
         serving.start("unstarted", model="nothing")
+    definitions.write(ServingDefinition("of-old", "digits", version=99))
+    with pytest.raises(
+        ModelNotFound, match=r"has no version 99; .*served last, .*version='latest' \(--version latest\)"
+    ):
+        serving.start("of-old")
+    serving.delete("of-old")
     with pytest.raises(ArgumentError, match="replicas=0: it must be 1 to 1024"):
         serving.start("unstarted", model="digits", replicas=0)
     with pytest.raises(ArgumentError, match=r"listen at 127.0.0.1 behind a proxy"):

@@ -265,3 +265,18 @@ def losses_told() -> list[bool]:
     ended = errors.OutOfRangeError(None, None, "End of sequence")
     told = [tells_of_a_loss(error) for error in (*lost, *own)]
     return [*told, tells_of_a_loss(ended, has_trained=True), tells_of_a_loss(ended, has_trained=False)]
+
+
+def fit_of_tf_keras() -> dict[str, Any]:
+    """As people train with servers who have stayed with tf_keras, with what every ``fit`` of a run is given."""
+    import tf_keras
+
+    import hopsml
+
+    with hopsml.tensorflow.strategy().scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(8,))])
+        model.compile("sgd", "mse")
+    history = model.fit(
+        sums().repeat(), steps_per_epoch=5, epochs=2, verbose=0, callbacks=hopsml.tensorflow.callbacks()
+    )
+    return {"epochs": len(history.history["loss"])}

@@ -30,6 +30,8 @@ def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
     assert "they have: nothing" in without_metric([Judgement(10)], Evaluation(run="r"))
     for metric in ("loss", "accuracy"):
         assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
+    said = without_metric(judged(float("nan")), Evaluation(run="r"))
+    assert "they have: metric" in said and "see why it is NaN or infinite" in said and "say metric=" not in said
     assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
 
 

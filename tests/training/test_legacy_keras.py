@@ -35,3 +35,8 @@ def test_fit_resume_evaluate_predict(tmp_path: Path, kind: str) -> None:
     assert first["predicted"] == 32
     assert first["predict_error"] < 1e-5
     assert [message["step"] for message in sent] == [1, 2, 3, 3, 4, 5, 6, 6]
+
+
+def test_the_callbacks_are_those_of_the_models_keras(tmp_path: Path) -> None:
+    (found,) = run_group("legacy_keras:beside_keras_3", tmp_path, workers=1)
+    assert (found["keras"], found["tf_keras"]) == ([2, 1], [2, 1])  # epochs, files of events

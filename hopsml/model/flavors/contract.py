@@ -95,6 +95,8 @@ def flavor_of(model: Any) -> str:
             if fits and kind.__name__ == name:
                 return flavor
     known = "a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an ONNX graph, or a path"
+    if type(model).__module__.startswith("torch.export"):
+        known = "the torch.nn.Module that it was made of, which is exported here for any number of rows"
     raise ArgumentTypeError(f"export({model!r:.80}): a {type(model).__name__} is no model; give {known}")
 
 

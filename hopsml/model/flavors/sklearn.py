@@ -99,8 +99,15 @@ class _Estimator:
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         import numpy as np
 
-        found = _outputs(self._model, inputs[INPUT], self.signature.outputs)
+        rows = inputs[INPUT] if self.signature.inputs.keys() == {INPUT} else _table(inputs)
+        found = _outputs(self._model, rows, self.signature.outputs)
         return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _table(columns: Mapping[str, NDArray[Any]]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns), copy=False)
 
 
 def _outputs(model: Any, rows: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,16 +129,31 @@ def _alike(parts: list[Any]) -> bool:
 
 
 def _signature(model: Any, example: Any) -> Signature | None:
-    """As a call shows it: of the example, else of one row of zeros where the estimator knows its number of features."""
+    """As a call shows it: of the example, else of one row of zeros where the estimator knows its number of features.
+
+    A table whose columns are not all numbers, and a dict of columns, make an input of each column.
+    """
     import numpy as np
 
     features = getattr(model, "n_features_in_", None)
     if example is None and features is None:
         return None
-    rows = np.zeros((1, int(features or 0))) if example is None else np.asarray(example)
     wanted = {name: None for name in ("predict", "predict_proba") if hasattr(model, name)}
-    if rows.dtype.kind not in "biuf" or not wanted:
-        return None
+    if not wanted:
+        if example is None:
+            return None
+        raise ArgumentError(
+            f"{type(model).__name__} has neither predict nor predict_proba, so nobody can call its version: leave example= "
+            "out, or export a pipeline that ends in an estimator"
+        )
+    if _has_columns(example):
+        arrays = _columns(example, getattr(model, "feature_names_in_", None))
+        taken = {name: TensorSpec(_dtype_of(array), (None,)) for name, array in arrays.items()}
+        rows = _table(arrays)
+    else:
+        rows = np.zeros((1, int(features or 0))) if example is None else _array(example)
+        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
+        taken = {INPUT: TensorSpec(_dtype_of(rows), (None, *rows.shape[1:]), names)}
     try:
         # Probabilities of targets with different numbers of classes make no table.
         found = {
@@ -142,9 +164,61 @@ def _signature(model: Any, example: Any) -> Signature | None:
         if example is None:
             return None  # such as a pipeline that takes text
         raise ArgumentError(f"the model does not take the example: {type(error).__name__}: {error}") from error
-    dtype = "float64" if example is None else str(rows.dtype)
-    taken = TensorSpec(dtype, (None, *rows.shape[1:]), tuple(map(str, getattr(model, "feature_names_in_", ()))))
-    return Signature({INPUT: taken}, {name: _spec(value) for name, value in found.items()})
+    return Signature(taken, {name: _spec(value) for name, value in found.items()})
+
+
+def _has_columns(example: Any) -> bool:
+    """Whether the example's columns are inputs, each of its own kind; a table of numbers alone is one array."""
+    if isinstance(example, Mapping):
+        return example.keys() != {INPUT}
+    return hasattr(example, "dtypes") and any(getattr(kind, "kind", "O") not in "biuf" for kind in example.dtypes)
+
+
+def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
+    """The columns by which the estimator was fitted, or all. ArgumentError names one that no request could give."""
+    import pandas as pd
+
+    table = pd.DataFrame(dict(example)) if isinstance(example, Mapping) else example
+    missing = [str(name) for name in names if name not in table] if names is not None else []
+    if missing:
+        raise ArgumentError(
+            f"example= has no column {missing[0]!r}, by which the model was fitted; it has {', '.join(map(str, table))}"
+        )
+    found = {}
+    for name in table.columns if names is None else names:
+        column = table[name].dropna()
+        array = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))
+        if not _can_be_asked(array):
+            raise ArgumentError(
+                f"example=: the column {str(name)!r} is {column.dtype}; a request has numbers, true and false, or texts: "
+                "make one of them of it, and let the pipeline turn it back"
+            )
+        if len(column) < len(table):  # of numbers what is missing is NaN
+            whole = table[name]
+            array = whole.to_numpy(object) if array.dtype.kind == "O" else whole.to_numpy(float, na_value=float("nan"))
+        found[str(name)] = array
+    return found
+
+
+def _array(example: Any) -> NDArray[Any]:
+    """ArgumentError for what no request could give."""
+    import numpy as np
+
+    found = np.asarray(example[INPUT] if isinstance(example, Mapping) else example)
+    if found.ndim and _can_be_asked(found):
+        return found.astype(object) if found.dtype.kind in "US" else found
+    raise ArgumentError(
+        f"example={example!r:.80}: it must be rows of numbers, or of texts; a table with both is a pandas.DataFrame, or a "
+        "dict of columns"
+    )
+
+
+def _can_be_asked(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "biufU" or (array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat))
+
+
+def _dtype_of(array: NDArray[Any]) -> str:
+    return str(array.dtype) if array.dtype.kind in "biuf" else "str"
 
 
 def _is_array(value: Any) -> bool:
@@ -152,7 +226,8 @@ def _is_array(value: Any) -> bool:
 
 
 def _spec(array: NDArray[Any]) -> TensorSpec:
-    return TensorSpec("str" if array.dtype.kind in "US" else str(array.dtype), (None, *map(int, array.shape[1:])))
+    dtype = "str" if array.dtype.kind in "OUS" and _can_be_asked(array.astype(object)) else str(array.dtype)
+    return TensorSpec(dtype, (None, *map(int, array.shape[1:])))
 
 
 def _culprit(model: Any) -> str:

@@ -178,7 +178,7 @@ def _checked_export(model: Any, given: Mapping[str, Any]) -> Any:
     except Exception as error:
         raise UnsavableModel(
             f"{type(model).__name__} cannot be exported for any number of rows: {_culprit(model, given)}"
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}\nWhere it chooses by values, give torch.jit.script(model) instead"
         ) from error
 
 

@@ -44,14 +44,21 @@ class FitHooks:
     on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
     on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
 
-    def _implements_train_batch_hooks(self) -> bool:  # asked by tf_keras
-        return True
+    def _implements_train_batch_hooks(self) -> bool:  # asked by tf_keras, which refuses them with parameter servers
+        return not _with_servers()
 
     def _implements_test_batch_hooks(self) -> bool:
         return False
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
+
+
+def _with_servers() -> bool:
+    """Whether ``fit`` of tf_keras hands its steps to workers: it calls back at the end of an epoch alone."""
+    import tensorflow as tf
+
+    return bool(getattr(tf.distribute.get_strategy(), "_should_use_with_coordinator", False))
 
 
 class CheckpointCallback(FitHooks):

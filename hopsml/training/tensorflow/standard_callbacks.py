@@ -10,7 +10,7 @@ from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.elastic.sampler import Scaling
-from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
+from hopsml.training.tensorflow.callbacks import CheckpointCallback, FitHooks, ReportCallback
 from hopsml.training.tensorflow.elastic_fit import ElasticCallback
 
 
@@ -61,16 +61,37 @@ def event_callbacks(folder: str) -> list[Any]:
             "hopsml: TensorBoard is not installed here, so no events are written: pip install tensorboard", flush=True
         )
         return []
-    return [_keras().callbacks.TensorBoard(log_dir=folder)]
+    return [EventsCallback(folder)]
+
+
+class EventsCallback:
+    """The callback for TensorBoard of the Keras that the model is of, which shows when ``fit`` begins."""
+
+    def __init__(self, folder: str) -> None:
+        """``folder``: of the event files."""
+        self._folder = folder
+        self._own: Any = FitHooks()  # Keras 3 looks at hooks before it says of which model they are
+
+    def set_model(self, model: Any) -> None:
+        """Called by Keras before it asks for anything else."""
+        legacy = any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
+        if isinstance(self._own, FitHooks):
+            self._own = _keras(legacy).callbacks.TensorBoard(log_dir=self._folder)
+        self._own.set_model(model)
+
+    def __getattr__(self, name: str) -> Any:
+        """The hooks, and all else that Keras asks a callback for."""
+        if name == "_own":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self._own, name)
 
 
 def _is_legacy() -> bool:
     return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
-def _keras() -> Any:
-    """The Keras that the user's code gets from ``tf.keras``."""
-    if _is_legacy():
+def _keras(legacy: bool) -> Any:
+    if legacy:
         import tf_keras
 
         return tf_keras

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import hopsml
@@ -49,6 +50,24 @@ def training(own: str, kind: str = "tensorflow") -> dict[str, Any]:
         "predicted": len(predicted),
         "collectives": collectives_of(lambda: _model(strategy).fit(_dataset(16, 16), verbose=0)),
     }
+
+
+def beside_keras_3() -> dict[str, Any]:
+    """``hopsml.tensorflow.callbacks()`` for models of both, where nothing says which one ``tf.keras`` is."""
+    import keras
+    import numpy as np
+    import tf_keras
+
+    events = Path(current().events_dir)  # type: ignore[union-attr]
+    found = {}
+    for name, module in (("keras", keras), ("tf_keras", tf_keras)):
+        before = set(events.rglob("*tfevents*"))
+        model = module.Sequential([module.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        callbacks = hopsml.tensorflow.callbacks()
+        history = model.fit(np.ones((8, 2)), np.ones(8), epochs=2, verbose=0, callbacks=callbacks)
+        found[name] = [len(history.history["loss"]), len(set(events.rglob("*tfevents*")) - before)]
+    return found
 
 
 def _model(strategy: Any) -> Any:

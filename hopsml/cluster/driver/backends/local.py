@@ -62,7 +62,7 @@ class LocalBackend:
 
     def capacity(self) -> Capacity:
         """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
-        setting = f"local_slots={self.slots}: the profile's, else GPUs, else CPU cores"
+        setting = f"local_slots={self.slots}: HOPSML_LOCAL_SLOTS, else the profile's, else GPUs, else CPU cores"
         if not self.gpus_per_agent:
             return Capacity(self.slots, setting, self.slots)
         return Capacity(self.slots, setting, self.slots, bare=self._together, together=self._together)
