@@ -141,7 +141,11 @@ class BatchReader:
             raise StopIteration
         if self._ahead is None:
             self._ahead = _Ahead(self._source, self._copy(), together)
-        return self._ahead.take()
+        try:
+            return self._ahead.take()
+        except BaseException:
+            self.close()  # its thread has ended: whoever asks once more is not to wait for it
+            raise
 
     def position(self) -> dict[str, int | float]:
         """The place in the data; the same on all ranks."""
