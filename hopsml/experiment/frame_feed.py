@@ -21,7 +21,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
-from hopsml.training.data import jvm_push
+from hopsml.training.data import frame_schema, jvm_push
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import (
     Action,
@@ -51,7 +51,10 @@ _STUCK_S = 60.0  # after the loss of a stage, for tasks that may wait for it
 
 
 def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
-    """What the function gets for each DataFrame. Raises ArgumentTypeError for what is none."""
+    """What the function gets for each DataFrame.
+
+    Raises ArgumentTypeError for what is none, ArgumentError for one that cannot be batches.
+    """
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -65,6 +68,8 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
                 f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a DataFrame of Spark's. What "
                 "lies in files needs no Spark: hopsml.data.parquet(url) in the function; small data travels by args="
             )
+        if problem := frame_schema.problem(frame.schema.jsonValue()["fields"], frame.isStreaming):
+            raise ArgumentError(f"{verb}(): the DataFrame of data={{{name!r}: ...}} {problem}")
     return {name: Dataset(StagedRows(name)) for name in data}
 
 
@@ -254,7 +259,10 @@ class FrameFeed:
                     self._publish()
                     if action.table.is_whole and kept.name not in self._told_whole:
                         self._told_whole.add(kept.name)
-                        self._note(f"{described(action.table)}, brought in {time.monotonic() - self._began:.1f} s")
+                        took_s = (
+                            time.monotonic() - self._began if self._began else 0.0
+                        )  # without partitions there is no job
+                        self._note(f"{described(action.table)}, brought in {took_s:.1f} s")
                 case Fail():
                     self._fail(action.reason)
 

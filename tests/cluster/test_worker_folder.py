@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.worker import worker_folder
+from hopsml.errors import PathNotFound
 from tests import small_disk
 
 pytestmark = pytest.mark.fast
@@ -36,3 +37,12 @@ def test_a_folder_is_left_where_it_can_be(tmp_path: Path) -> None:
     assert left.parent == place and (left / "model").read_text() == "weights" and not folder.exists()
     with pytest.raises(OSError, match="missing"):
         worker_folder.leave(left, "hopsml-left", (tmp_path / "missing",))
+
+
+def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_path: Path) -> None:
+    assert "is looked up in the worker's folder" in worker_folder.hint(
+        FileNotFoundError(2, "gone", "data.csv"), tmp_path
+    )
+    assert "is looked up in the worker's folder" in worker_folder.hint(PathNotFound("it is gone", "data.csv"), tmp_path)
+    for url in ("/data/clicks.csv", "hdfs:///data/clicks.csv"):
+        assert worker_folder.hint(PathNotFound(f"{url} is gone", url), tmp_path) == ""

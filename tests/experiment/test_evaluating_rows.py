@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hopsml
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S
 
@@ -99,3 +99,27 @@ def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
     pq.write_table(pq.read_table(path).slice(0, 0), tmp_path / "none.parquet")
     with pytest.raises(ArgumentError, match="there is nothing to evaluate"):
         evaluate(hopsml.data.parquet(str(tmp_path / "none.parquet")).batch(7), {"error": error})
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("predict", "metrics", "error", "word"),
+    [
+        (
+            lambda x: x[:3],
+            {"rows": lambda labels, found: len(found)},
+            ArgumentError,
+            r"shape \(3, 2\) of 10 rows; it must",
+        ),
+        (lambda x: 1.0, {"rows": lambda labels, found: len(found)}, ArgumentError, r"shape \(\) of 10 rows"),
+        (None, {}, ArgumentTypeError, "predict=None cannot be called"),
+        (lambda x: x, [len], ArgumentTypeError, r"metrics=\[<built-in function len>\] has no names; give a dict"),
+    ],
+)
+def test_what_makes_no_prediction_for_each_row(
+    path: str, predict: Any, metrics: Any, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        hopsml.data.evaluate(
+            predict, hopsml.data.parquet(path).batch(10), metrics, features="features", label="positive"
+        )

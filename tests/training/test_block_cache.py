@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -54,6 +55,17 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def kept(folder: Path) -> int:
     """Bytes in it."""
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_folder_that_somebody_has_removed_is_made_anew(tmp_path: Path, small_blocks: None) -> None:
+    cache, file = BlockCache(tmp_path / "cache", 100_000), CountedFile(3_000)
+    file.check(cache, 0, 3_000)
+    shutil.rmtree(tmp_path / "cache")
+    for _ in range(3):
+        file.check(cache, 0, 3_000)
+    assert (
+        len(file.fetched) == 3 and kept(tmp_path / "cache") > 3_000
+    )  # the second one noticed that the folder was gone
 
 
 # ---------------------------------------------------------------------------------------------- which go

@@ -85,6 +85,8 @@ def test_fields_of_a_struct_are_columns_and_vectors_are_rows() -> None:
 
 def test_what_stands_for_a_null() -> None:
     assert arrays([1, None, 3], c=0)["c"].tolist() == [1, 0, 3]
+    assert arrays([1.5, None], pa.float32(), c=0.1)["c"].tolist() == [1.5, np.float32(0.1)]
+    assert arrays([[1, 2], None], c=(0, np.int64(1)))["c"].tolist() == [[1, 2], [0, 1]]
     assert arrays(["a", None], c="")["c"].tolist() == ["a", ""]
     assert columns.arrays(pa.table({"s": [{"x": 1.0}, {"x": None}]}), {"s.x": -1.0}, "here")["s.x"].tolist() == [1, -1]
 
@@ -94,6 +96,8 @@ def test_what_stands_for_a_null() -> None:
     [
         ([1, None], pa.int32(), {}, r"has 1 null\(s\) in 2 rows; say what stands for them, fill={'c': ...}"),
         ([1, None], pa.int32(), {"c": "x"}, r"is of type int32, which 'x' is not"),
+        ([1, None], pa.int32(), {"c": 0.5}, r"is of type int32, which 0.5 is not \(it would be 0\)"),
+        ([[1], None], pa.list_(pa.int32()), {"c": [0.5]}, r"which \[0.5\] is not \(it would be \[0\]\)"),
         ([[1], [2, 3]], pa.list_(pa.int32()), {}, r"holds lists of 1 to 2 values, and a batch needs all alike"),
         ([[1], None], pa.list_(pa.int32()), {}, r"has 1 null\(s\) in 2 rows"),
         ([[1], [None]], pa.list_(pa.int32()), {}, r"has 1 null\(s\) in 2 rows"),

@@ -139,6 +139,11 @@ def test_a_state_goes_through_it(clicks: Path) -> None:
     assert sorted(seen) == list(range(230)) and (state.total, state.batches) == (230, 5)
 
 
+def test_a_state_goes_through_nothing_that_tells_no_place() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"resume\(\): \[1, 2\] is a list, which tells no place"):
+        next(hopsml.elastic.State(total=0).resume([1, 2]))  # type: ignore[call-overload]
+
+
 def test_a_loop_that_is_left_reads_no_further(clicks: Path) -> None:
     for _ in hopsml.data.parquet(str(clicks)).batch(2):
         break
@@ -174,6 +179,70 @@ def test_an_error_while_reading_ahead_is_raised_in_the_training(clicks: Path) ->
     with pytest.raises(StorageError, match=r"part-5\.parquet"):
         train()
     assert len(seen) >= 100  # all that lies before it
+
+
+def test_who_asks_once_more_after_an_error_gets_it_once_more(clicks: Path) -> None:
+    reader = hopsml.data.parquet(str(clicks / "part-5.parquet")).batch(10).reader()
+    reader.join(0, 1)
+    kept = (clicks / "part-5.parquet").rename(clicks / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"part-5\.parquet"):
+            reader.next_batch()
+    kept.rename(clicks / "part-5.parquet")
+    assert len(reader.next_batch()["id"]) == 10
+    reader.close()
+
+
+def test_a_page_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "noise.parquet"
+    pq.write_table(pa.table({"x": np.random.default_rng(1).random(10_000)}), file, use_dictionary=False)
+    content = bytearray(file.read_bytes())
+    content[1000:1400] = bytes(400)
+    content[10:60] = bytes(range(50))  # the page's header
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match=r"noise\.parquet is no whole Parquet file, or was changed"):
+        list(hopsml.data.parquet(str(file)).batch(100))
+
+
+def test_a_path_may_be_a_path_object_and_has_no_wildcards(clicks: Path) -> None:
+    assert ids(hopsml.data.parquet([clicks / "part-1.parquet"]).batch(50)) == list(range(23, 46))
+    with pytest.raises(PathNotFound, match=r"stand for themselves in a path; give the folder"):
+        hopsml.data.parquet(str(clicks / "*.parquet"))
+    for nothing in ([], "", [""]):
+        with pytest.raises(ArgumentError, match="names nothing: give the URL"):
+            hopsml.data.parquet(nothing)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        (
+            lambda path: hopsml.data.parquet(path, columns=[1]),
+            ArgumentTypeError,
+            r"columns=\[1\] must be a list of names",
+        ),
+        (lambda path: hopsml.data.parquet(path, columns=[]), ArgumentError, r"columns=\[\] leaves nothing to be read"),
+        (lambda path: hopsml.data.files(path, suffixes=[1]), ArgumentTypeError, r"suffixes=\[1\] must be a list"),
+        (lambda path: hopsml.data.files(path, suffixes=".txt"), ArgumentTypeError, r"give a list of names: suffixes="),
+        (lambda path: hopsml.data.files(path, suffixes=[]), ArgumentError, r"suffixes=\[\] leaves nothing to be read"),
+        (lambda path: hopsml.data.tfrecords(path, features=[]), ArgumentError, r"features=\[\] leaves nothing"),
+        (lambda path: hopsml.data.parquet(path, fill=0), ArgumentTypeError, r"fill=0 must be a dict"),
+        (
+            lambda path: hopsml.data.parquet(path, fill={"ege": 0}),
+            ArgumentError,
+            r"fill= names ege, and .* there are features",
+        ),
+    ],
+)
+def test_arguments_without_meaning(clicks: Path, call: Any, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
+        call(str(clicks))
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "two.parquet")
+    with pytest.raises(ArgumentError, match=r"two\.parquet has several columns called a, of which a batch takes one"):
+        hopsml.data.parquet(str(tmp_path))
 
 
 def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:

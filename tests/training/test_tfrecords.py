@@ -188,6 +188,10 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
     absent = read(file, ["id", "w", "v"], fill={"id": 0, "w": 0.5, "v": [1, 2]})
     assert (absent["w"].dtype, absent["w"].tolist()) == (np.float32, [0.5] * 3)
     assert absent["v"].tolist() == [[1, 2]] * 3
+    assert read(file, ["w"], fill={"w": 7})["w"].tolist() == [7] * 3  # though nothing else is read
+    assert read(file, fill={"id": 0, "x": [0.0, 0.0], "t": b"", "w": 7})["w"].tolist() == [7] * 3
+    with pytest.raises(ArgumentError, match=r"fill= names w, which features= leaves out; there are id"):
+        read(file, ["id"], fill={"id": 0, "w": 7})
     with pytest.raises(
         ArgumentError, match=r"column 'id' of .*a\.tfrecord, records 0 to 2, has 2 null\(s\) in 3 rows; say"
     ):

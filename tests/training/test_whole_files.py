@@ -106,5 +106,5 @@ def test_what_is_no_data_is_refused(images: Path, tmp_path: Path) -> None:
         hopsml.data.files(str(tmp_path / "empty"))
     with pytest.raises(ArgumentError, match=r"holds no file with a name that ends so \(\*\.gif\) among its 42 file"):
         hopsml.data.files(str(images), [".gif"])
-    with pytest.raises(ArgumentTypeError, match=r"give a list of them: suffixes=\['\.jpg'\]"):
+    with pytest.raises(ArgumentTypeError, match=r"give a list of names: suffixes=\['\.jpg'\]"):
         hopsml.data.files(str(images), ".jpg")

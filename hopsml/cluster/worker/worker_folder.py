@@ -113,7 +113,7 @@ def hint(error: BaseException, folder: Path) -> str:
     """Where a relative path of this error was looked for; "" for an error that is not about a missing one."""
     if not isinstance(error, FileNotFoundError):
         return ""
-    name = error.filename
+    name = error.filename or getattr(error, "path", None)  # the latter of errors of hopsml's own
     if isinstance(name, (str, bytes)) and (os.path.isabs(name) or b"://" in os.fsencode(name)):
         return ""
     return (

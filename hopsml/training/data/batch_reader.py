@@ -119,7 +119,11 @@ class BatchReader:
             raise StopIteration
         if self._ahead is None:
             self._ahead = _Ahead(self._source, self._copy(), self._together())
-        return self._ahead.take()
+        try:
+            return self._ahead.take()
+        except BaseException:
+            self.close()  # its thread has ended: whoever asks once more is not to wait for it
+            raise
 
     def _together(self) -> int:
         of_batch = self._sampler.batch_size * self._source.row_bytes / self._sampler.world_size

@@ -132,6 +132,8 @@ class BlockCache:
                 file.write(block)
                 file.write(zlib.crc32(block).to_bytes(_CHECK, "little"))
             fresh.rename(self._folder / f"{key}-{number}")
+        except FileNotFoundError:
+            self._is_checked = False  # somebody has removed the folder: the next read makes it anew
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink()

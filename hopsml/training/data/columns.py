@@ -70,7 +70,7 @@ class _Column:
             objects = np.empty(len(content), object)
             objects[:] = content.to_pylist()
             return objects
-        raise self._refused(f"is of type {kind}, which has no array", "leave it out by columns=, or convert it before")
+        raise self._refused(f"is of type {kind}, which has no array", "leave the column out, or convert it before")
 
     def _without_nulls(self, content: pa.Array) -> pa.Array:
         if self._name not in self._fill:
@@ -78,11 +78,17 @@ class _Column:
                 f"has {content.null_count} null(s) in {len(content)} rows",
                 self._nulls or f"say what stands for them, fill={{{self._name!r}: ...}}, or leave such rows out before",
             )
+        import numpy as np
         import pyarrow as pa
 
         value = self._fill[self._name]
         try:
-            return content.fill_null(pa.scalar(value, content.type))
+            stands = pa.scalar(value, content.type)
+            if _has_integers(content.type) and not np.array_equal(
+                stands.as_py(), value
+            ):  # pyarrow cuts 0.5 to 0, and says nothing
+                raise pa.ArrowInvalid(f"it would be {stands.as_py()!r}")
+            return content.fill_null(stands)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise self._refused(
                 f"is of type {content.type}, which {value!r} is not ({error})", "fill it before"
@@ -135,6 +141,12 @@ class _Column:
 
     def _refused(self, what: str, remedy: str) -> ArgumentError:
         return ArgumentError(f"column '{self._name}' of {self._place} {what}; {remedy}")
+
+
+def _has_integers(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(getattr(kind, "value_type", kind)))
 
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:

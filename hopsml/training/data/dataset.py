@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from hopsml.training.data.batch_reader import Batch, BatchReader, Names
 from hopsml.training.data.parquet_files import ParquetFiles
 from hopsml.training.data.shard_sampler import ShardSampler
 from hopsml.training.data.source import Source, shards_of
+from hopsml.training.data.stored_files import Paths
 from hopsml.training.data.tfrecord_files import Features, TFRecordFiles
 from hopsml.training.data.whole_files import WholeFiles
 
@@ -114,7 +115,8 @@ class Dataset:
     def torch(self) -> torch.utils.data.IterableDataset[dict[str, Any]]:
         """This worker's batches, each a dictionary of CPU tensors; text stays an array of objects.
 
-        For a DataLoader with ``batch_size=None`` and ``num_workers=0``: what it reads is read ahead by itself.
+        For a DataLoader with ``batch_size=None`` and ``num_workers=0``: what it reads is read ahead by itself, and processes
+        of the DataLoader's own are refused. Each iteration goes on with the next epochs' orders; ``len()`` counts batches.
         """
         from hopsml.training.torch import input_batches
 
@@ -136,7 +138,7 @@ class Dataset:
 
 
 def parquet(
-    path: str | Sequence[str],
+    path: Paths,
     columns: Sequence[str] | None = None,
     fill: Mapping[str, Any] | None = None,
     *,
@@ -155,13 +157,13 @@ def parquet(
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and for a column that a
     file lacks, StorageError for what is no Parquet file.
     """
-    if isinstance(columns, str):
-        raise ArgumentTypeError(f"columns={columns!r} is one name; give a list of names: columns=[{columns!r}]")
+    _check_texts("columns", columns)
+    _check_fill(fill)
     return Dataset(ParquetFiles(path, columns, fill, cache))
 
 
 def tfrecords(
-    path: str | Sequence[str],
+    path: Paths,
     features: Features | None = None,
     fill: Mapping[str, Any] | None = None,
     *,
@@ -190,12 +192,12 @@ def tfrecords(
     some records lack, whose lists differ in length, or that changes its type; StorageError for a file that is gone or was
     changed.
     """
-    if isinstance(features, str):
-        raise ArgumentTypeError(f"features={features!r} is one name; give a list of names: features=[{features!r}]")
+    _check_texts("features", features)
+    _check_fill(fill)
     return Dataset(TFRecordFiles(path, features, fill, cache))
 
 
-def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, cache: bool = False) -> Dataset:
+def files(path: Paths, suffixes: Sequence[str] | None = None, *, cache: bool = False) -> Dataset:
     """Whole files on any store as rows, images for instance; it lists them, and reads none, when it is made.
 
     The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has
@@ -210,4 +212,26 @@ def files(path: str | Sequence[str], suffixes: Sequence[str] | None = None, *, c
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without such a file. While it is read:
     StorageError for a file that is gone, or has another length.
     """
+    _check_texts("suffixes", suffixes)
     return Dataset(WholeFiles(path, suffixes, cache))
+
+
+def _check_texts(name: str, given: Any) -> None:
+    """A list of texts, or None for all there are."""
+    if given is None:
+        return
+    if isinstance(given, str):
+        raise ArgumentTypeError(f"{name}={given!r} is one name; give a list of names: {name}=[{given!r}]")
+    if not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
+        raise ArgumentTypeError(f"{name}={given!r:.80} must be a list of names, or None for all")
+    if not given:
+        raise ArgumentError(
+            f"{name}={given!r} leaves nothing to be read; name one at least, or leave {name}= out for all"
+        )
+
+
+def _check_fill(fill: Any) -> None:
+    if fill is not None and not isinstance(fill, Mapping):
+        raise ArgumentTypeError(
+            f"fill={fill!r:.80} must be a dict of what stands for a null, by column: fill={{'age': 0}}"
+        )

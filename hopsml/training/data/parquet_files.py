@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentError, StorageError
+from hopsml.errors import ArgumentError, HopsmlError, StorageError
 from hopsml.training.data import columns as arrow_columns
 from hopsml.training.data import stored_files
-from hopsml.training.data.stored_files import StoredFile
+from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class ParquetFiles:
 
     def __init__(
         self,
-        given: str | Sequence[str],
+        given: Paths,
         columns: Sequence[str] | None,
         fill: Mapping[str, Any] | None,
         is_cached: bool = False,
@@ -72,10 +73,20 @@ class ParquetFiles:
 
     def _groups_of(self, stored: StoredFile) -> list[RowGroup]:
         with _opened(stored) as file:
-            there = {field.name for field in file.schema_arrow}
+            names = file.schema_arrow.names
+            there = set(names)
             if missing := sorted(set(self._columns or ()) - there):
                 raise ArgumentError(
                     f"{stored.url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
+                )
+            if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+                raise ArgumentError(
+                    f"{stored.url} has several columns called {', '.join(twice)}, of which a batch takes one; rename them"
+                )
+            if unknown := sorted(name for name in self._fill if not {name, name.partition(".")[0]} & there):
+                raise ArgumentError(
+                    f"fill= names {', '.join(unknown)}, and {stored.url} has no such column; there are "
+                    f"{', '.join(sorted(there))}"
                 )
             whole = file.metadata
         groups = [whole.row_group(number) for number in range(whole.num_row_groups)]
@@ -97,7 +108,9 @@ def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
     with file.opened() as stream:
         try:
             yield pyarrow.parquet.ParquetFile(stream, metadata=description, pre_buffer=True)
-        except (pa.ArrowInvalid, pa.ArrowException) as error:
+        except HopsmlError:
+            raise  # the store's, which names the file by itself
+        except (pa.ArrowException, OSError) as error:  # of a damaged page pyarrow says it by an OSError
             raise StorageError(
                 f"{file.url} is no whole Parquet file, or was changed while it was read: {error}", file.url
             ) from error

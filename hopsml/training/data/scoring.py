@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.data.batch_reader import Names
 from hopsml.training.data.dataset import Dataset
@@ -40,10 +40,18 @@ def evaluate(
         features, label: columns.
 
     Raises:
-        ArgumentError: a column that is not there, data without rows, a metric whose state is no sum.
+        ArgumentTypeError: ``predict`` cannot be called, or metrics have no names.
+        ArgumentError: a column that is not there, data without rows, a metric whose state is no sum, another number of
+            predictions than of rows.
         PeerLost, CollectiveTimeout: as of ``hopsml.all_reduce``; where the group may change, rows of a worker that is lost
             meanwhile are missing.
     """
+    if not callable(predict):
+        raise ArgumentTypeError(
+            f"predict={predict!r:.80} cannot be called; give a model of Keras, or a function of an array"
+        )
+    if not isinstance(metrics, Mapping):
+        raise ArgumentTypeError(f"metrics={metrics!r:.80} has no names; give a dict: metrics={{'auc': roc_auc_score}}")
     scorers = {name: _scorer(name, metric) for name, metric in metrics.items()}
     called = _callable(predict)
     for batch in replace(rows, epochs=1, window=0, drop_last=False):
@@ -51,6 +59,7 @@ def evaluate(
         if len(labels):
             given = _column(batch, features) if isinstance(features, str) else {n: _column(batch, n) for n in features}
             predictions = called(given)
+            _check_rows(predictions, len(labels))
             for scorer in scorers.values():
                 scorer.see(labels, predictions)
     return {name: scorer.score() for name, scorer in scorers.items()}
@@ -60,6 +69,17 @@ def _column(batch: Mapping[str, Any], name: str) -> Any:
     if name not in batch:
         raise ArgumentError(f"the data has no column {name}; there are {', '.join(batch)}")
     return batch[name]
+
+
+def _check_rows(predictions: Any, rows: int) -> None:
+    import numpy as np
+
+    shape = tuple(predictions.shape if hasattr(predictions, "shape") else np.shape(predictions))
+    if not shape or shape[0] != rows:
+        raise ArgumentError(
+            f"predict made something of the shape {shape} of {rows} rows; it must return a prediction for each "
+            "of them, along the first axis"
+        )
 
 
 def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -11,6 +12,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, Storag
 from hopsml.storage import filesystem, streams, urls
 from hopsml.training.data import block_cache
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 AT_ONCE = 8  # files that are looked into at the same time, when a data set is made
 
 
@@ -79,20 +81,34 @@ class StoredFile:
         )
 
 
-def found(given: str | Sequence[str], is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
     """The files that one or several URLs mean: each itself, or those of a folder, at any depth, by name.
 
     ``is_wanted``: of a file in a folder, by its name. What begins with ``_`` or ``.`` is a writer's own. ``what`` is looked
     for, to people. Raises PathNotFound, ArgumentError for a folder without such a file.
     """
-    if not isinstance(given, (str, Sequence)) or not all(isinstance(one, str) for one in given):
+    paths = [given] if isinstance(given, (str, os.PathLike)) else given
+    if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
         raise ArgumentTypeError(f"{given!r} is no path: give a URL or a local path, or a list of them")
-    paths = [given] if isinstance(given, str) else given
-    return [file for one in paths for file in _found(one, is_wanted, what, is_cached)]
+    texts = [os.fspath(one) for one in paths]
+    if not all(texts) or not texts:
+        raise ArgumentError(
+            f"{given!r} names nothing: give the URL or local path of a file or a folder, or a list of them"
+        )
+    return [file for one in texts for file in _found(one, is_wanted, what, is_cached)]
 
 
 def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
-    itself = filesystem.for_url(given).status(given)
+    try:
+        itself = filesystem.for_url(given).status(given)
+    except PathNotFound as error:
+        if not set(given) & set("*?["):
+            raise
+        raise PathNotFound(
+            f"nothing is called {given}, and *, ? and [ stand for themselves in a path; give the folder, which is read with "
+            "all files at any depth, or the list of files",
+            given,
+        ) from error
     if not itself.is_dir:
         return [_file(itself, is_cached)]
     below = [entry for entry in filesystem.walk(given) if not entry.is_dir]

@@ -13,7 +13,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.data import columns as arrow_columns
 from hopsml.training.data import examples, record_framing, stored_files
 from hopsml.training.data.record_framing import RecordSpan
-from hopsml.training.data.stored_files import StoredFile
+from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +38,16 @@ class TFRecordFiles:
     """A source of shards; it counts the files' records when it is made, and reads them when it is asked."""
 
     def __init__(
-        self, given: str | Sequence[str], features: Features | None, fill: Mapping[str, Any] | None, is_cached: bool
+        self, given: Paths, features: Features | None, fill: Mapping[str, Any] | None, is_cached: bool
     ) -> None:
         """As ``hopsml.data.tfrecords``, which says what is raised."""
         self._features = None if features is None else tuple(features)
         self._shapes = _checked_shapes(features) if isinstance(features, Mapping) else {}
         self._fill = dict(fill or {})
+        if unknown := sorted(set(self._fill) - set(self._features or self._fill)):
+            raise ArgumentError(
+                f"fill= names {', '.join(unknown)}, which features= leaves out; there are {', '.join(self._features or ())}"
+            )
         what = "TFRecord file (*.tfrecord*, part-*)"
         found = stored_files.found(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-tfrecord") as readers:
@@ -82,7 +86,7 @@ class TFRecordFiles:
         """With the features that were asked for, and no record of these has."""
         import pyarrow as pa
 
-        for name in self._features or ():
+        for name in self._features or self._fill:
             if name in table.column_names:
                 continue
             if name not in self._fill:
@@ -91,7 +95,8 @@ class TFRecordFiles:
                     f"column '{name}' of {place} is in none of the records{f', which have {there}' * bool(there)}; leave it "
                     f"out of features=, or say what stands for it, fill={{{name!r}: ...}}"
                 )
-            table = table.append_column(name, _as_of_examples(pa.array([self._fill[name]] * rows)))
+            values = _as_of_examples(pa.array([self._fill[name]] * rows))
+            table = table.append_column(name, values) if table.column_names else pa.table({name: values})
         return table
 
 

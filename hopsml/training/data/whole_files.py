@@ -6,10 +6,9 @@ import concurrent.futures
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentTypeError
 from hopsml.storage import urls
 from hopsml.training.data import stored_files
-from hopsml.training.data.stored_files import StoredFile
+from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,10 +21,8 @@ _OF_A_ROW = 200  # bytes that a row takes beside the file's content, about
 class WholeFiles:
     """A source of shards; it lists the files when it is made."""
 
-    def __init__(self, given: str | Sequence[str], suffixes: Sequence[str] | None, is_cached: bool) -> None:
+    def __init__(self, given: Paths, suffixes: Sequence[str] | None, is_cached: bool) -> None:
         """As ``hopsml.data.files``, which says what is raised."""
-        if isinstance(suffixes, str):
-            raise ArgumentTypeError(f"suffixes={suffixes!r} is one; give a list of them: suffixes=[{suffixes!r}]")
         endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
         what = "file" if endings is None else f"file with a name that ends so (*{', *'.join(endings)})"
         found = stored_files.found(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.cluster.worker.context import WorkerContext, current
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.elastic import commit_format, state_exchange
 from hopsml.training.elastic.commit_format import Snapshot
@@ -406,7 +406,14 @@ class State:
 
 
 def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sampler | BatchReader]:
-    return contextlib.nullcontext(data) if isinstance(data, Sampler) else contextlib.closing(data.reader())
+    if isinstance(data, Sampler):
+        return contextlib.nullcontext(data)
+    if not hasattr(data, "reader"):
+        raise ArgumentTypeError(
+            f"resume(): {data!r:.80} is a {type(data).__name__}, which tells no place to go on from; give a Sampler over "
+            "the indices of its samples, or a data set of hopsml.data"
+        )
+    return contextlib.closing(data.reader())
 
 
 def found(context: WorkerContext | None) -> memoryview | None:
