@@ -22,6 +22,7 @@ from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
@@ -188,11 +189,7 @@ def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
     """What is imported before workers are forked, unless the call says so."""
     # Servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
-    modules = (*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers)
-    if "torch" in modules and not {"tensorflow", "keras", "tf_keras"}.isdisjoint(modules):
-        # Triton's library, which torch's optimizers import, crashes a process that has loaded TensorFlow's before.
-        modules = ("torch", "torch._dynamo", *modules)
-    return tuple(dict.fromkeys(modules))
+    return in_order((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers))
 
 
 def _note(run: Run, *texts: str) -> None:

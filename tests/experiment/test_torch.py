@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import collective, plan, whole_script
 from hopsml.experiment.options import TorchOptions
@@ -381,3 +382,23 @@ def test_a_killed_worker_ends_no_other_process_unless_ddp_holds_the_group_togeth
         assert len(chiefs) >= 2, "all began anew"
     else:
         assert len(done) == 2400, "no step was made twice"
+
+
+@pytest.mark.variant
+def test_a_function_of_torch_after_one_of_tensorflow_in_the_same_agents(store: Path) -> None:
+    """Found by a user: the agents' next fork server had TensorFlow first, and died of torch."""
+
+    def of_tensorflow() -> float:
+        import tensorflow as tf
+
+        return float(tf.constant(1.5))
+
+    def of_torch() -> float:
+        import torch
+
+        model = torch.nn.Linear(1, 1)
+        torch.optim.SGD(model.parameters(), 0.1).zero_grad()
+        return 2.5
+
+    assert experiment.collective_all_reduce(of_tensorflow, num_workers=1).value == 1.5
+    assert experiment.torch(of_torch, num_workers=1).value == 2.5

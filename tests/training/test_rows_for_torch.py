@@ -13,13 +13,13 @@ import pytest
 import hopsml
 from hopsml.errors import ArgumentError
 
-pytestmark = pytest.mark.local
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Any:
     pq.write_table(pa.table({"id": np.arange(100), "text": ["a"] * 100}), tmp_path / "rows.parquet", row_group_size=30)
-    return hopsml.data.parquet(tmp_path).batch(16).shuffle(seed=1)
+    return hopsml.data.parquet(str(tmp_path)).batch(16).shuffle(seed=1)
 
 
 def loader(rows: Any, **more: Any) -> Any:

@@ -27,6 +27,7 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.shared import open_files, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
+from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.worker import server_guard
 from hopsml.delivery import logger_aside
 from hopsml.errors import RunError
@@ -430,7 +431,7 @@ class Agent:
         if self.work is not None or (set(modules) <= set(self.server.modules) and not self.server.broken):
             return
         kept = () if self.server.broken else self.server.modules
-        wanted = tuple(dict.fromkeys((*kept, *modules)))
+        wanted = in_order((*kept, *modules))
         old, self.server = self.server, self._new_server(wanted)
         self._spawn(old.close())
         self._spawn(self._announce_server(self.server))
