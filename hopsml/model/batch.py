@@ -132,6 +132,9 @@ def _on_pandas(
     import pyarrow as pa
 
     table = pandas_tables.arrow_of(df)
+    if df.empty and df.shape[1]:  # of lists pandas tells no type then, and there is nothing to compute
+        fields = columns.output_fields(signature, table.schema, prefix)
+        return df.assign(**{field.name: pa.array([], field.type).to_numpy(zero_copy_only=False) for field in fields})
     work = _work(version, signature, table.schema, pandas_tables.by_text(inputs), prefix, batch_size)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))

@@ -91,7 +91,9 @@ def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None,
         return (name,)
     if spec.features and set(spec.features) <= set(schema.names):
         return spec.features
-    fitting = _fitting(spec, schema) if is_only and not spec.features else []
+    fitting = (
+        [field.name for field in schema if not _misfit(field.type, spec, 1)] if is_only and not spec.features else []
+    )
     if len(fitting) == 1:
         return (fitting[0],)
     vectors = [field.name for field in schema if _is_vector(field.type)] if is_only and len(spec.shape) == 2 else []
@@ -108,15 +110,6 @@ def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None,
         f"there is no column {name!r} for the model's input of that name, {why}; rename a column, or pass "
         f"inputs={{{name!r}: 'its column'{several}}}"
     )
-
-
-def _fitting(spec: TensorSpec, schema: Any) -> list[str]:
-    """The columns that could be the input; those that nothing is known of, having no value, where there is no other."""
-    import pyarrow as pa
-
-    found = [field for field in schema if not _misfit(field.type, spec, 1)]
-    known = [field for field in found if not pa.types.is_null(field.type)]
-    return [field.name for field in known or found]
 
 
 def _is_vector(kind: Any) -> bool:
@@ -138,8 +131,6 @@ def _misfit(kind: Any, spec: TensorSpec, of: int) -> str:
     while pa.types.is_list(value) or pa.types.is_large_list(value) or pa.types.is_fixed_size_list(value):
         size = value.list_size if pa.types.is_fixed_size_list(value) else None
         lists, value = lists + 1, value.value_type
-    if pa.types.is_null(kind):  # of a table without rows, or it is said of the first row
-        return ""
     if _is_vector(value):
         return f"it {_VECTOR}"
     if not _takes(value, spec.dtype):

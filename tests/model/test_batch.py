@@ -225,6 +225,8 @@ def test_a_table_without_rows_gets_columns_without_values(estimator: Any) -> Non
     table = pd.DataFrame({"id": [1], "features": [[0.0] * 4]})
     found = model.predict(table[table["id"] > 1], "lr")
     assert list(found) == ["id", "features", "predict", "predict_proba"] and len(found) == 0
+    assert found["predict"].dtype == np.int64
+    assert list(model.predict(pd.DataFrame({"features": []}), "lr")) == ["features", "predict", "predict_proba"]
 
 
 def test_columns_of_pandas_may_be_called_by_numbers(estimator: Any) -> None:

@@ -140,12 +140,6 @@ def test_decimals_are_numbers_with_a_point() -> None:
         bind(signature(x=TensorSpec("int64", (None,))), batch.schema)
 
 
-def test_a_column_of_which_nothing_is_known_is_taken_where_there_is_no_other() -> None:
-    unknown = pa.schema([("note", pa.null()), ("label", pa.string())])
-    assert bind(signature(X=SCALAR), unknown)[0].columns == ("note",)
-    assert bind(signature(X=SCALAR), unknown.append(pa.field("x", pa.float64())))[0].columns == ("x",)
-
-
 def test_texts_come_out_as_texts_and_go_in() -> None:
     made = Signature({"text": TensorSpec("str", (None,))}, {"label": TensorSpec("str", (None,))})
     batch = table(text=["a", "b"])
