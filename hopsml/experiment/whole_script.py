@@ -60,7 +60,7 @@ def _show_messages_alone() -> None:
     usual = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, HopsmlError):
+        if isinstance(error, HopsmlError | KeyboardInterrupt):
             error, trace = error.with_traceback(None), None
         usual(kind, error, trace)
 
