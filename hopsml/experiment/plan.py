@@ -96,14 +96,14 @@ def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
     """As ``layout.check_environment``; in a worker the variables are not the user's to unset, and it is said where he is."""
     try:
         check_environment(environ, honour)
-    except EnvironmentConflict as conflict:
+    except EnvironmentConflict:
         worker = worker_context.current()
         if worker is None:
             raise
         raise EnvironmentConflict(
             f"this is rank {worker.rank} of run {worker.run_id} already, which calls the training function, or the program "
             "of hopsml submit --framework: call the verb in a driver, outside of that, or pass honour_environment=True for "
-            f"a run of its own in this worker ({conflict})"
+            "a run of its own in this worker"
         ) from None
 
 
