@@ -55,6 +55,9 @@ def submit(
             help="torch, jax or distributed: the script is a worker's, as for torchrun, and runs on every one"
         ),
     ] = None,
+    torch_backend: Annotated[
+        str, typer.Option(help="of --framework torch, what its process group is: auto, hopsml, gloo or nccl")
+    ] = "auto",
     tag: Annotated[str | None, typer.Option(help="a tag by which YARN finds the application (yarn.tags)")] = None,
 ) -> None:
     """Run a script on the cluster of a profile and follow it to its end; the exit status is 0 only if it succeeded.
@@ -75,13 +78,17 @@ def submit(
         raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
     if timeout is not None and detach:
         raise ArgumentError("--timeout with --detach: nobody follows the application then; leave one of the two out")
+    if framework is None and torch_backend != "auto":
+        raise ArgumentError(
+            f"--torch-backend {torch_backend} without --framework torch: a script that calls experiment.torch says it there"
+        )
     if py_files:
         wishes["spark.submit.pyFiles"] = py_files
     with submission.Interrupts() as interrupts, contextlib.ExitStack() as stack:
         try:
             if framework is not None:  # without, no folder is there to be left by kill -9
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsml-submit-"))
-                script = _driver(framework, script, folder)
+                script = _driver(framework, script, folder, torch_backend)
             planned = submission.plan(
                 chosen,
                 script,
@@ -104,7 +111,7 @@ def submit(
     raise typer.Exit(status)
 
 
-def _driver(framework: str, script: str, folder: str) -> str:
+def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str:
     """What runs the script on every worker, which is submitted in its place."""
     from pathlib import Path
 
@@ -115,7 +122,7 @@ def _driver(framework: str, script: str, folder: str) -> str:
     if framework not in whole_script.VERBS:
         raise ArgumentError(f"--framework {framework}: it must be one of {', '.join(whole_script.VERBS)}")
     read(script)  # a mistake in it is said now
-    return str(whole_script.driver_of(framework, Path(script), Path(folder)))
+    return str(whole_script.driver_of(framework, Path(script), Path(folder), torch_backend))
 
 
 def _settings(items: list[str]) -> dict[str, str]:

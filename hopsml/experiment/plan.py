@@ -33,8 +33,17 @@ from hopsml.cluster.shared.spec import (
     RunSpec,
     recorded,
 )
+from hopsml.cluster.worker import context as worker_context
 from hopsml.delivery import logger_aside
-from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, NotEnoughSlots, PermissionRefused, QuotaExceeded
+from hopsml.errors import (
+    ArgumentError,
+    CoordinatorLost,
+    EnvironmentConflict,
+    HopsmlError,
+    NotEnoughSlots,
+    PermissionRefused,
+    QuotaExceeded,
+)
 from hopsml.experiment import applications, arguments, frame_feed, launch_trace, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
 from hopsml.experiment.sign_of_life import SignOfLife
@@ -84,6 +93,21 @@ def start(plan: Plan) -> Run:
     return start_on(plan)[0]
 
 
+def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
+    """As ``layout.check_environment``; in a worker the variables are not the user's to unset, and it is said where he is."""
+    try:
+        check_environment(environ, honour)
+    except EnvironmentConflict:
+        worker = worker_context.current()
+        if worker is None:
+            raise
+        raise EnvironmentConflict(
+            f"this is rank {worker.rank} of run {worker.run_id} already, which calls the training function, or the program "
+            "of hopsml submit --framework: call the verb in a driver, outside of that, or pass honour_environment=True for "
+            "a run of its own in this worker"
+        ) from None
+
+
 def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     """As ``start``, with the application on which the run was started."""
     try:
@@ -98,7 +122,7 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
 def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
     applications.prepare(plan.profile)
-    check_environment({**os.environ, **spec.environment}, spec.honour_environment)
+    _check_environment({**os.environ, **spec.environment}, spec.honour_environment)
     settings.cores_of({**os.environ, **spec.environment})
     tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, get_args
 
-from hopsml.errors import HopsmlError
+from hopsml.cluster.shared.spec import TorchBackend
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.experiment.frameworks import distributed, jax, torch
 from hopsml.experiment.result import Result
 
@@ -24,20 +25,32 @@ from hopsml.experiment.whole_script import run
 SOURCE = {source!r}
 
 if __name__ == "__main__":
-    run({framework!r}, {name!r}, SOURCE, sys.argv[1:], {beside!r})
+    run({framework!r}, {name!r}, SOURCE, sys.argv[1:], {beside!r}, {backend!r})
 '''
 
 
-def driver_of(framework: str, script: Path, folder: Path) -> Path:
-    """Write, into ``folder``, the program that runs ``script`` on every worker; the script's text travels in it."""
+def driver_of(framework: str, script: Path, folder: Path, backend: str = "auto") -> Path:
+    """Write, into ``folder``, the program that runs ``script`` on every worker; the script's text travels in it.
+
+    Raises ArgumentError for a ``backend`` that ``framework`` does not have.
+    """
+    known = get_args(TorchBackend) if framework == "torch" else ("auto",)
+    if backend not in known:
+        raise ArgumentError(
+            f"--torch-backend {backend} of --framework {framework}: it must be one of {', '.join(known)}"
+        )
     path = folder / script.name
     beside = str(script.resolve().parent)
-    text = _DRIVER.format(framework=framework, name=script.name, source=script.read_text(), beside=beside)
+    text = _DRIVER.format(
+        framework=framework, name=script.name, source=script.read_text(), beside=beside, backend=backend
+    )
     path.write_text(text)
     return path
 
 
-def run(framework: str, name: str, source: str, arguments: Sequence[str], beside: str = "") -> Result:
+def run(
+    framework: str, name: str, source: str, arguments: Sequence[str], beside: str = "", backend: str = "auto"
+) -> Result:
     """Run a program on all workers, one for each GPU or slot of the executors; prints the run's summary.
 
     Args:
@@ -45,12 +58,14 @@ def run(framework: str, name: str, source: str, arguments: Sequence[str], beside
         name, source: of the file.
         arguments: what it finds in ``sys.argv``.
         beside: the folder of the file: workers that see it can import what else lies there; ``--py-files`` is for others.
+        backend: of torch's process group, as of ``experiment.torch``.
 
     Raises: as ``experiment.torch``; of an error of hopsml's that nobody catches the message alone is shown.
     """
     _show_messages_alone()
     given = {"name": name, "source": source, "arguments": list(arguments), "beside": beside}
-    result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given)
+    wishes: dict[str, Any] = {"backend": backend} if framework == "torch" else {}
+    result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given, **wishes)
     print(result.summary())
     return result
 
@@ -60,7 +75,7 @@ def _show_messages_alone() -> None:
     usual = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, HopsmlError):
+        if isinstance(error, HopsmlError | KeyboardInterrupt):
             error, trace = error.with_traceback(None), None
         usual(kind, error, trace)
 

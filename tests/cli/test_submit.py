@@ -40,6 +40,15 @@ def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli
     assert Path(driver).name == "job.py" and driver != job and (option, value) == ("--epochs", "2")
     done = cli("submit", job, "--profile", "here", "--framework", "mpi", "--dry-run")
     assert done.status == 1 and "--framework mpi: it must be one of torch, jax, distributed" in done.err
+    for framework, backend, known in (("torch", "mpi", "auto, hopsml, gloo, nccl"), ("jax", "gloo", "auto")):
+        options = ("--framework", framework, "--torch-backend", backend, "--dry-run")
+        done = cli("submit", job, "--profile", "here", *options)
+        assert (
+            done.status == 1
+            and f"--torch-backend {backend} of --framework {framework}: it must be one of {known}" in done.err
+        )
+    done = cli("submit", job, "--profile", "here", "--torch-backend", "gloo", "--dry-run")
+    assert done.status == 1 and "--torch-backend gloo without --framework torch" in done.err
     Path(job).write_text("def train(:\n")
     done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run")
     assert done.status == 1 and "job.py, line 1" in done.err

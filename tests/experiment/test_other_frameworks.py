@@ -92,6 +92,19 @@ def test_a_failed_worker_of_jax_is_named_and_takes_nobody_along_unsaid(project: 
         experiment.jax(fails_on_one, num_workers=2, keep_warm=60.0, progress=False)
 
 
+def starts_another() -> None:
+    from hopsml import experiment
+
+    experiment.distributed(fails_on_one, num_workers=1, progress=False)
+
+
+def test_a_verb_in_a_worker_is_told_where_it_is(project: Path) -> None:
+    with pytest.raises(
+        WorkerFailed, match=r"EnvironmentConflict: this is rank 0 of run \S+ already, .*call the verb in a driver"
+    ):
+        experiment.distributed(starts_another, num_workers=1, keep_warm=60.0, progress=False)
+
+
 def boosted() -> dict[str, Any]:
     """XGBoost over its own collective, whose tracker rank 0 has."""
     import hashlib

@@ -264,6 +264,29 @@ def test_its_driver_starts_it_with_the_arguments_that_it_gets(tmp_path: Path) ->
     assert done.returncode == 0 and "made 1 epochs" in done.stderr and "FINISHED" in done.stdout, done.stderr
 
 
+PAIR = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.ones(1) * dist.get_rank()
+dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+print("rank", dist.get_rank(), "has", x.item(), "by", dist.get_backend())
+"""
+
+
+@pytest.mark.variant
+def test_its_driver_takes_the_backend_that_it_is_made_with(tmp_path: Path) -> None:
+    (tmp_path / "pair.py").write_text(PAIR)
+    (tmp_path / "made").mkdir()
+    path = whole_script.driver_of("torch", tmp_path / "pair.py", tmp_path / "made", "gloo")
+    variables = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project", "HOPSML_PROFILE": "local"}
+    done = subprocess.run([sys.executable, str(path)], env=variables, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    (log,) = tmp_path.glob("project/Experiments/*/logs/g0-rank1.log")
+    assert "rank 1 has 0.0 by gloo" in log.read_text()
+
+
 def test_its_driver_shows_an_error_without_the_way_through_hopsml(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "made").mkdir()

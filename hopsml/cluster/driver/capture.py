@@ -298,7 +298,7 @@ def _payload(
         raise CaptureError(
             f"{name} and what it captures take more than the limit of {_mib(limit_bytes)}: "
             f"{_largest(name, function, args, importable)}. Put the data on shared storage and read it "
-            "inside the function, or raise the limit"
+            "inside the function"
         ) from None
     except Exception as error:  # whatever a __reduce__ of anybody's raises
         raise CaptureError(_explanation(name, function, args, importable, error)) from error

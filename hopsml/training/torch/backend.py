@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hopsml.collective.group import Group
 
 NAME = "hopsml"
+_INSTEAD = "experiment.torch(train, backend='gloo'), or hopsml submit --torch-backend gloo"
 SMALL_BYTES = 1 << 16
 _RIGID = (
     "its torch process group has a fixed number of members (DDP, FSDP and torch.distributed's operations count on it): "
@@ -49,7 +50,7 @@ def _create(options: Any, _: Any) -> Any:
     if options.group_size != size:
         raise ArgumentError(
             f"new_group() of {options.group_size} of {size} ranks over backend='hopsml', which has one group of all; give "
-            "it backend='gloo', or take experiment.torch(train, backend='gloo')"
+            f"it backend='gloo', or take {_INSTEAD}"
         )
     return _process_group()(options.group_rank, size, joined)
 
@@ -278,14 +279,11 @@ def _process_group() -> type:
         def alltoall_base(
             self, output: torch.Tensor, tensor: torch.Tensor, out_splits: Any, in_splits: Any, opts: Any = None
         ) -> Operation:
-            raise ArgumentError(
-                "all_to_all over backend='hopsml', which does not have it; take experiment.torch(train, backend='gloo')"
-            )
+            raise ArgumentError(f"all_to_all over backend='hopsml', which does not have it; take {_INSTEAD}")
 
         def send(self, tensors: Any, rank: int, tag: int = 0) -> Operation:
             raise ArgumentError(
-                "send and recv over backend='hopsml', which has collective operations alone; take "
-                "experiment.torch(train, backend='gloo')"
+                f"send and recv over backend='hopsml', which has collective operations alone; take {_INSTEAD}"
             )
 
         recv = send
@@ -317,6 +315,5 @@ def _reduction(opts: Any) -> str:
         if operation == known:
             return name
     raise ArgumentError(
-        f"the reduction {operation} over backend='hopsml', which has SUM, AVG, MIN and MAX; take "
-        "experiment.torch(train, backend='gloo')"
+        f"the reduction {operation} over backend='hopsml', which has SUM, AVG, MIN and MAX; take {_INSTEAD}"
     )
