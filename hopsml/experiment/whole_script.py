@@ -86,9 +86,13 @@ def _as_main_module(name: str, source: str, arguments: list[str], beside: str = 
     """In a worker: from a file, which a traceback, and processes that the program starts, can read."""
     import runpy
 
+    from hopsml.cluster.worker.context import current
+
+    here = context.work_dir if (context := current()) is not None else None
     if beside and Path(beside).is_dir():
         sys.path.insert(0, beside)  # as Python does for the script that it is given
-    with tempfile.TemporaryDirectory(prefix="hopsml-script-") as folder:
+    # In the worker's own folder, which its agent removes, however the program ends.
+    with tempfile.TemporaryDirectory(prefix="script-", dir=here) as folder:
         path = Path(folder, name)
         path.write_text(source)
         linecache.cache[str(path)] = (

@@ -251,6 +251,15 @@ def test_a_program_for_torchrun_runs_on_every_worker_as_its_main_module(project:
     assert "operations of torch.distributed" in result.summary()
 
 
+def test_a_program_that_leaves_at_once_leaves_no_file(project: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    source = f"import os, pathlib\npathlib.Path({str(told)!r}).write_text(__file__)\nos._exit(7)\n"
+    given = {"name": "train.py", "source": source, "arguments": []}
+    with pytest.raises(WorkerFailed, match="status 7"):
+        submit(whole_script._as_main_module, num_workers=1, args=given).result(WAIT_S)
+    wait_until(lambda: not Path(told.read_text()).exists(), "the removal of what the worker had")
+
+
 @pytest.mark.variant
 def test_its_driver_starts_it_with_the_arguments_that_it_gets(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
