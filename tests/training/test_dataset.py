@@ -269,6 +269,15 @@ def test_settings_without_meaning(clicks: Path, call: Any, error: type[Exception
         call(hopsml.data.parquet(str(clicks)))
 
 
+def test_numbers_of_numpy_are_numbers(clicks: Path) -> None:
+    rows, one = hopsml.data.parquet(str(clicks)), np.int64
+    assert rows.batch(one(7)).shuffle(one(3), one(50)).repeat(one(2)) == rows.batch(7).shuffle(3, 50).repeat(2)
+    assert type(rows.batch(one(7)).global_batch_size) is int
+    for wrong in (np.bool_(True), True, 7.0, "7"):
+        with pytest.raises(ArgumentTypeError, match="it must be a whole number, at least 1"):
+            rows.batch(wrong)  # type: ignore[arg-type]
+
+
 def test_data_without_rows_has_no_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     assert list(hopsml.data.parquet(str(tmp_path)).batch(4).repeat(3)) == []

@@ -5,6 +5,7 @@ They raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), whic
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -20,14 +21,18 @@ BACKENDS = ("auto", "hopsml", "gloo", "nccl")
 
 
 def whole_number(name: str, value: Any, at_least: int = 1) -> int:
-    """An int, and no bool, of at least ``at_least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """An int, and no bool, of at least ``at_least``; one of NumPy's is taken, too."""
+    try:
+        number = operator.index(value)
+        if type(value).__name__ in ("bool", "bool_"):
+            raise TypeError
+    except TypeError:
         raise ArgumentTypeError(
             f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least {at_least}"
-        )
-    if value < at_least:
+        ) from None
+    if number < at_least:
         raise ArgumentError(f"{name}={value} is too small; it must be at least {at_least}")
-    return value
+    return number
 
 
 def seconds(name: str, value: Any, above: float = 0.0) -> float:

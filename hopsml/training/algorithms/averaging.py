@@ -30,8 +30,7 @@ class Averaging(ABC):
 
     def __init__(self, every: int) -> None:
         """``every``: steps of a worker between two exchanges, which is the length of a block."""
-        checks.whole_number("every", every)
-        self.every = every
+        self.every = checks.whole_number("every", every)
 
     def is_due(self, step: int) -> bool:
         """Whether weights are exchanged behind step ``step``, counted from 1."""

@@ -51,8 +51,8 @@ class Dataset:
 
         Raises ArgumentTypeError or ArgumentError for what is no number of rows.
         """
-        checks.whole_number("global_batch_size", global_batch_size)
-        return replace(self, global_batch_size=global_batch_size, drop_last=drop_last)
+        size = checks.whole_number("global_batch_size", global_batch_size)
+        return replace(self, global_batch_size=size, drop_last=drop_last)
 
     def shuffle(self, seed: int = 0, window: int | None = None) -> Dataset:
         """In another order each epoch, the same on all workers: of the parts that are read as a whole, and within windows.
@@ -62,14 +62,12 @@ class Dataset:
         """
         if window is None:
             window = max(1, min(MOST_ROWS, int(MOST_BYTES / max(1.0, self.source.row_bytes))))
-        checks.whole_number("window", window)
-        checks.whole_number("seed", seed, at_least=0)
-        return replace(self, seed=seed, window=window)
+        window = checks.whole_number("window", window)
+        return replace(self, seed=checks.whole_number("seed", seed, at_least=0), window=window)
 
     def repeat(self, epochs: int) -> Dataset:
         """So many times, instead of once."""
-        checks.whole_number("epochs", epochs)
-        return replace(self, epochs=epochs)
+        return replace(self, epochs=checks.whole_number("epochs", epochs))
 
     def __len__(self) -> int:
         """Global batches in all epochs together, in a group that does not change; waits for rows that are on their way."""

@@ -81,7 +81,7 @@ class TrainingLoop:
 
         Raises what a step raises, and what ``hopsml.all_reduce`` does; ArgumentError for ``steps`` below 1.
         """
-        checks.whole_number("steps", steps)
+        steps = checks.whole_number("steps", steps)
         if self._servers is not None:
             return self._servers.run(self._servers.steps + steps * getattr(self._strategy.extended, "_num_workers", 1))
         self.model.reset_metrics()
