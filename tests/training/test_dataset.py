@@ -246,11 +246,17 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": [1.5, 2.5]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"x": [[1], [2]]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [[1.5], [2.5]]}), tmp_path / "b.parquet")
     for rows in (hopsml.data.parquet(str(tmp_path)).batch(4), hopsml.data.parquet(str(tmp_path)).batch(4).shuffle()):
-        with pytest.raises(ArgumentError, match=r"column 'x' is (int64|float64) of shape \(\) in one part"):
+        with pytest.raises(ArgumentError, match=r"column 'x' is (int64|float64) of shape \(1,\) in one part"):
             list(rows)
+    pq.write_table(pa.table({"x": [1], "y": ["a"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [1.5], "y": pa.array(["b"]).dictionary_encode()}), tmp_path / "b.parquet")
+    with pytest.raises(ArgumentError, match=r"column 'x' is int64 in \S+a\.parquet and double in \S+b\.parquet"):
+        hopsml.data.parquet(str(tmp_path))
+    rows = hopsml.data.parquet(str(tmp_path), columns=["y"]).batch(2)
+    assert [batch["y"].tolist() for batch in rows] == [["a", "b"]]
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,32 @@ class ParquetFiles:
     ) -> None:
         """``given``: files, or folders of files, by URL. ``is_cached``: read by way of the local cache.
 
-        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, or a column that a file lacks.
+        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, a column that a file lacks, or one of
+        numbers that is of another type in another file.
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
         what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
         found = stored_files.found(given, lambda name: name.endswith(_SUFFIXES), what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-parquet") as readers:
             self._groups = [group for groups in readers.map(self._groups_of, found) for group in groups]
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Raise ArgumentError where numbers are of one type in one file and of another in the next."""
+        import pyarrow as pa
+
+        seen: dict[str, tuple[Any, str]] = {}
+        files = {group.file.url: group.description for group in self._groups}
+        for url, description in files.items():
+            for field in description.schema.to_arrow_schema():
+                if not pa.types.is_primitive(field.type) or (self._columns and field.name not in self._columns):
+                    continue  # others may differ and make the same arrays, as text and dictionaries of text do
+                kind, first = seen.setdefault(field.name, (field.type, url))
+                if kind != field.type:
+                    raise ArgumentError(
+                        f"column '{field.name}' is {kind} in {first} and {field.type} in {url}: a batch needs all alike; "
+                        "write the data anew with one schema"
+                    )
 
     @property
     def shards(self) -> tuple[int, ...]:
