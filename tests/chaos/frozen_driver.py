@@ -83,4 +83,6 @@ def _step(folder: Path) -> int:
 
 
 def _pid(folder: Path, rank: int) -> int:
-    return int((folder / f"pid-{rank}-0").read_text())
+    """In the newest generation: on a loaded machine the group may have begun without it."""
+    found = wait_until(lambda: list(folder.glob(f"pid-{rank}-*")), f"rank {rank}", WAIT_S)
+    return int(max(found, key=lambda path: int(path.name.rpartition("-")[2])).read_text())

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from hopsml.cluster.agent.held_commits import STATE_FILE
+from hopsml.errors import PathNotFound
 from hopsml.experiment.run import Run
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_name
@@ -151,7 +152,11 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     made = RunDir(trial.run.run_dir).checkpoints
 
     def complete() -> list[int]:
-        return [step for step in checkpoints.steps(made) if checkpoints.is_complete(urls.join(made, step_name(step)))]
+        found = list[int]()
+        for step in checkpoints.steps(made):
+            with suppress(PathNotFound):  # an old one, which the driver removes at this moment
+                found += [step] if checkpoints.is_complete(urls.join(made, step_name(step))) else []
+        return found
 
     wait_until(lambda: len(complete()) >= 3, "three checkpoints", WAIT_S)
     agents = [trial.above(rank, "agent") for rank in (0, 1)]

@@ -63,8 +63,12 @@ class Stranger:
             while True:
                 connection, _ = self._socket.accept()
                 with connection, contextlib.suppress(OSError):
+                    connection.settimeout(1.0)
                     self.heard += connection.recv(1 << 16)
                     connection.sendall(self._said)
+                    connection.shutdown(socket.SHUT_WR)
+                    while more := connection.recv(1 << 16):  # what is not read by its close breaks the connection
+                        self.heard += more
 
     def close(self) -> None:
         """End it."""
