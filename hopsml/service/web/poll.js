@@ -52,8 +52,9 @@ function usePolled(find, key, isOver = () => false, hears = null) {
       }
       busy = false;
       if (abort.signal.aborted) return;
-      if (asked) { asked = false; look(); } else if (!over) timer = setTimeout(look, document.hidden ? HIDDEN_MS : hears ? TOLD_MS : SEEN_MS);
-      else deaf();
+      if (over) deaf(); // also where an event came meanwhile: the end stays the end
+      else if (asked) { asked = false; look(); }
+      else timer = setTimeout(look, document.hidden ? HIDDEN_MS : hears ? TOLD_MS : SEEN_MS);
     };
     const heard = (id) => {
       if (id && !latest.current.hears(id)) return;
