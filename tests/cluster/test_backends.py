@@ -86,14 +86,15 @@ class TestLocal(BackendContract):
         assert submit(lambda: "works").result(WAIT_S).value == "works"
         assert killed[0].returncode == -signal.SIGKILL  # and was waited for
 
-    def test_an_agent_that_cannot_begin_is_the_runs_error_though_another_one_lives(
+    def test_an_agent_that_cannot_begin_is_the_runs_error_though_another_one_can(
         self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
     ) -> None:
         start = LocalBackend._start
 
         def start_and_break_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-            # The other one has not come, either: of an ask of which one has, what is missing is asked for again.
-            process = start(msgspec.structs.replace(bootstrap, addresses=(deaf,)), index)
+            # The other one can come, and has not yet: of an ask of which one has, what is missing is asked for again.
+            others = bootstrap.addresses if index != 1 else ()
+            process = start(msgspec.structs.replace(bootstrap, addresses=(deaf, *others)), index)
             if index == 1:
                 process.send_signal(signal.SIGSEGV)
             return process

@@ -6,10 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,10 @@ from hopsml.client import Client
 from hopsml.errors import ArgumentError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
-from tests.service.test_job_service import WAIT_S, JobService
+from tests.service.test_job_service import WAIT_S, JobService, service
 
 pytestmark = pytest.mark.local
+__all__ = ["service"]
 
 # Two workers that answer who they are, until they are told to end.
 SERVE = """
@@ -77,18 +76,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out")
 open(f"{parser.parse_args().out}.script", "w").write(hashlib.sha256(os.environ["DB_LOGIN"].encode()).hexdigest())
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[JobService]:
-    made = JobService(tmp_path)
-    yield made
-    if made.process is not None:
-        made.kill()
-    for pid in made.runs():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not made.runs(), "the end of all drivers")
 
 
 def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(service: JobService) -> None:

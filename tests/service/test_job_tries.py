@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,10 @@ from hopsml.service.rest import server as listeners
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_parts import hopsml
-from tests.service.test_job_service import WAIT_S, JobService
+from tests.service.test_job_service import WAIT_S, JobService, service
 
 pytestmark = pytest.mark.local
+__all__ = ["service"]
 
 # Fails at the first try; what it writes stays its own.
 RUN = """#!/bin/sh
@@ -32,18 +31,6 @@ echo scribbled > data/words.txt
 touch made
 test "$HOPSML_APPLICATION_ATTEMPT" -gt 1
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[JobService]:
-    made = JobService(tmp_path)
-    yield made
-    if made.process is not None:
-        made.kill()
-    for pid in made.runs():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not made.runs(), "the end of all drivers")
 
 
 def command(client: Client, *words: str) -> subprocess.CompletedProcess[str]:
