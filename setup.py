@@ -55,7 +55,7 @@ PLUGIN = "hopsworks_plugin"  # the name that DAGs for the predecessor import
 
 HERE = Path(__file__).parent
 LIBRARIES = {"hopsml.collective": ["lib/*.so"], "hopsml.training.tensorflow": ["lib/*.so"]}  # of native/
-LIBRARIES["hopsml.training.data"] = ["lib/*.jar"]
+LIBRARIES["hopsml.training.data"] = ["lib/*.jar", "lib/*.so"]
 MIGRATIONS = {
     "hopsml.service.store": ["migrations/*.py", "migrations/versions/*.py"]
 }  # alembic's, which imports none of them

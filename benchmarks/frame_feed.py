@@ -52,13 +52,15 @@ def run(options: Options) -> Report:
     figures += [
         measured("data.cache_numpy_gb_s", found["later"]["numpy"], "GB/s"),
         measured("data.cache_tf_gb_s", found["later"]["tensorflow"], "GB/s"),
+        measured("data.cache_tf_eager_gb_s", found["later"]["eager"], "GB/s"),
         measured("data.stall_share", found["later"]["stall"], "share"),
     ]
     notes = [
         f"data: {rows:,} rows of 101 float32 ({rows * 404 / 1e9:.2f} GB) in Parquet, local-cluster[2,2,2048], two workers, "
         "one of two slots of each executor, agents warm; an epoch: from submit() to the last batch of 1024, parquet: with "
         "Spark's write before; first batch: after the end of Spark's first task, and after submit(); later epochs, "
-        "shuffled in windows: one worker alone; stall: of the time of a loop that computes 10 ms a step"
+        "shuffled in windows: one worker alone; tf: consumed by TensorFlow, eager: by a loop in Python; stall: of the time "
+        "of a loop that computes 10 ms a step"
     ]
     return Report(figures, notes)
 

@@ -2,6 +2,7 @@
 
     hopsml/collective/lib/libhopsml_collective.so        of native/collective/, with the compiler $CXX, or g++
     hopsml/collective/lib/libhopsml_server.so            of native/server/, with what native/collective/ has of SHA-256
+    hopsml/training/data/lib/libhopsml_rows.so           of native/rows/
     hopsml/training/tensorflow/lib/libhopsml_tensorflow-<version>.so
                                                          of native/tensorflow/, for the TensorFlow that is installed
 
@@ -30,6 +31,8 @@ SOURCES = ROOT / "native" / "collective"
 NAME = "libhopsml_collective.so"
 SERVER_SOURCES = ROOT / "native" / "server"
 SERVER = ROOT / "hopsml" / "collective" / "lib" / "libhopsml_server.so"
+ROWS_SOURCES = ROOT / "native" / "rows"
+ROWS = ROOT / "hopsml" / "training" / "data" / "lib" / "libhopsml_rows.so"
 PROGRAMS = ROOT / "native" / "collective_tests"
 CACHE = ROOT / ".cache" / "native"
 TENSORFLOW_SOURCES = ROOT / "native" / "tensorflow"
@@ -56,7 +59,8 @@ def compiler() -> str:
     if found is None:
         raise NoCompiler(
             f"{wanted} is missing: hopsml's own collective is not built, and TensorFlow's is used, whose server nothing "
-            "guards (apt-get install g++, or name a compiler: CXX=...; then make setup)"
+            "guards; shuffled rows are gathered by NumPy, which takes longer (apt-get install g++, or name a compiler: "
+            "CXX=...; then make setup)"
         )
     return found
 
@@ -77,6 +81,11 @@ def build(sanitize: str = "") -> Path:
 def build_server() -> Path:
     """The guard of TensorFlow's server; errors as of ``build``."""
     return _build(SERVER, [*sorted(SERVER_SOURCES.glob("*.cc")), SOURCES / "sha256.cc"], ["-shared"], "")
+
+
+def build_rows() -> Path:
+    """What gathers rows of data sets; errors as of ``build``."""
+    return _build(ROWS, sorted(ROWS_SOURCES.glob("*.cc")), ["-shared"], "")
 
 
 def build_program(name: str, sanitize: str = "") -> Path:
@@ -210,6 +219,7 @@ def build_all(sanitize: str = "") -> None:
         early = beside.submit(_object_for_tensorflow, version) if version and not _is_current(library, wanted) else None
         build(sanitize)
         build_server()
+        build_rows()
         if early:
             early.result()
     if version:

@@ -33,6 +33,7 @@ def later(rows: Any) -> dict[str, list[float]]:
     import time
 
     import numpy as np
+    import tensorflow as tf
 
     matrix = np.ones((256, 256), np.float32)
 
@@ -42,13 +43,20 @@ def later(rows: Any) -> dict[str, list[float]]:
             size += count(batch)
         return size / 1e9 / (time.perf_counter() - began)
 
-    found: dict[str, list[float]] = {"numpy": [], "tensorflow": [], "stall": []}
+    def consumed(tensors: Any) -> float:
+        """By TensorFlow itself, as a loop in a tf.function is."""
+        began = time.perf_counter()
+        seen = tensors.reduce(np.int64(0), lambda seen, element: seen + tf.shape(element[0], tf.int64)[0])
+        return row * int(seen) / 1e9 / (time.perf_counter() - began)
+
+    found: dict[str, list[float]] = {"numpy": [], "tensorflow": [], "eager": [], "stall": []}
     shuffled, row = rows.batch(BATCH).shuffle(seed=1), 4 * (COLUMNS + 1)
     gb_s(rows.batch(BATCH), lambda batch: 0)
     for _ in range(3):
         found["numpy"].append(gb_s(shuffled, lambda batch: batch["features"].nbytes + batch["label"].nbytes))
+        found["tensorflow"].append(consumed(shuffled.tensorflow("features", "label")))
         tensors = shuffled.tensorflow("features", "label")
-        found["tensorflow"].append(gb_s(tensors, lambda element: row * int(element[0].shape[0])))
+        found["eager"].append(gb_s(tensors, lambda element: row * int(element[0].shape[0])))
         waited, began, steps = 0.0, time.perf_counter(), 0
         batches = iter(shuffled)
         while steps < 300:

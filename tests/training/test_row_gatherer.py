@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from hopsml.training.data import row_gatherer
+from hopsml.errors import StorageError
+from hopsml.training.data import row_gatherer, shard_rows
 from hopsml.training.data.array_pool import ArrayPool
 from hopsml.training.data.batch_reader import BatchReader
 from hopsml.training.data.row_gatherer import RowGatherer
 from hopsml.training.data.shard_order import KnownShards
+from hopsml.training.data.shard_rows import WindowRows
 from hopsml.training.data.shard_sampler import ShardSampler
+from tools import build_native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +44,30 @@ def sampler(window: int) -> ShardSampler:
 
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(row_gatherer, "_FEW", 100)
     monkeypatch.setattr(row_gatherer.os, "sched_getaffinity", lambda _: set(range(request.param)))
     yield request.param
     assert not [one.name for one in threading.enumerate() if one.name.startswith("hopsml-gather")]
 
 
+@pytest.fixture(params=["native", "numpy"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the library and without it."""
+    if request.param == "native":
+        build_native.build_rows()
+    else:
+        monkeypatch.setattr(shard_rows, "PATH", shard_rows.PATH.with_name("none.so"))
+    shard_rows.library.cache_clear()
+    assert (shard_rows.library() is None) == (request.param == "numpy")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten() -> Iterator[None]:
+    yield
+    shard_rows.library.cache_clear()
+
+
 @pytest.mark.parametrize("window", [0, 300, 1000, 10_000])
+@pytest.mark.usefixtures("library")
 def test_rows_lie_in_their_order(threads: int, window: int) -> None:
     source, order, seen = Numbered(), sampler(window), list[int]()
     rows = RowGatherer(source)
@@ -67,6 +88,42 @@ def test_rows_lie_in_their_order(threads: int, window: int) -> None:
     for thread in threading.enumerate():
         if thread.name == "hopsml-read-ahead":
             thread.join(10)
+
+
+@pytest.mark.usefixtures("library")
+def test_rows_of_every_size_and_type() -> None:
+    rng, rows = np.random.default_rng(1), 3000
+    kinds = {
+        "bool": rng.random(rows) > 0.5,
+        "half": rng.random(rows).astype(np.float16),
+        "time": np.arange(rows).view("datetime64[s]"),
+        "complex": rng.random((rows, 1)) * 1j,
+        "three": rng.integers(0, 255, (rows, 3), np.uint8),
+        "none": np.zeros((rows, 0)),
+        "page": rng.integers(0, 255, (rows, 5001), np.uint8),
+        "text": np.array([f"row {n}" for n in range(rows)], object),
+    }
+    bounds = [0, 1, 10, 10, 1500, rows]
+    parts = [{name: column[a:b] for name, column in kinds.items()} for a, b in itertools.pairwise(bounds)]
+    order = rng.permutation(rows)
+    shards = np.searchsorted(bounds, order, side="right").astype(np.uint32) - 1
+    found = WindowRows(shards, order - np.array(bounds)[shards], parts)
+    for begin, end in ((0, rows), (17, 17), (rows - 1, rows), (1001, 2222)):
+        out = {name: np.empty((end - begin, *column.shape[1:]), column.dtype) for name, column in kinds.items()}
+        found.gather(begin, end, out)
+        for name, column in kinds.items():
+            assert np.array_equal(out[name], column[order[begin:end]]), name
+
+
+def test_a_shard_that_lost_rows_is_named() -> None:
+    class Cut(Numbered):
+        def read(self, shard: int) -> dict[str, NDArray[Any]]:
+            return {name: column[:2299] if shard == 3 else column for name, column in super().read(shard).items()}
+
+    order, rows = sampler(10_000), RowGatherer(Cut())
+    with pytest.raises(StorageError, match="part 3 of the data has 2299 rows, and had 2300 or more"):
+        rows.chunk([order.next_pieces()])
+    rows.close()
 
 
 def test_memory_is_used_again_only_when_nobody_refers_to_it() -> None:

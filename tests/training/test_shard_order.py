@@ -49,7 +49,12 @@ def sampler(shards: Any, batch: int = 4, seed: int = 1, **named: Any) -> ShardSa
 
 
 def rows_of(pieces: Any) -> list[Row]:
-    return [(int(shard), int(row)) for piece in pieces for shard, row in zip(*map(list, located(piece)), strict=True)]
+    found = []
+    for there, places, rows in map(located, pieces):
+        shards = list(there)
+        found += [(shards[place], row) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
+        assert all(row < there[shard] for shard, row in found[-len(rows) :])
+    return found
 
 
 def group(size: int, position: Any = None, **named: Any) -> list[ShardSampler]:
@@ -201,6 +206,6 @@ def test_one_may_begin_again_or_pass_over_all() -> None:
 
 
 def test_rows_of_a_span_are_in_order() -> None:
-    shards, rows = located(Span(3, 5, 8))
-    assert (list(shards), list(rows), total([Span(3, 5, 8)])) == ([3, 3, 3], [5, 6, 7], 3)
-    assert shards.dtype == rows.dtype == np.int64
+    shards, places, rows = located(Span(3, 5, 8))
+    assert (shards, list(places), list(rows), total([Span(3, 5, 8)])) == ({3: 8}, [0, 0, 0], [5, 6, 7], 3)
+    assert (places.dtype, rows.dtype) == (np.uint32, np.int64)

@@ -10,21 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, StorageError
 from hopsml.training.data.array_pool import ArrayPool
 from hopsml.training.data.shard_order import Piece, Span, Window, first_filled, joined, length, located, total
+from hopsml.training.data.shard_rows import Columns, ShardRows, SpanRows, WindowRows
 from hopsml.training.data.source import Source, shards_of
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
-KEPT = 2  # shards that are kept in memory at least; windows whose order is
-_FEW = 4096  # rows
+KEPT = 2  # shards that are kept in memory at least
 _WORTH_BYTES = 1 << 20  # of a chunk, from which on a second thread helps
-
-
-Columns = dict[str, "NDArray[Any]"]
 
 
 @dataclass(frozen=True)
@@ -35,37 +31,21 @@ class Chunk:
     ends: tuple[int, ...]
 
 
-class _Few(NamedTuple):
-    """Some successive rows of a chunk: those of one shard, then those of the next; ``order`` puts them in place."""
+class _Part(NamedTuple):
+    """Rows ``begin`` to ``end`` of a chunk, and where they come from: from row ``first`` on."""
 
-    places: slice  # in the chunk
-    parts: list[tuple[Columns, NDArray[np.int64] | slice]]
-    order: NDArray[np.int64] | None = None  # None where they are in place
+    begin: int
+    end: int
+    rows: ShardRows
+    first: int
 
+    def fill(self, found: Columns) -> None:
+        out = {name: array[self.begin : self.end] for name, array in found.items()}
+        self.rows.gather(self.first, self.first + self.end - self.begin, out)
 
-@dataclass(frozen=True)
-class _WindowRows:
-    """For each row of a window its shard and its number there."""
-
-    shards: NDArray[np.uint16]  # places in ``there``
-    rows: NDArray[np.int64]
-    there: tuple[int, ...]  # each shard once
-
-    @classmethod
-    def of(cls, window: Window) -> _WindowRows:
-        """Of all that is shuffled together."""
-        import numpy as np
-
-        shards, rows = located(window)
-        there = tuple(sorted(set(_shards_of(window))))
-        return cls(np.searchsorted(there, shards).astype(np.uint16), rows, there)
-
-
-def _shards_of(piece: Piece) -> Iterator[int]:
-    if isinstance(piece, Span):
-        yield piece.shard
-    else:
-        yield from itertools.chain.from_iterable(map(_shards_of, piece.parts))
+    def halves(self) -> tuple[_Part, _Part]:
+        half = (self.begin + self.end) // 2
+        return self._replace(end=half), self._replace(begin=half, first=self.first + half - self.begin)
 
 
 class RowGatherer:
@@ -78,7 +58,7 @@ class RowGatherer:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._shards: OrderedDict[int, Columns] = OrderedDict()
-        self._windows: OrderedDict[Window, _WindowRows] = OrderedDict()
+        self._newest: tuple[Window, WindowRows] | None = None
         self._most = KEPT  # shards that are kept
         self._pool = ArrayPool()
         self._second = ThreadPoolExecutor(1, "hopsml-gather") if len(os.sched_getaffinity(0)) > 1 else None
@@ -91,88 +71,73 @@ class RowGatherer:
     def chunk(self, batches: Sequence[list[Piece]]) -> Chunk:
         """The rows of all batches, one behind the other: arrays of the training's own."""
         ends = tuple(itertools.accumulate(total(pieces) for pieces in batches))
-        work = list(self._work(joined(itertools.chain(*batches)))) or [self._nothing()]
-        first, *others = (columns for few in work for columns, _ in few.parts)
-        for columns in others:
-            _check_alike(first, columns)
+        parts = list(self._parts(joined(itertools.chain(*batches)))) or [self._nothing()]
+        first = parts[0].rows.parts[0]
+        for part in parts:
+            _check_alike(first, part.rows.parts[0])
         found = {name: self._pool.empty(ends[-1], column) for name, column in first.items()}
         if self._second is None or sum(column.nbytes for column in found.values()) < _WORTH_BYTES:
-            _gather(found, work)
+            _fill(found, parts)
         else:
-            helped = self._second.submit(_gather, found, work[1::2])
-            _gather(found, work[::2])
+            firsts, seconds = zip(*map(_Part.halves, parts), strict=True)
+            helped = self._second.submit(_fill, found, seconds)
+            _fill(found, firsts)
             helped.result()
         return Chunk(found, ends)
 
-    def _work(self, pieces: Sequence[Piece]) -> Iterator[_Few]:
+    def _parts(self, pieces: Sequence[Piece]) -> Iterator[_Part]:
         begin = 0
         for piece in pieces:
-            places = slice(begin, begin + length(piece))
-            if isinstance(piece, Span):
-                yield _Few(places, [(self._shard(piece.shard), slice(piece.begin, piece.end))])
-            else:
-                yield from self._of_window(self._located(piece.whole), piece, begin - piece.begin)
-            begin = places.stop
+            rows = SpanRows(self._shard(piece.shard)) if isinstance(piece, Span) else self._window(piece.whole)
+            yield _Part(begin, begin + length(piece), rows, piece.begin)
+            begin += length(piece)
 
-    def _of_window(self, window: _WindowRows, piece: Window, shift: int) -> Iterator[_Few]:
-        """As many rows at a time as stay in a core's cache while they are put in order."""
-        import numpy as np
-
-        columns = [self._shard(shard) for shard in window.there]
-        for begin in range(piece.begin, piece.end, _FEW):
-            end = min(begin + _FEW, piece.end)
-            places, shards, rows = slice(begin + shift, end + shift), window.shards[begin:end], window.rows[begin:end]
-            if len(columns) == 1:
-                yield _Few(places, [(columns[0], rows)])
-                continue
-            by_shard = np.argsort(shards, kind="stable")
-            order = np.empty_like(by_shard)
-            order[by_shard] = np.arange(len(order))
-            ends = np.cumsum(np.bincount(shards, minlength=len(columns)))
-            of_shards = np.split(rows[by_shard], ends[:-1])
-            yield _Few(places, [both for both in zip(columns, of_shards, strict=True) if both[1].size], order)
-
-    def _nothing(self) -> _Few:
+    def _nothing(self) -> _Part:
         """Of a share without rows."""
         filled = first_filled(shards_of(self._source))
         assert filled is not None  # there would be no batch
-        return _Few(slice(0, 0), [(self._shard(filled), slice(0, 0))])
+        return _Part(0, 0, SpanRows(self._shard(filled)), 0)
 
-    def _located(self, window: Window) -> _WindowRows:
+    def _window(self, window: Window) -> WindowRows:
         """Where a window's rows are. All of its shards stay as long as it is the newest one."""
-        if window not in self._windows:
-            while len(self._windows) >= KEPT:
-                self._windows.popitem(last=False)
-            self._windows[window] = _WindowRows.of(window)
-            self._most = max(KEPT, len(self._windows[window].there))
-        self._windows.move_to_end(window)
-        return self._windows[window]
+        if self._newest is None or self._newest[0] != window:
+            there, places, rows = located(window)
+            self._most = max(KEPT, len(there))
+            parts = [self._shard(shard) for shard in there]
+            for part, (shard, least) in zip(parts, there.items(), strict=True):
+                _check_alike(parts[0], part)
+                _check_long(part, shard, least)
+            self._newest = window, WindowRows(places, rows, parts)
+        return self._newest[1]
 
     def _shard(self, shard: int) -> Columns:
         if shard not in self._shards:
             while len(self._shards) >= self._most:
                 self._shards.popitem(last=False)
-            self._shards[shard] = self._source.read(shard)
+            self._shards[shard] = _whole(self._source.read(shard))
         self._shards.move_to_end(shard)
         return self._shards[shard]
 
 
-def _gather(found: Columns, work: Sequence[_Few]) -> None:
-    """NumPy need not look whether rows' numbers are valid ("clip"), which would take a copy more."""
-    scratch = ArrayPool()
-    for places, parts, order in work:
-        for name, array in found.items():
-            target = array[places]
-            beside = target if order is None else scratch.empty(len(target), target)
-            begin = 0
-            for columns, rows in parts:
-                if isinstance(rows, slice):
-                    beside[:] = columns[name][rows]
-                else:
-                    columns[name].take(rows, axis=0, out=beside[begin : begin + len(rows)], mode="clip")
-                    begin += len(rows)
-            if order is not None:
-                beside.take(order, axis=0, out=target, mode="clip")
+def _fill(found: Columns, parts: Sequence[_Part]) -> None:
+    for part in parts:
+        part.fill(found)
+
+
+def _whole(columns: Columns) -> Columns:
+    """Each column in one piece, as ``WindowRows`` wants it; without a copy where it is."""
+    import numpy as np
+
+    return {name: np.ascontiguousarray(column) for name, column in columns.items()}
+
+
+def _check_long(columns: Columns, shard: int, least: int) -> None:
+    """Raises StorageError for a shard without rows that it had: they would be taken from memory that is not its own."""
+    if (most := min(map(len, columns.values()))) < least:
+        raise StorageError(
+            f"part {shard} of the data has {most} rows, and had {least} or more when the data set was made; make it again, "
+            "and leave the data as it is while it is read"
+        )
 
 
 def _check_alike(some: Columns, other: Columns) -> None:

@@ -17,7 +17,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,16 +232,32 @@ def _cut(piece: Piece, begin: int, end: int) -> Piece:
     return Window(piece.parts, piece.key, piece.begin + begin, piece.begin + end)
 
 
-def located(piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row of a piece, in order, its shard and its number in it."""
+class Located(NamedTuple):
+    """Where the rows of a piece are."""
+
+    shards: dict[int, int]  # each shard that they are in, and how many rows it must have for that
+    places: NDArray[np.uint32]  # for each row, in order, which of these shards it is in, counted from 0
+    rows: NDArray[np.int64]  # and its number there
+
+
+def located(piece: Piece) -> Located:
+    """The shards are in the order in which their first rows lie before they are shuffled."""
+    there = dict[int, tuple[int, int]]()
+    places, rows = _located(piece, there)
+    return Located({shard: least for shard, (_, least) in there.items()}, places, rows)
+
+
+def _located(piece: Piece, there: dict[int, tuple[int, int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """``there``: for each shard its place, and how many rows it must have; those of the piece are added."""
     import numpy as np
 
     if isinstance(piece, Span):
-        return np.full(length(piece), piece.shard), np.arange(piece.begin, piece.end)
-    parts = [located(part) for part in piece.parts]
+        place, least = there.get(piece.shard, (len(there), 0))
+        there[piece.shard] = place, max(least, piece.end)
+        return np.full(length(piece), place, np.uint32), np.arange(piece.begin, piece.end)
     order = _permutation(piece.key, total(piece.parts))[piece.begin : piece.end]
-    shards, rows = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return shards[order], rows[order]
+    places, rows = zip(*(_located(part, there) for part in piece.parts), strict=True)
+    return np.concatenate(places)[order], np.concatenate(rows)[order]
 
 
 def _permutation(key: tuple[int, ...], size: int) -> NDArray[Any]:

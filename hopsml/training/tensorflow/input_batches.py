@@ -56,14 +56,19 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
         with contextlib.closing(reader):
             reader.join(*collective.place())
             while not reader.is_exhausted:
-                yield _elements(reader.next_chunk(), form)
+                yield from _elements(reader.next_chunk(), form)
 
-    made = _divided(tf.data.Dataset.from_generator(generate, output_signature=(signature, _ends())))
+    made = _divided(
+        tf.data.Dataset.from_generator(generate, output_signature=(signature, tf.TensorSpec((None,), tf.int64)))
+    )
     # One worker that asks for a batch behind the last one would wait for the others: all know the number, or nobody does.
     if getattr(batches.source, "arriving", None) is None:
         made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
     options = tf.data.Options()  # a strategy that is made later must not divide it once more
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.autotune.enabled = (
+        False  # nothing here to be tuned, and the end of an iteration would wait for the tuner's sleep
+    )
     made = made.with_options(options)
     strategy = latest_strategy()
     if in_group(strategy):
@@ -118,9 +123,11 @@ def _feed(
                     while left > 0:
                         chunk = reader.next_chunk()
                         left -= len(chunk.ends)
-                        yield _elements(chunk, form)
+                        yield from _elements(chunk, form)
 
-            made = tf.data.Dataset.from_generator(generate, output_signature=(signature, _ends()))
+            made = tf.data.Dataset.from_generator(
+                generate, output_signature=(signature, tf.TensorSpec((None,), tf.int64))
+            )
             made = _divided(made).take(count)
             return iter(strategy.distribute_datasets_from_function(lambda _: prompt(made)))
 
@@ -145,27 +152,30 @@ def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
     return form.of({name: _signature(column) for name, column in source.read(filled).items()})
 
 
-def _elements(chunk: Chunk, form: ElementForm) -> tuple[Any, Any]:
-    """The rows of a chunk as one element, and where each batch ends in it."""
-    return form.of({name: _plain(column) for name, column in chunk.columns.items()}), list(chunk.ends)
+def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]]:
+    """Successive batches in one piece, and the rows of each; one without rows stands alone, and then there are no numbers.
 
-
-def _ends() -> tf.TensorSpec:
-    import tensorflow as tf
-
-    return tf.TensorSpec((None,), tf.int64)
+    TensorFlow 2.21 would divide an element into batches of no rows for ever.
+    """
+    columns = {name: _plain(column) for name, column in chunk.columns.items()}
+    for is_empty, run in itertools.groupby(itertools.pairwise((0, *chunk.ends)), lambda bounds: bounds[0] == bounds[1]):
+        batches = list(run)
+        begin, end = batches[0][0], batches[-1][1]
+        rows = form.of({name: column[begin:end] for name, column in columns.items()})
+        yield from (
+            itertools.repeat((rows, []), len(batches))
+            if is_empty
+            else [(rows, [end - begin for begin, end in batches])]
+        )
 
 
 def _divided(chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """The batches of the chunks: slices, which need no copy."""
+    """The batches of ``_elements``, without a copy: slices of a tensor are copied where a row is no multiple of 64 bytes."""
     import tensorflow as tf
 
-    def batches(rows: Any, ends: Any) -> tf.data.Dataset:
-        def batch(number: Any) -> Any:
-            begin = tf.where(number > 0, ends[tf.maximum(number - 1, 0)], 0)
-            return tf.nest.map_structure(lambda column: column[begin : ends[number]], rows)
-
-        return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(batch)
+    def batches(rows: Any, sizes: Any) -> tf.data.Dataset:
+        whole = tf.data.Dataset.from_tensors(rows)
+        return tf.cond(tf.size(sizes) == 0, lambda: whole, lambda: whole.rebatch(sizes))
 
     return chunks.flat_map(batches)
 

@@ -36,6 +36,7 @@ def read_and_fit(path: str, kind: str) -> dict[str, Any]:
         "losses": len(history.history["val_loss"]),
         "steps": int(model.optimizer.iterations.numpy()),
         "weights": digest(model.get_weights()),
+        "finite": all(bool(np.isfinite(one).all()) for one in (*model.get_weights(), history.history["val_loss"])),
     }
 
 
