@@ -25,9 +25,15 @@ FILES, ROWS = 3, 1000
 
 
 @pytest.fixture
-def rows(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def root(hadoop: Hadoop) -> Iterator[str]:
+    """A folder."""
+    yield f"{hadoop.namenode_url}/Data/{time.monotonic_ns()}"
+    experiment.shutdown()
+
+
+@pytest.fixture
+def rows(root: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder of three files, and a project beside it."""
-    root = f"{hadoop.namenode_url}/Data/{time.monotonic_ns()}"
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"{root}/project")
     monkeypatch.setenv("HOPSML_PROFILE", "local")
     for number in range(FILES):
@@ -36,8 +42,7 @@ def rows(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         pq.write_table(pa.table({"id": ids, "x": list(np.stack([ids, -ids], 1))}), content, row_group_size=150)
         url = f"{root}/rows/part-{number}.parquet"
         filesystem.for_url(url).write_bytes(url, content.getvalue())
-    yield f"{root}/rows"
-    experiment.shutdown()
+    return f"{root}/rows"
 
 
 def read_all(url: str) -> dict[str, Any]:
@@ -141,8 +146,12 @@ def test_in_safe_mode_data_are_read_and_nothing_is_written(hadoop: Hadoop, rows:
 
 @pytest.mark.variant  # of cluster_tests/test_data.py, on YARN's containers
 @pytest.mark.timeout(600)
-def test_a_dataframe_of_hdfs_reaches_workers_on_yarn(hadoop: Hadoop) -> None:
-    root = f"{hadoop.namenode_url}/Data/{time.monotonic_ns()}"
+def test_a_dataframe_and_files_of_hdfs_reach_workers_on_yarn(hadoop: Hadoop, root: str) -> None:
+    for first in (0, 500):
+        content = record_files.content({"id": one, "x": [float(one), -float(one)]} for one in range(first, first + 500))
+        filesystem.for_url(root).write_bytes(f"{root}/records/part-{first}", content)
+    for number in range(6):
+        filesystem.for_url(root).write_bytes(f"{root}/files/kind-{number % 2}/{number}.bin", bytes(100_000))
     conf = hadoop.spark_conf(executors=2, cores=2) | {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": f"{root}/project"}
-    done = hadoop.submit(Path(__file__).parent / "jobs" / "fed.py", f"{root}/rows", conf=conf, timeout_s=400)
+    done = hadoop.submit(Path(__file__).parent / "jobs" / "fed.py", root, conf=conf, timeout_s=400)
     assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
