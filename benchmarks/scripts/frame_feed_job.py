@@ -52,7 +52,7 @@ def later(rows: Any) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"numpy": [], "tensorflow": [], "eager": [], "stall": []}
     shuffled, row = rows.batch(BATCH).shuffle(seed=1), 4 * (COLUMNS + 1)
     gb_s(rows.batch(BATCH), lambda batch: 0)
-    for _ in range(3):
+    for _ in range(5):
         found["numpy"].append(gb_s(shuffled, lambda batch: batch["features"].nbytes + batch["label"].nbytes))
         found["tensorflow"].append(consumed(shuffled.tensorflow("features", "label")))
         tensors = shuffled.tensorflow("features", "label")

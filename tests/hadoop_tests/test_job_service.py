@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -172,6 +173,42 @@ def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop
     service.end("one")
     assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
     service.signal(signal.SIGTERM)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("away_s", [20, 60])
+@pytest.mark.parametrize("who", ["service", "resource manager"])
+def test_away_for_a_while_no_job_is_lost_or_doubled(
+    hadoop: Hadoop, service: YarnService, who: str, away_s: int
+) -> None:
+    """One job runs, one is being stopped, one was just submitted."""
+    client = service.start()
+    runs, stops = (client.submit(service.job(name)) for name in ("runs", "stops"))
+    for job in (runs, stops):
+        wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the jobs", WAIT_S)
+    wait_until(lambda: (service.folder / "stops.starts").exists(), "its function", WAIT_S)
+    if who == "service":
+        waits = client.submit(service.job("waits"))
+        client.cancel(stops.id)
+        service.signal(signal.SIGKILL)
+        time.sleep(away_s)  # what is tried is the length of an outage
+        client = service.start()
+    else:
+        hadoop.kill("rm")
+        waits = client.submit(service.job("waits"))
+        client.cancel(stops.id)
+        time.sleep(away_s)
+        assert client.job(runs.id).state == Lifecycle.RUNNING
+        hadoop.revive("rm")
+    wait_until(reaches(client, stops.id, Lifecycle.CANCELLED), "the end of the one", WAIT_S)
+    wait_until(reaches(client, waits.id, Lifecycle.RUNNING), "the start of the other", WAIT_S)
+    assert client.job(runs.id).state == Lifecycle.RUNNING
+    for name, job in (("runs", runs), ("waits", waits)):
+        service.end(name)
+        assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    wait_until(lambda: not service.running(), "no application is left", WAIT_S)
+    assert [len((service.folder / f"{name}.starts").read_text()) for name in ("runs", "stops", "waits")] == [1, 1, 1]
+    assert service.signal(signal.SIGTERM) == 0
 
 
 @pytest.mark.variant

@@ -6,7 +6,7 @@
     cluster.stop(remove=True)
 
 ``state.json`` in the folder holds ports and pids, so that another process can go on with the same cluster.
-Daemons are called nn, dn1, dn2 ..., rm, nm1, nm2 ...
+Daemons are called nn, dn1, dn2 ..., rm (and rm2), nm1, nm2 ...
 """
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ class Cluster:
 
     @property
     def resource_manager(self) -> ResourceManager:
-        """The ResourceManager's REST API."""
-        return ResourceManager(f"http://{LOOPBACK}:{self.state.ports['rm']['http']}")
+        """The REST API of the ResourceManager, the first that lives where there are two: it redirects to the active one."""
+        managers = self.names("rm")
+        name = next(filter(self.alive, managers), managers[0])
+        return ResourceManager(f"http://{LOOPBACK}:{self.state.ports[name]['http']}")
 
     def names(self, of_kind: str = "") -> list[str]:
         """Names of the daemons, alive or not; of one kind where given (``dn``, ``nm`` ...)."""
@@ -120,22 +122,26 @@ class Cluster:
         self._state = State.read(self._file)
         if self._state and any(map(self.alive, self.names())):
             raise HadoopError(f"a cluster runs in {self.home} already; stop it first (make hadoop-down)")
-        for stale in ("nn", "rm", *(f"{path.name}" for path in self.home.glob("[dn][nm][0-9]*"))):
+        for stale in ("nn", "rm", *(f"{path.name}" for path in self.home.glob("[dnr][nm][0-9]*"))):
             shutil.rmtree(self.home / stale, ignore_errors=True)  # of a cluster that a reboot ended
 
     def _bring_up(self) -> None:
         shape = self.state.shape
         data = [f"dn{i + 1}" for i in range(shape.datanodes)]
         work = [f"nm{i + 1}" for i in range(shape.nodemanagers)]
-        for name in ("nn", "rm", *data, *work):
+        managers = ["rm", "rm2"][: shape.resourcemanagers]
+        for name in ("nn", *managers, *data, *work):
             self._reserve_ports(name)
         (self.home / "exclude").write_text("")
         for name in ("client", "nn"):
             self._write_conf(name)
-        self._launch("rm")  # beside the format, which takes 3 s of its own
+        for name in managers:  # beside the format, which takes 3 s of its own
+            self._launch(name)
         self._format()
         for name in ("nn", *data, *work):
             self._launch(name)
+        if len(managers) > 1:
+            self.fail_over("rm")
         self.wait_ready()
 
     def _format(self) -> None:
@@ -215,6 +221,15 @@ class Cluster:
             self._wait_for(name, since_ms[name])
         if {"nn", "rm"} & set(names):
             self.wait_ready(partly=True)  # the others have to register with it again
+
+    def fail_over(self, to: str) -> None:
+        """Make a ResourceManager of two the active one; the other one is dead, or on standby."""
+
+        def done() -> bool:  # not before it listens
+            self.rmadmin("-transitionToActive", "--forceactive", to)  # the other one is not asked, which may be dead
+            return True
+
+        daemons.wait_until(f"{to} to be active", done, READY_TIMEOUT_S)
 
     def add_nodemanager(self, *, wait: bool = True) -> str:
         """Start one more NodeManager; returns its name once it is RUNNING, or at once."""

@@ -35,6 +35,7 @@ class Shape:
 
     datanodes: int = 2  # with one, closing a file takes half a second
     nodemanagers: int = 2
+    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` says which
     gpus: int = 2
     memory_mb: int = 8192
     vcores: int = 8
@@ -44,6 +45,7 @@ class Shape:
         for name, least in (
             ("datanodes", 1),
             ("nodemanagers", 0),
+            ("resourcemanagers", 1),
             ("gpus", 0),
             ("memory_mb", 64),
             ("vcores", 1),
@@ -117,14 +119,8 @@ def _hdfs(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
 
 
 def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
-    rm = ports["rm"]
     return {
-        "yarn.resourcemanager.hostname": LOOPBACK,
-        "yarn.resourcemanager.address": f"{LOOPBACK}:{rm['client']}",
-        "yarn.resourcemanager.scheduler.address": f"{LOOPBACK}:{rm['scheduler']}",
-        "yarn.resourcemanager.resource-tracker.address": f"{LOOPBACK}:{rm['tracker']}",
-        "yarn.resourcemanager.admin.address": f"{LOOPBACK}:{rm['admin']}",
-        "yarn.resourcemanager.webapp.address": f"{LOOPBACK}:{rm['http']}",
+        **_resource_managers_addresses(ports),
         "yarn.resourcemanager.nodes.exclude-path": home / "exclude",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
         # by default a folder in /tmp that all clusters of a user would share
@@ -143,6 +139,33 @@ def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, objec
         "yarn.am.liveness-monitor.expiry-interval-ms": 60000,
         "yarn.scheduler.minimum-allocation-mb": 64,
     }
+
+
+def _resource_managers_addresses(ports: Ports) -> dict[str, object]:
+    """Of the only one, or of each by its name: clients, nodes and applications then try one after the other."""
+    managers = sorted(name for name in ports if kind(name) == "rm")
+    found: dict[str, object] = {}
+    for name in managers:
+        suffix = f".{name}" if len(managers) > 1 else ""
+        found[f"yarn.resourcemanager.hostname{suffix}"] = LOOPBACK
+        for setting, purpose in (
+            ("address", "client"),
+            ("scheduler.address", "scheduler"),
+            ("resource-tracker.address", "tracker"),
+            ("admin.address", "admin"),
+            ("webapp.address", "http"),
+        ):
+            found[f"yarn.resourcemanager.{setting}{suffix}"] = f"{LOOPBACK}:{ports[name][purpose]}"
+    if len(managers) > 1:
+        found |= {
+            "yarn.resourcemanager.ha.enabled": "true",
+            "yarn.resourcemanager.ha.rm-ids": ",".join(managers),
+            "yarn.resourcemanager.ha.automatic-failover.enabled": "false",  # that takes a ZooKeeper
+            "yarn.resourcemanager.cluster-id": "hopsml",
+            "yarn.client.failover-sleep-base-ms": 100,
+            "yarn.client.failover-sleep-max-ms": 1000,
+        }
+    return found
 
 
 def _node_managers(shape: Shape) -> dict[str, object]:
@@ -172,6 +195,8 @@ def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settin
                 "dfs.datanode.http.address": f"{LOOPBACK}:{own['http']}",
             }
         }
+    if kind(name) == "rm":
+        return {"yarn-site.xml": {"yarn.resourcemanager.ha.id": name}}
     if kind(name) == "nm":
         own, at = ports[name], host(name)
         return {
