@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ WHOLE = b"whole"  # behind the last record batch
 _ANSWER_S = 15.0  # for a small question; a stage answers one for a table after five seconds at most
 _FETCH_S = 120.0  # for a shard
 _PUT_S = 24 * 3600.0  # for a partition: as long as Spark takes to compute it
+_first_in = 0  # pid of the process that has made the first connection
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -40,12 +42,19 @@ decode_fetch = msgspec.msgpack.Decoder(Fetch).decode
 decode_question = msgspec.msgpack.Decoder(TableQuestion).decode
 
 
+def is_cut_off() -> bool:
+    """Whether this process was forked from one with connections: gRPC's threads are there, and nobody answers calls here."""
+    return _first_in not in (0, os.getpid())
+
+
 class StageClient:
     """A connection to one stage. What goes wrong is pyarrow's FlightError, an OSError among them or not."""
 
     def __init__(self, address: StageAddress) -> None:
         import pyarrow.flight as flight
 
+        global _first_in
+        _first_in = _first_in or os.getpid()
         self.address = address
         self._headers = [(b"authorization", f"Bearer {address.token}".encode())]
         self._client = flight.FlightClient(address.url, tls_root_certs=address.certificate, override_hostname=CERTIFIED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import multiprocessing.context
 import socket
 import threading
 import time
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from hopsml.cluster.worker import context
-from hopsml.errors import RunError, StorageError
+from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
+from hopsml.training.data import stage_client
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, decode_address
 from hopsml.training.data.shard_order import Wave
 from hopsml.training.data.stage_client import StageClient
@@ -35,6 +37,7 @@ class StagedRows:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._found: Path | None = None  # in a process of a worker's: where that has found its stage's address
         self._begin()
 
     def _begin(self) -> None:
@@ -44,11 +47,12 @@ class StagedRows:
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
 
-    def __getstate__(self) -> str:
-        return self._name
+    def __getstate__(self) -> tuple[str, Path | None]:
+        is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other
+        return self._name, self._address_file() if is_sent else None
 
-    def __setstate__(self, name: str) -> None:
-        self._name = name
+    def __setstate__(self, state: tuple[str, Path | None]) -> None:
+        self._name, self._found = state
         self._begin()
 
     @property
@@ -148,7 +152,12 @@ class StagedRows:
     # ------------------------------------------------------------------------------------------ the table
 
     def _known(self, suffices: Callable[[FrameTable], bool]) -> FrameTable:
-        """A table that has what is asked for; waits."""
+        """A table that has what is asked for; waits. Raises ArgumentError in a process that cannot ask for it."""
+        if stage_client.is_cut_off():
+            raise ArgumentError(
+                f"the rows of data={self._name!r} cannot be had in a process that was forked from a worker that has them; "
+                "give the DataLoader multiprocessing_context='forkserver' (or 'spawn'), and functions that a module holds"
+            )
         known = self._table
         while known is None or not suffices(known):
             known = self._newer(known)
@@ -181,14 +190,17 @@ class StagedRows:
         if table is not None:
             self._table = table
 
-    def _address(self) -> StageAddress:
+    def _address_file(self) -> Path | None:
         here = context.current()
-        if here is None or here.sidecar is None:
+        return self._found if here is None else here.sidecar
+
+    def _address(self) -> StageAddress:
+        if (file := self._address_file()) is None:
             raise RunError(
                 f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
                 "nowhere else"
             )
-        return decode_address(here.sidecar.read_bytes())
+        return decode_address(file.read_bytes())
 
 
 def _rows(table: FrameTable, partitions: Iterable[int]) -> dict[int, int]:
