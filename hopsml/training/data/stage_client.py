@@ -29,6 +29,7 @@ class Fetch(msgspec.Struct, frozen=True):
     file: str  # in the stage's folder
     first: int
     count: int
+    rows: int = 0  # of the first one, and no others; 0: all
 
 
 class TableQuestion(msgspec.Struct, frozen=True):
@@ -89,11 +90,11 @@ class StageClient:
         writer.close()
         return decode_shards(answer.to_pybytes())
 
-    def fetch(self, file: str, shard: StagedShard) -> pa.Table:
-        """A shard's rows, of a file in the stage's folder."""
+    def fetch(self, file: str, shard: StagedShard, rows: int = 0) -> pa.Table:
+        """A shard's rows, of a file in the stage's folder; the first ``rows`` of its first batch alone, or (0) all."""
         import pyarrow.flight as flight
 
-        wanted = Fetch(file, shard.first, shard.count)
+        wanted = Fetch(file, shard.first, shard.count, rows)
         ticket = flight.Ticket(msgspec.msgpack.encode(wanted))
         return self._client.do_get(ticket, self._options(_FETCH_S)).read_all()
 

@@ -18,7 +18,7 @@ from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
 from hopsml.training.data import stage_client
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, decode_address
-from hopsml.training.data.shard_order import Wave
+from hopsml.training.data.shard_order import Wave, first_filled
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class StagedRows:
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
+        self._first: tuple[arrow_columns.Shapes, str] | None = None  # what a row is like, and where
 
     def __getstate__(self) -> tuple[str, Path | None]:
         is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other
@@ -101,13 +102,24 @@ class StagedRows:
         """One shard's columns, not to be written to.
 
         What was lost with an agent is waited for, as Spark brings it again. Raises ArgumentError naming a column that has no
-        array, StorageError where it does not come.
+        array, or rows of another shape than others, StorageError where it does not come.
         """
+        found, place = self._arrays(shard)
+        if self._first is None:  # the same for all workers, as waves are; a row of it is soon fetched
+            first = first_filled(self)
+            assert first is not None
+            row, where = (found, place) if first == shard else self._arrays(first, rows=1)
+            self._first = arrow_columns.shapes(row), where
+        arrow_columns.check_shapes(found, self._first[0], place, self._first[1].rstrip(","))
+        return found
+
+    def _arrays(self, shard: int, rows: int = 0) -> tuple[dict[str, NDArray[Any]], str]:
+        """The columns of a shard, or of its first ``rows`` alone; and where they are, to people."""
         table, deadline = self._known(lambda table: True), time.monotonic() + _PATIENCE_S
         while True:
-            one, place = _place(table, shard)
+            one, part = _place(table, shard)
             try:
-                found = self._read(table.stages.get(one.stage), one, place)
+                found = self._read(table.stages.get(one.stage), one, part, rows)
                 break
             except Exception as error:
                 if not _is_passing(error):
@@ -118,16 +130,19 @@ class StagedRows:
                         one.stage,
                     ) from error
                 table = self._newer(table)
-        return arrow_columns.arrays(found, {}, f"data={self._name!r}, partition {one.partition},", nulls=_NULLS)
+        place = f"data={self._name!r}, partition {one.partition},"
+        return arrow_columns.arrays(found, {}, place, nulls=_NULLS), place
 
-    def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard) -> pa.Table:
+    def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard, rows: int) -> pa.Table:
         import pyarrow as pa
 
         if stage is None:
             raise FileNotFoundError(f"the stage at {one.stage} is gone")
         if stage.hostname == socket.gethostname() and (file := self._mapped(Path(stage.folder) / one.file(self._name))):
+            if rows:
+                return pa.Table.from_batches([file.get_batch(shard.first).slice(0, rows)])
             return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
-        return self._client(stage).fetch(one.file(self._name), shard)
+        return self._client(stage).fetch(one.file(self._name), shard, rows)
 
     def _mapped(self, path: Path) -> Any:
         """The file, which stays mapped: to map its pages anew in each epoch costs more than to read them."""
