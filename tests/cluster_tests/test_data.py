@@ -16,6 +16,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
+from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from hopsml.training.data import jvm_push
 from tests.cluster.finding import agent_of
@@ -377,7 +378,8 @@ def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session
         start_timeout=WAIT_S,
     )
     wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 3, "three of four slots at work", WAIT_S)
-    agent_of(search._session.executor.run, 1).kill()
+    agents = applications.current().coordinator.door.agents.values()
+    os.kill(next(agent.hello.pid for agent in agents if agent.work and agent.work[0] == search.run_id), signal.SIGKILL)
     (tmp_path / "go").touch()
     result = search.result(WAIT_S)
     assert sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
@@ -396,7 +398,7 @@ def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, stor
     with pytest.raises(NotEnoughSlots, match="they take all 4 slots of this cluster"):
         submit(count, frame, num_workers=4)
     with pytest.raises(ArgumentError, match=r"read by trials of one worker.* Leave workers_per_trial= out"):
-        experiment.search(count, SCALE, data={"rows": frame}, workers_per_trial=2, progress=False)
+        experiment.search(lambda rows, scale: scale, SCALE, data={"rows": frame}, workers_per_trial=2, progress=False)
     assert not list(store.glob("Experiments/*"))
 
 
