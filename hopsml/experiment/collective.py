@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hopsml import settings
 from hopsml.cluster.shared.spec import (
@@ -18,7 +18,7 @@ from hopsml.cluster.shared.spec import (
     names,
     specified,
 )
-from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.errors import ArgumentError
 from hopsml.experiment import arguments, frame_feed, plan
 from hopsml.experiment.options import FrameworkOptions, RunOptions
 from hopsml.experiment.result import Result
@@ -86,22 +86,12 @@ def build(
             environment=arguments.environment(options.environment, options.share),
         ),
         function=options.train_fn,
-        arguments=arguments.keyword_arguments(options.train_fn, _with_rows(options.args, rows, verb), verb),
+        arguments=arguments.keyword_arguments(options.train_fn, frame_feed.with_rows(options.args, rows, verb), verb),
         frames=dict(options.data or {}),
         profile=options.profile,
         progress=bool(options.progress),
         notes=_without_effect(options),
     )
-
-
-def _with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str) -> Mapping[str, Any] | None:
-    if not rows or (args is not None and not isinstance(args, Mapping)):
-        return args
-    if both := sorted(set(rows) & set(args or {})):
-        raise ArgumentTypeError(
-            f"{verb}(): {', '.join(both)} is given by args= and by data=; leave it out in one of them"
-        )
-    return {**(args or {}), **rows}
 
 
 def _group(options: AnyGroupOptions) -> AnyGroup:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
@@ -73,6 +74,23 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
     return {name: Dataset(StagedRows(name)) for name in data}
 
 
+def with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str) -> Mapping[str, Any] | None:
+    """The function's arguments, with the ones that are fed. Raises ArgumentTypeError for one that is among both."""
+    if not rows or (args is not None and not isinstance(args, Mapping)):
+        return args
+    if both := sorted(set(rows) & set(args or {})):
+        raise ArgumentTypeError(
+            f"{verb}(): {', '.join(both)} is given by args= and by data=; leave it out in one of them"
+        )
+    return {**(args or {}), **rows}
+
+
+def most_workers(capacity: Capacity) -> int | None:
+    """So many leave Spark the slot in which it computes the rows; None where the cluster can grow."""
+    slots = capacity.limit if capacity.together is None else capacity.together
+    return None if slots is None else slots - 1
+
+
 def check(names: Collection[str], frames: Mapping[str, Any], application: Application, size: int) -> None:
     """Whether this application can feed so many workers with these DataFrames; before anything is started.
 
@@ -82,7 +100,7 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
     if missing := sorted(set(names) - set(frames)):
         raise ArgumentError(
             f"the function was given DataFrames, data={{{', '.join(map(repr, missing))}}}, which are not kept with the run: "
-            "begin it by its verb once more, with data= (and resume=, to go on from its checkpoint)"
+            "begin it by its verb once more, with data= (and resume=, to go on from its checkpoint; of a search warm_start=)"
         )
     if not frames:
         return
@@ -95,11 +113,12 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
                 "application, by SparkSession.builder.getOrCreate() without Spark Connect"
             )
     capacity = application.backend.capacity()
-    slots = capacity.limit if capacity.together is None else capacity.together
-    if slots is not None and size >= slots:
+    most = most_workers(capacity)
+    if most is not None and size > most:
         raise NotEnoughSlots(
-            f"data= with {size} workers: they take all {slots} slots of this cluster ({capacity.setting}), and Spark needs "
-            "at least one beside them to compute the DataFrame; ask for fewer workers, or give executors another core"
+            f"data= with {size} workers: they take all {most + 1} slots of this cluster ({capacity.setting}), and Spark "
+            "needs at least one beside them to compute the DataFrame; ask for fewer workers (of a search max_executors=), "
+            "or give executors another core"
         )
 
 

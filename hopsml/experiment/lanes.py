@@ -61,11 +61,13 @@ class News:
 class Lanes:
     """The lanes of one run. ``post`` and ``close`` may be called from any thread, all else from one alone."""
 
-    def __init__(self, run: Run, coordinator: Coordinator) -> None:
+    def __init__(self, run: Run, coordinator: Coordinator, keeps: bool = False) -> None:
+        """``keeps``: lanes stay until the end, as their agents keep rows for the others."""
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that take trials -> host
         self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
         self._wanted: int | None = None
+        self._keeps = keeps
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
         self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()
         run.observe(self._on_change)
@@ -155,6 +157,8 @@ class Lanes:
 
     def want(self, count: int) -> None:
         """Hold up to ``count`` slots; of further lanes those without a trial are given back now, others when theirs ends."""
+        if self._keeps:
+            count = max(count, self._wanted or 0)
         if count == self._wanted:
             return
         self._wanted = count

@@ -68,8 +68,8 @@ class GroupTrainingOptions(TrainingOptions):
         args: keyword arguments of the function.
         data: DataFrames of Spark's by the names of further arguments, which get a ``hopsml.data.Dataset`` each: Spark
             computes the rows beside the workers and brings them to their machines, each to one worker in an epoch.
-        num_workers: how many; by default one for each GPU, else for each slot of the executors. The run ends with the
-            first worker that is lost.
+        num_workers: how many; by default one for each GPU, else for each slot of the executors, with ``data`` but one. The
+            run ends with the first worker that is lost.
         min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
             in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
         reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
@@ -330,6 +330,8 @@ class AnySearchOptions(TrialOptions):
         stopper_args: arguments of the stopper, by name.
         warm_start: finished searches (results, handles, URLs, ids) or dicts of ``config`` and ``value``, to learn from.
         args: arguments of the function that are the same in every trial.
+        data: DataFrames of Spark's by the names of further arguments, which get a ``hopsml.data.Dataset`` each: Spark brings
+            the rows to the executors once, and every trial, of one worker, reads all of them.
         promoted_workers: ``{step: workers}``: a trial that goes on past the step may have so many.
     """
 
@@ -337,6 +339,7 @@ class AnySearchOptions(TrialOptions):
     stopper_args: Mapping[str, Any] | None = None
     warm_start: Any = None
     args: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None
     promoted_workers: Mapping[int, int] | None = None
 
 

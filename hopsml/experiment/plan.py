@@ -314,7 +314,9 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
     capacity, group = application.backend.capacity(), spec.group
     bare = spec.roles.without_gpu if capacity.bare != 0 else 0
     if group.size == AS_MANY_AS_THERE_ARE:
-        group = replace(group, size=capacity.all_slots(bare))
+        size = capacity.all_slots(bare)
+        most = frame_feed.most_workers(capacity) if spec.frames else None
+        group = replace(group, size=min(size, most) if most else size)
     if capacity.limit is not None:
         group = replace(group, size=group.within(capacity.limit + bare))
     if lacking := capacity.lacks(group.size, bare):

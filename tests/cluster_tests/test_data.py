@@ -16,6 +16,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
+from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from hopsml.training.data import jvm_push
 from tests.cluster.finding import agent_of
@@ -25,6 +26,7 @@ from tests.docs import pages
 pytestmark = pytest.mark.spark
 
 ROWS, EPOCHS, WAIT_S = 1000, 2, 120.0
+SCALE = {"scale": ("DISCRETE", [1, 2, 3, 4, 5, 6])}  # of a search
 
 
 @pytest.fixture
@@ -258,6 +260,131 @@ def test_a_null_is_named_with_its_column(session: Any, way: str) -> None:
         submit(count, frame).result(WAIT_S)
 
 
+@pytest.mark.variant
+def test_lists_of_another_length_at_another_worker_are_named(session: Any, way: str) -> None:
+    frame = session.range(0, ROWS, 1, 2).selectExpr("id", f"if(id < {ROWS // 2}, array(1, 2), array(1, 2, 3)) as x")
+    with pytest.raises(WorkerFailed, match=r"column 'x' of data='rows', partition 1, holds lists of 3 .*lists of 2"):
+        submit(count, frame).result(WAIT_S)
+
+
+@pytest.mark.variant
+def test_processes_of_torchs_loader_have_the_same_batches(session: Any) -> None:
+    def train(rows: Any) -> dict[str, Any]:
+        import numpy as np
+        import torch
+
+        import hopsml
+
+        def ids(batches: Any) -> list[list[int]]:
+            return [[int(one) for one in batch["id"]] for batch in batches]
+
+        def loaded(method: str) -> Any:
+            return torch.utils.data.DataLoader(
+                data.torch(), batch_size=None, num_workers=2, multiprocessing_context=method
+            )
+
+        data = rows.batch(64).shuffle(seed=1, window=100)
+        wanted, same = ids(data.repeat(2)), []
+        for method in ("spawn", "forkserver"):
+            batches = loaded(method)
+            same.append([*ids(batches), *ids(batches)] == wanted)
+        try:
+            said = str(ids(loaded("fork")))
+        except hopsml.errors.ArgumentError as error:
+            said = str(error)
+        mine = np.bincount([one for batch in wanted for one in batch], minlength=ROWS)
+        total = hopsml.all_reduce(mine, "sum")
+        return {"same": same, "said": said, "least": int(total.min()), "most": int(total.max())}
+
+    value = submit(train, session.range(0, ROWS, 1, 4)).result(WAIT_S).value
+    check(value)
+    assert value["same"] == [True, True]
+    assert "give the DataLoader multiprocessing_context='forkserver'" in value["said"]
+
+
+def counted(folder: Path) -> Any:
+    """For ``mapInArrow``: a file for each time that a partition is computed."""
+    where = str(folder)
+
+    def note(batches: Iterator[Any]) -> Iterator[Any]:
+        import uuid
+        from pathlib import Path
+
+        Path(where, f"computed-{uuid.uuid4().hex}").touch()
+        yield from batches
+
+    return note
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("isolation", ["reuse", "process"])
+def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_path: Path, isolation: str) -> None:
+    def train(rows: Any, scale: int) -> float:
+        import numpy as np
+
+        ids = np.concatenate([batch["id"] for batch in rows.batch(64).shuffle(seed=1).repeat(EPOCHS)])
+        assert np.bincount(ids, minlength=ROWS).tolist() == [EPOCHS] * ROWS
+        return float(scale)
+
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(counted(tmp_path), "id long")
+    search = experiment.submit_search(
+        train,
+        SCALE,
+        searcher="grid",
+        num_trials=None,
+        data={"rows": frame},
+        max_executors=2,
+        isolation=isolation,
+        retries=0,
+        progress=False,
+        start_timeout=WAIT_S,
+    )
+    result = search.result(WAIT_S)
+    assert result.config == {"scale": 6} and sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
+    assert len(list(tmp_path.glob("computed-*"))) == 4
+    with pytest.raises(ArgumentError, match="begin it by its verb once more, with data="):
+        experiment.continue_search(search, num_trials=2)
+
+
+@pytest.mark.variant
+def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def train(rows: Any, scale: int) -> float:
+        import time
+        from pathlib import Path
+
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        seen = 0
+        for number, batch in enumerate(rows.batch(64).repeat(EPOCHS)):
+            seen += len(batch["id"])
+            if number == 3:
+                Path(folder, f"paused-{scale}").touch()
+                while not Path(folder, "go").exists():
+                    time.sleep(0.01)
+        assert seen == EPOCHS * ROWS
+        return float(scale)
+
+    search = experiment.submit_search(
+        train,
+        SCALE,
+        searcher="grid",
+        num_trials=None,
+        data={"rows": session.range(0, ROWS, 1, 4)},
+        progress=False,
+        start_timeout=WAIT_S,
+    )
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 3, "three of four slots at work", WAIT_S)
+    agents = applications.current().coordinator.door.agents.values()
+    os.kill(next(agent.hello.pid for agent in agents if agent.work and agent.work[0] == search.run_id), signal.SIGKILL)
+    (tmp_path / "go").touch()
+    result = search.result(WAIT_S)
+    assert sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
+
+
 def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, store: Path) -> None:
     frame = session.range(ROWS)
     with pytest.raises(ArgumentTypeError, match=r"data={'rows': \.\.\.} is a list; it must be a DataFrame of Spark's"):
@@ -270,6 +397,8 @@ def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, stor
         submit(count, frame, {"rows": 1})
     with pytest.raises(NotEnoughSlots, match="they take all 4 slots of this cluster"):
         submit(count, frame, num_workers=4)
+    with pytest.raises(ArgumentError, match=r"read by trials of one worker.* Leave workers_per_trial= out"):
+        experiment.search(lambda rows, scale: scale, SCALE, data={"rows": frame}, workers_per_trial=2, progress=False)
     assert not list(store.glob("Experiments/*"))
 
 

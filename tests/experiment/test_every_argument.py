@@ -165,6 +165,10 @@ SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "description": Changes("why"),
     "max_executors": Changes(1),
     "warm_start": Changes("app_1"),
+    "data": (
+        Refused([1], "must be a dict of DataFrames"),
+        Shown("cluster_tests/test_data.py::test_trials_of_a_search_read_rows_that_are_brought_once"),
+    ),
     "args": Changes({"more": 1}),
     "searcher_args": Changes({"sobol": True}, {"searcher": "random"}),
     "stopper_args": (Changes({"min_trials": 2}, {"stopper": "median"}), Refused({"min_trials": 2}, "stopper")),

@@ -259,6 +259,39 @@ def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:
     assert [batch["y"].tolist() for batch in rows] == [["a", "b"]]
 
 
+def test_lists_of_another_length_are_named_before_anything_is_read(tmp_path: Path) -> None:
+    lists = {"x": [[1, 2], [3, 4]], "y": [1, 2], "nested.z": [1, 2]}
+    pq.write_table(pa.table(lists), tmp_path / "a.parquet", row_group_size=1)
+    pq.write_table(pa.table({**lists, "x": [[1, 2], [3, 4, 5]]}), tmp_path / "b.parquet", row_group_size=1)
+    with pytest.raises(
+        ArgumentError,
+        match=r"column 'x' has 2 value\(s\) a row in \S+a\.parquet, row group 0, and 3 in \S+b\.parquet, row group 1: a",
+    ):
+        hopsml.data.parquet(str(tmp_path))
+    assert len(hopsml.data.parquet(str(tmp_path), columns=["y"]).batch(4)) == 1
+    pq.write_table(pa.table({**lists, "x": [[[1], [2]], [[3], [4]]]}), tmp_path / "b.parquet")
+    hopsml.data.parquet(str(tmp_path / "b.parquet"))
+
+
+def test_lists_whose_length_nobody_has_described_are_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [[1, 2], [3, 4]]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [[1, 2], None]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"x": [[1, 2], [5, 6]]}), tmp_path / "c.parquet", write_statistics=False)
+    pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.int64()))}), tmp_path / "d.parquet")
+    (batch,) = hopsml.data.parquet(str(tmp_path), fill={"x": [7, 7]}).batch(10)
+    assert batch["x"].tolist() == [[1, 2], [3, 4], [1, 2], [7, 7], [1, 2], [5, 6]]
+
+
+def test_sparse_vectors_are_no_lists_of_several_lengths(tmp_path: Path) -> None:
+    lists = {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+    kind = pa.struct({"type": pa.int8(), "size": pa.int32(), **lists})
+    for number, places in enumerate(([1], [0, 2])):
+        vector = {"type": 0, "size": 3, "indices": places, "values": [1.0] * len(places)}
+        pq.write_table(pa.table({"v": pa.array([vector], kind)}), tmp_path / f"{number}.parquet")
+    (batch,) = hopsml.data.parquet(str(tmp_path)).batch(2)
+    assert batch["v"].tolist() == [[0, 1, 0], [1, 0, 1]]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "word"),
     [

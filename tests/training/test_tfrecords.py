@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +223,44 @@ def test_features_that_are_not_the_same_in_all_files(tmp_path: Path) -> None:
     record_files.write(tmp_path / "a.tfrecord", [{"c": 1}])
     record_files.write(tmp_path / "b.tfrecord", [{"c": [1, 2]}])
     with pytest.raises(
-        ArgumentError, match=r"column 'c' is int64 of shape \(\) in one part of the data and int64 of shape"
+        ArgumentError,
+        match=r"column 'c' of .*b\.tfrecord, records 0 to 0, holds lists of 2 .*first record of .*a\.tfrecord .*single val",
     ):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lists_of_another_length_at_another_worker_are_named(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(pack(record_files.content({"c": [n, n]} for n in range(6))))
+    (tmp_path / "b.tfrecord").write_bytes(pack(record_files.content({"c": [n, n, n]} for n in range(6))))
+    rows = hopsml.data.tfrecords(str(tmp_path)).batch(4)
+    readers = [rows.reader() for _ in range(2)]
+    for rank, reader in enumerate(readers):
+        reader.join(rank, 2)
+    assert readers[0].next_batch()["c"].shape == (2, 2)
+    with pytest.raises(
+        ArgumentError, match=r"b\.tfrecord, records 0 to 5, holds lists of 3 .*a\.tfrecord .* lists of 2"
+    ):
+        readers[1].next_batch()
+    readers[0].close()
+    shaped = hopsml.data.tfrecords(str(tmp_path), {"c": (2,)}).batch(12)
+    with pytest.raises(
+        ArgumentError, match=r"has 3 value\(s\) in each record, and features= gives it the shape \(2,\)"
+    ):
+        next(iter(shaped))
+
+
+def test_of_a_large_first_record_no_more_than_itself_is_read() -> None:
+    large, asked = framed(bytes(100_000)), list[tuple[int, int]]()
+    content = b"..." + large + framed(b"x")
+
+    def read_at(offset: int, length: int) -> bytes:
+        asked.append((offset, length))
+        return content[offset : offset + length]
+
+    span = record_framing.RecordSpan(3, len(content), 0, 2)
+    assert record_framing.first(read_at, span, "f") == bytes(100_000)
+    assert asked == [(3, 1 << 16), (3, len(large))]
 
 
 # ---------------------------------------------------------------------------------------------- damage

@@ -13,7 +13,7 @@ from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments
+from hopsml.experiment import arguments, frame_feed
 from hopsml.experiment.options import SearchOptions
 from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
@@ -39,6 +39,7 @@ class SearchCall:
     ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
     ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a
     search that is continued, which has no ``function`` of this process. ``finish`` writes what else the verb promises.
+    ``frames``: DataFrames by the function's arguments, which nobody records.
     """
 
     run: RunSpec  # what is asked of the run that holds the executors
@@ -69,6 +70,7 @@ class SearchCall:
     with_summary: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     captured: Captured | None = None
+    frames: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
     notes: tuple[str, ...] = ()  # what people are told when it begins
 
@@ -76,13 +78,20 @@ class SearchCall:
 def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
     """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
     function, space = options.train_fn, searchspace(options.space, may_be_empty)
-    args = dict(options.args or {})
+    rows = frame_feed.datasets(options.data, verb)
+    args = dict(frame_feed.with_rows(options.args, rows, verb) or {})
     check_function(space, function)
     check_filled_in(space, function, args)
     seed = seed if options.seed is None else checks.whole_number("seed", options.seed, at_least=0)
     direction = direction_of(options.direction)
     searcher = searcher_of(options, space, seed)
     notes = without_budget(searcher, function)
+    if rows and size_of(options.workers_per_trial) is not None:
+        raise ArgumentError(
+            f"{verb}(): data= with workers_per_trial={options.workers_per_trial!r:.80}: rows that are brought once for all "
+            "trials are read by trials of one worker. Leave workers_per_trial= out, or write the DataFrame to Parquet, "
+            "which trials of several workers read by hopsml.data.parquet(url)"
+        )
     if options.echo and size_of(options.workers_per_trial) is not None:
         notes += ("echo has no effect with workers_per_trial: what a trial's workers print is in its logs",)
     trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
@@ -96,6 +105,8 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
             verb=verb,
             group=specified(IndependentGroup, options),
             framework="none",
+            frames=tuple(rows),
+            sidecar=frame_feed.SIDECAR if rows else "",
             seed=seed,
             environment=arguments.environment(options.environment, options.share),
         ),
@@ -121,6 +132,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         profile=options.profile,
         progress=bool(options.progress),
         echo=bool(options.echo),
+        frames=dict(options.data or {}),
         facts={"num_trials": options.num_trials} if searcher.counts else {},
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
         stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,

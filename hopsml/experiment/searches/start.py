@@ -20,7 +20,7 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
 from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
-from hopsml.experiment import mlflow, progress
+from hopsml.experiment import frame_feed, mlflow, progress
 from hopsml.experiment import plan as plans
 from hopsml.experiment.applications import Application
 from hopsml.experiment.lanes import Lanes
@@ -78,7 +78,7 @@ def _recordable(call: SearchCall) -> bytes:
     ArgumentError where a secret would be written all the same, in the space or in an object that searches.
     """
     run = msgspec.structs.replace(call.run, environment={}, description=redact.text(call.run.description))
-    bare = replace(call, run=run, function=None, args={}, warm_start=None, captured=None)
+    bare = replace(call, run=run, function=None, args={}, warm_start=None, captured=None, frames={})
     shipped = bytes(cloudpickle.dumps(bare))
     held = [one.name for one in capture.capture(_nothing, {"call": bare}).secrets]
     held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
@@ -175,7 +175,7 @@ def _executor(
         return GroupExecutor(
             run, lambda value: complete(bytes(cloudpickle.dumps(value))), member, names.given, call.metric, slots
         )
-    lanes = Lanes(run, application.coordinator)
+    lanes = Lanes(run, application.coordinator, keeps=bool(call.frames))
     return LaneExecutor(lanes, names.given, call.metric, judged=call.stopper is not None)
 
 
@@ -197,7 +197,8 @@ def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, 
 
 
 def _spec(call: SearchCall, capacity: Capacity, earlier: EarlierSearch | None) -> SearchSpec:
-    limits = [limit for limit in (call.max_executors, capacity.limit) if limit is not None]
+    beside = frame_feed.most_workers(capacity) if call.frames else None
+    limits = [limit for limit in (call.max_executors, capacity.limit, beside) if limit is not None]
     return SearchSpec(
         num_trials=call.num_trials,
         direction=call.direction,
@@ -227,6 +228,7 @@ def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> pl
         profile=call.profile,
         progress=False,
         captured=call.captured,
+        frames=call.frames,
         rerun_of=directory,
         standing=OfSearch(log_to_lane=call.echo, trials=call.folder, continued=directory, about=facts),
     )

@@ -1,4 +1,6 @@
-"""Reads a worker's batches ahead of the training, on a thread, for as long as the group stays as it is."""
+"""Reads a worker's batches ahead of the training, on a thread, for as long as the group stays as it is; or for a process
+that does so by itself, as those of PyTorch's loader.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from hopsml.training.data.row_gatherer import Chunk, RowGatherer
 from hopsml.training.data.shard_order import Piece
 from hopsml.training.data.shard_sampler import ShardSampler
 from hopsml.training.data.source import Source
+from hopsml.training.data.turn_sampler import TurnSampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,8 +55,8 @@ class BatchedRows(Protocol):
     def reader(self, first_epoch: int = 0) -> BatchReader:
         """This worker's way through the data."""
 
-    def sampler(self) -> ShardSampler:
-        """Which rows come when."""
+    def sampler(self, first_epoch: int = 0) -> ShardSampler:
+        """Which rows come when, with the orders of the epochs from this one on."""
 
     def repeat(self, epochs: int) -> BatchedRows:
         """The same, so many times."""
@@ -118,16 +121,12 @@ class BatchReader:
         if self._sampler.is_exhausted:
             raise StopIteration
         if self._ahead is None:
-            self._ahead = _Ahead(self._source, self._copy(), self._together())
+            self._ahead = _Ahead(self._source, self._copy(), _together(self._source, self._sampler))
         try:
             return self._ahead.take()
         except BaseException:
             self.close()  # its thread has ended: whoever asks once more is not to wait for it
             raise
-
-    def _together(self) -> int:
-        of_batch = self._sampler.batch_size * self._source.row_bytes / self._sampler.world_size
-        return max(1, min(_MOST_TOGETHER, int(_BYTES_TOGETHER / max(1.0, of_batch))))
 
     def position(self) -> dict[str, int | float]:
         """The place in the data; the same on all ranks."""
@@ -160,6 +159,22 @@ class BatchReader:
         copy.join(*self._sampler.group)
         copy.go_to(self._sampler.position())
         return copy
+
+
+def batches_of_turn(source: Source, sampler: ShardSampler, turn: int, turns: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """A worker's batches ``turn``, ``turn + turns``, and so on, from where the sampler is; no rows of others are gathered.
+
+    They are read when they are asked for, on the calling thread: for a process that is ahead of the training as a whole.
+    """
+    rows = RowGatherer(source, threads=1)
+    for chunk in _chunks(rows, TurnSampler(sampler, turn, turns), _together(source, sampler)):
+        yield from _batches_of(chunk)
+
+
+def _together(source: Source, sampler: ShardSampler) -> int:
+    """How many batches are gathered at once."""
+    of_batch = sampler.batch_size * source.row_bytes / sampler.world_size
+    return max(1, min(_MOST_TOGETHER, int(_BYTES_TOGETHER / max(1.0, of_batch))))
 
 
 def _batches_of(chunk: Chunk) -> Iterator[dict[str, NDArray[Any]]]:
@@ -213,7 +228,7 @@ def _read_ahead(
                 return
 
 
-def _chunks(rows: RowGatherer, sampler: ShardSampler, together: int) -> Iterator[Chunk]:
+def _chunks(rows: RowGatherer, sampler: ShardSampler | TurnSampler, together: int) -> Iterator[Chunk]:
     while not sampler.is_exhausted:
         batches = _batches(sampler, together)
         try:
@@ -227,7 +242,7 @@ def _chunks(rows: RowGatherer, sampler: ShardSampler, together: int) -> Iterator
             yield chunk
 
 
-def _batches(sampler: ShardSampler, most: int) -> list[list[Piece]]:
+def _batches(sampler: ShardSampler | TurnSampler, most: int) -> list[list[Piece]]:
     """The pieces of the next batches, at most so many, and no more than there are now."""
     found = [sampler.next_pieces()]
     while len(found) < most and not sampler.waits and not sampler.is_exhausted:

@@ -61,6 +61,9 @@ def _of(folder: str, most_bytes: int) -> BlockCache:
     return BlockCache(Path(folder), most_bytes)
 
 
+os.register_at_fork(after_in_child=_of.cache_clear)  # a thread of the parent's may hold a lock of one
+
+
 class BlockCache:
     """Up to ``most_bytes`` of blocks in a folder that is this user's alone; safe to call from any thread."""
 

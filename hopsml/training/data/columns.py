@@ -31,6 +31,33 @@ def arrays(table: pa.Table, fill: Mapping[str, Any], place: str, nulls: str = ""
     return found
 
 
+Shapes = Mapping[str, tuple[int, ...]]  # of a row, by column
+
+
+def shapes(found: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+    """What a row is like in each column."""
+    return {name: array.shape[1:] for name, array in found.items()}
+
+
+def check_shapes(found: Mapping[str, NDArray[Any]], first: Shapes, place: str, first_place: str) -> None:
+    """Raise ArgumentError for a column whose rows are not like those that all workers compare with; places are to people.
+
+    Else nobody would notice lists of one length at one worker, and of another length at the next, until they are reduced.
+    """
+    for name, shape in shapes(found).items():
+        if first.get(name, shape) != shape:
+            raise ArgumentError(
+                f"column '{name}' of {place} holds {_described(shape)}, and in {first_place} there are "
+                f"{_described(first[name])}: a batch needs all alike; pad or cut them before, or leave the column out"
+            )
+
+
+def _described(shape: tuple[int, ...]) -> str:
+    if len(shape) > 1:
+        return f"arrays of shape {shape}"
+    return f"lists of {shape[0]} value(s)" if shape else "single values"
+
+
 class _Column:
     def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str) -> None:
         self._name, self._fill, self._place, self._nulls = name, fill, place, nulls

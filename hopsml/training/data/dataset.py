@@ -113,8 +113,11 @@ class Dataset:
     def torch(self) -> torch.utils.data.IterableDataset[dict[str, Any]]:
         """This worker's batches, each a dictionary of CPU tensors; text stays an array of objects.
 
-        For a DataLoader with ``batch_size=None`` and ``num_workers=0``: what it reads is read ahead by itself, and processes
-        of the DataLoader's own are refused. Each iteration goes on with the next epochs' orders; ``len()`` counts batches.
+        For a DataLoader with ``batch_size=None``; a thread reads ahead. With ``num_workers=k`` the loader's processes do,
+        each of them every k-th batch, and ``collate_fn`` is called there: the same batches come, in the same order. Rows of
+        a DataFrame need ``multiprocessing_context="forkserver"`` (or "spawn") for that.
+
+        Each iteration goes on with the next epochs' orders; ``len()`` counts batches.
         """
         from hopsml.training.torch import input_batches
 

@@ -30,6 +30,14 @@ class RowGroup:
     size: int  # bytes of the columns that are read, not compressed
     description: Any
 
+    def values_a_row(self, column: int) -> float | None:
+        """How long a column's lists are; None where that is not described, as with nulls and empty lists among them."""
+        described = self.description.row_group(self.number).column(column)
+        told = described.statistics
+        if not self.rows or told is None or not told.has_null_count or told.null_count:
+            return None
+        return float(described.num_values / self.rows)
+
 
 class ParquetFiles:
     """A source of shards; it reads the files' descriptions when it is made, all else when it is asked for."""
@@ -43,8 +51,8 @@ class ParquetFiles:
     ) -> None:
         """``given``: files, or folders of files, by URL. ``is_cached``: read by way of the local cache.
 
-        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, a column that a file lacks, or one of
-        numbers that is of another type in another file.
+        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, a column that a file lacks, one of numbers
+        that is of another type in another file, or one of lists that have another length there.
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
         what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
@@ -52,6 +60,7 @@ class ParquetFiles:
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-parquet") as readers:
             self._groups = [group for groups in readers.map(self._groups_of, found) for group in groups]
         self._check_types()
+        self._check_lengths()
 
     def _check_types(self) -> None:
         """Raise ArgumentError where numbers are of one type in one file and of another in the next."""
@@ -69,6 +78,37 @@ class ParquetFiles:
                         f"column '{field.name}' is {kind} in {first} and {field.type} in {url}: a batch needs all alike; "
                         "write the data anew with one schema"
                     )
+
+    def _check_lengths(self) -> None:
+        """Raise ArgumentError where lists have another length in one row group than in another, as the files describe it.
+
+        No row is read for that. Else each worker might have lists that are alike, and other ones than the next worker.
+        """
+        files = {group.file.url: group.description for group in self._groups}
+        lists = {url: self._lists_of(description) for url, description in files.items()}
+        seen: dict[str, tuple[float, str]] = {}
+        for group in self._groups:
+            for place, path in lists[group.file.url].items():
+                if (length := group.values_a_row(place)) is None:
+                    continue
+                here = f"{group.file.url}, row group {group.number}"
+                first, there = seen.setdefault(path, (length, here))
+                if first != length:
+                    name = path.partition(".")[0]
+                    raise ArgumentError(
+                        f"column '{name}' has {first:g} value(s) a row in {there}, and {length:g} in {here}: a batch needs "
+                        "lists that are all alike; pad or cut them before, or leave the column out"
+                    )
+
+    def _lists_of(self, description: Any) -> dict[int, str]:
+        """The columns of lists that are read: where they are in the file, and their paths, which begin with their names."""
+        import pyarrow as pa
+
+        kinds = description.schema.to_arrow_schema()
+        lists = {field.name for field in kinds if pa.types.is_list(field.type) or pa.types.is_large_list(field.type)}
+        wanted = lists if self._columns is None else lists & set(self._columns)
+        paths = (description.schema.column(place).path for place in range(description.num_columns))
+        return {place: path for place, path in enumerate(paths) if path.partition(".")[0] in wanted}
 
     @property
     def shards(self) -> tuple[int, ...]:

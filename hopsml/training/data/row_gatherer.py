@@ -55,13 +55,15 @@ class RowGatherer:
     which costs more than gathering does.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, threads: int = 2) -> None:
+        """``threads``: at most; the calling one is among them."""
         self._source = source
         self._shards: OrderedDict[int, Columns] = OrderedDict()
         self._newest: tuple[Window, WindowRows] | None = None
         self._most = KEPT  # shards that are kept
         self._pool = ArrayPool()
-        self._second = ThreadPoolExecutor(1, "hopsml-gather") if len(os.sched_getaffinity(0)) > 1 else None
+        threads = min(threads, len(os.sched_getaffinity(0)))
+        self._second = ThreadPoolExecutor(1, "hopsml-gather") if threads > 1 else None
 
     def close(self) -> None:
         """End the second thread."""

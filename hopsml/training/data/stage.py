@@ -93,6 +93,8 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         except (OSError, ValueError) as error:
             raise flight.FlightServerError(f"{wanted.file} is not here: {error}") from error
         batches = (file.get_batch(number) for number in range(wanted.first, wanted.first + wanted.count))
+        if wanted.rows:
+            batches = (file.get_batch(wanted.first).slice(0, wanted.rows) for _ in range(1))
         return flight.GeneratorStream(file.schema, batches)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:

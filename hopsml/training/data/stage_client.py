@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ WHOLE = b"whole"  # behind the last record batch
 _ANSWER_S = 15.0  # for a small question; a stage answers one for a table after five seconds at most
 _FETCH_S = 120.0  # for a shard
 _PUT_S = 24 * 3600.0  # for a partition: as long as Spark takes to compute it
+_first_in = 0  # pid of the process that has made the first connection
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -27,6 +29,7 @@ class Fetch(msgspec.Struct, frozen=True):
     file: str  # in the stage's folder
     first: int
     count: int
+    rows: int = 0  # of the first one, and no others; 0: all
 
 
 class TableQuestion(msgspec.Struct, frozen=True):
@@ -40,12 +43,19 @@ decode_fetch = msgspec.msgpack.Decoder(Fetch).decode
 decode_question = msgspec.msgpack.Decoder(TableQuestion).decode
 
 
+def is_cut_off() -> bool:
+    """Whether this process was forked from one with connections: gRPC's threads are there, and nobody answers calls here."""
+    return _first_in not in (0, os.getpid())
+
+
 class StageClient:
     """A connection to one stage. What goes wrong is pyarrow's FlightError, an OSError among them or not."""
 
     def __init__(self, address: StageAddress) -> None:
         import pyarrow.flight as flight
 
+        global _first_in
+        _first_in = _first_in or os.getpid()
         self.address = address
         self._headers = [(b"authorization", f"Bearer {address.token}".encode())]
         self._client = flight.FlightClient(address.url, tls_root_certs=address.certificate, override_hostname=CERTIFIED)
@@ -80,11 +90,11 @@ class StageClient:
         writer.close()
         return decode_shards(answer.to_pybytes())
 
-    def fetch(self, file: str, shard: StagedShard) -> pa.Table:
-        """A shard's rows, of a file in the stage's folder."""
+    def fetch(self, file: str, shard: StagedShard, rows: int = 0) -> pa.Table:
+        """A shard's rows, of a file in the stage's folder; the first ``rows`` of its first batch alone, or (0) all."""
         import pyarrow.flight as flight
 
-        wanted = Fetch(file, shard.first, shard.count)
+        wanted = Fetch(file, shard.first, shard.count, rows)
         ticket = flight.Ticket(msgspec.msgpack.encode(wanted))
         return self._client.do_get(ticket, self._options(_FETCH_S)).read_all()
 

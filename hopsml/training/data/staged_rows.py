@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import multiprocessing.context
 import socket
 import threading
 import time
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from hopsml.cluster.worker import context
-from hopsml.errors import RunError, StorageError
+from hopsml.errors import ArgumentError, RunError, StorageError
 from hopsml.training.data import columns as arrow_columns
+from hopsml.training.data import stage_client
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, decode_address
-from hopsml.training.data.shard_order import Wave
+from hopsml.training.data.shard_order import Wave, first_filled
 from hopsml.training.data.stage_client import StageClient
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class StagedRows:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._found: Path | None = None  # in a process of a worker's: where that has found its stage's address
         self._begin()
 
     def _begin(self) -> None:
@@ -43,12 +46,14 @@ class StagedRows:
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
+        self._first: tuple[arrow_columns.Shapes, str] | None = None  # what a row is like, and where
 
-    def __getstate__(self) -> str:
-        return self._name
+    def __getstate__(self) -> tuple[str, Path | None]:
+        is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other
+        return self._name, self._address_file() if is_sent else None
 
-    def __setstate__(self, name: str) -> None:
-        self._name = name
+    def __setstate__(self, state: tuple[str, Path | None]) -> None:
+        self._name, self._found = state
         self._begin()
 
     @property
@@ -97,13 +102,24 @@ class StagedRows:
         """One shard's columns, not to be written to.
 
         What was lost with an agent is waited for, as Spark brings it again. Raises ArgumentError naming a column that has no
-        array, StorageError where it does not come.
+        array, or rows of another shape than others, StorageError where it does not come.
         """
+        found, place = self._arrays(shard)
+        if self._first is None:  # the same for all workers, as waves are; a row of it is soon fetched
+            first = first_filled(self)
+            assert first is not None
+            row, where = (found, place) if first == shard else self._arrays(first, rows=1)
+            self._first = arrow_columns.shapes(row), where
+        arrow_columns.check_shapes(found, self._first[0], place, self._first[1].rstrip(","))
+        return found
+
+    def _arrays(self, shard: int, rows: int = 0) -> tuple[dict[str, NDArray[Any]], str]:
+        """The columns of a shard, or of its first ``rows`` alone; and where they are, to people."""
         table, deadline = self._known(lambda table: True), time.monotonic() + _PATIENCE_S
         while True:
-            one, place = _place(table, shard)
+            one, part = _place(table, shard)
             try:
-                found = self._read(table.stages.get(one.stage), one, place)
+                found = self._read(table.stages.get(one.stage), one, part, rows)
                 break
             except Exception as error:
                 if not _is_passing(error):
@@ -114,16 +130,19 @@ class StagedRows:
                         one.stage,
                     ) from error
                 table = self._newer(table)
-        return arrow_columns.arrays(found, {}, f"data={self._name!r}, partition {one.partition},", nulls=_NULLS)
+        place = f"data={self._name!r}, partition {one.partition},"
+        return arrow_columns.arrays(found, {}, place, nulls=_NULLS), place
 
-    def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard) -> pa.Table:
+    def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard, rows: int) -> pa.Table:
         import pyarrow as pa
 
         if stage is None:
             raise FileNotFoundError(f"the stage at {one.stage} is gone")
         if stage.hostname == socket.gethostname() and (file := self._mapped(Path(stage.folder) / one.file(self._name))):
+            if rows:
+                return pa.Table.from_batches([file.get_batch(shard.first).slice(0, rows)])
             return pa.Table.from_batches(file.get_batch(shard.first + number) for number in range(shard.count))
-        return self._client(stage).fetch(one.file(self._name), shard)
+        return self._client(stage).fetch(one.file(self._name), shard, rows)
 
     def _mapped(self, path: Path) -> Any:
         """The file, which stays mapped: to map its pages anew in each epoch costs more than to read them."""
@@ -148,7 +167,12 @@ class StagedRows:
     # ------------------------------------------------------------------------------------------ the table
 
     def _known(self, suffices: Callable[[FrameTable], bool]) -> FrameTable:
-        """A table that has what is asked for; waits."""
+        """A table that has what is asked for; waits. Raises ArgumentError in a process that cannot ask for it."""
+        if stage_client.is_cut_off():
+            raise ArgumentError(
+                f"the rows of data={self._name!r} cannot be had in a process that was forked from a worker that has them; "
+                "give the DataLoader multiprocessing_context='forkserver' (or 'spawn'), and functions that a module holds"
+            )
         known = self._table
         while known is None or not suffices(known):
             known = self._newer(known)
@@ -181,14 +205,17 @@ class StagedRows:
         if table is not None:
             self._table = table
 
-    def _address(self) -> StageAddress:
+    def _address_file(self) -> Path | None:
         here = context.current()
-        if here is None or here.sidecar is None:
+        return self._found if here is None else here.sidecar
+
+    def _address(self) -> StageAddress:
+        if (file := self._address_file()) is None:
             raise RunError(
                 f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
                 "nowhere else"
             )
-        return decode_address(here.sidecar.read_bytes())
+        return decode_address(file.read_bytes())
 
 
 def _rows(table: FrameTable, partitions: Iterable[int]) -> dict[int, int]:

@@ -52,6 +52,7 @@ class TFRecordFiles:
         found = stored_files.found(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-tfrecord") as readers:
             self._groups = [group for groups in readers.map(_groups_of, found) for group in groups]
+        self._first: arrow_columns.Shapes | None = None
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -70,17 +71,25 @@ class TFRecordFiles:
         """
         group = self._groups[shard]
         span, url = group.span, group.file.url
-        if group.is_compressed:
-            content = record_framing.decompressed(group.file.read(0, group.file.length), url)
-        else:
-            content = group.file.read(span.begin, span.end - span.begin)
+        content = _reader(group)(span.begin, span.end - span.begin)
         begins, lengths = record_framing.records(content, span, url)
         table = examples.table(content, begins.tolist(), lengths.tolist(), self._features, url, span.first)
         place = f"{url}, records {span.first} to {span.first + span.rows - 1},"
         found = arrow_columns.arrays(self._with_absent(table, span.rows, place), self._fill, place)
+        arrow_columns.check_shapes(found, self._of_first(), place, f"the first record of {self._groups[0].file.url}")
         for name, shape in self._shapes.items():
             found[name] = _shaped(found[name], shape, name, place)
         return found
+
+    def _of_first(self) -> arrow_columns.Shapes:
+        """What the values of the very first record are like, but for the columns whose shape was named."""
+        if self._first is None:
+            group = self._groups[0]
+            record = record_framing.first(_reader(group), group.span, group.file.url)
+            table = examples.table(record, [0], [len(record)], self._features, group.file.url, group.span.first)
+            found = arrow_columns.shapes(arrow_columns.arrays(table, {}, group.file.url))
+            self._first = {name: shape for name, shape in found.items() if name not in self._shapes}
+        return self._first
 
     def _with_absent(self, table: pa.Table, rows: int, place: str) -> pa.Table:
         """With the features that were asked for, and no record of these has."""
@@ -98,6 +107,14 @@ class TFRecordFiles:
             values = _as_of_examples(pa.array([self._fill[name]] * rows))
             table = table.append_column(name, values) if table.column_names else pa.table({name: values})
         return table
+
+
+def _reader(group: RecordGroup) -> record_framing.Read:
+    """Of the records as they are, whether the file is compressed or not."""
+    if not group.is_compressed:
+        return group.file.read
+    content = record_framing.decompressed(group.file.read(0, group.file.length), group.file.url)
+    return lambda offset, length: content[offset : offset + length]
 
 
 def _groups_of(file: StoredFile) -> list[RecordGroup]:

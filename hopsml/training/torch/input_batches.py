@@ -1,44 +1,77 @@
-"""A data set's batches for PyTorch."""
+"""A data set's batches for PyTorch, in the training's process or in processes of its DataLoader."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+import multiprocessing.context
+import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentError
+from hopsml.training import collective
+from hopsml.training.data.batch_reader import batches_of_turn
+from hopsml.training.torch.pass_book import LoaderProcess, PassBook
 
 if TYPE_CHECKING:
     import torch
 
     from hopsml.training.data.batch_reader import BatchedRows
 
+Place = tuple[int, int]  # rank of the training's worker, and number of those that train
+_place_at_fork: Place = (0, 1)
 
-def dataset(batches: BatchedRows) -> torch.utils.data.IterableDataset[dict[str, Any]]:
-    """Each batch as tensors of the very memory that it has; columns of objects stay arrays. See ``Dataset.torch``."""
+
+def dataset(
+    batches: BatchedRows, book: PassBook | None = None, place: Place | None = None
+) -> torch.utils.data.IterableDataset[dict[str, Any]]:
+    """Each batch as tensors of the very memory that it has; columns of objects stay arrays. See ``Dataset.torch``.
+
+    ``book``: of the data set that this is a copy of; ``place``: that of its worker, where this process is none.
+    """
     import torch
 
-    iterations = itertools.count()
+    passes, laps = book or PassBook(), itertools.count()
+    _note_places()
 
     class Batches(torch.utils.data.IterableDataset[dict[str, Any]]):
         def __iter__(self) -> Iterator[dict[str, Any]]:
-            _check_process()
-            for batch in batches.batches(next(iterations) * batches.epochs):
-                yield {name: torch.from_numpy(one) if one.dtype.kind in "biuf" else one for name, one in batch.items()}
+            process = torch.utils.data.get_worker_info()
+            if process is None:
+                return _tensors(batches.batches(passes.begin(None) * batches.epochs))
+            here = LoaderProcess(process.seed - process.id, next(laps), process.id, process.num_workers)
+            return _tensors(_of_process(batches, passes.begin(here), here, place or _place_at_fork))
 
         def __len__(self) -> int:
             return len(batches)
 
+        def __reduce__(self) -> tuple[Any, ...]:
+            is_sent = multiprocessing.context.get_spawning_popen() is not None
+            return dataset, (batches, passes, collective.place() if is_sent else None)
+
     return Batches()
 
 
-def _check_process() -> None:
-    """Raises ArgumentError in a process of a DataLoader's: each would read all of this worker's rows, in the first order."""
+def _of_process(batches: BatchedRows, number: int, process: LoaderProcess, place: Place) -> Iterator[dict[str, Any]]:
+    """A process's share of pass ``number``: the loader takes a batch of each process in turn."""
+    sampler = batches.sampler(number * batches.epochs)
+    sampler.join(*place)
+    yield from batches_of_turn(batches.source, sampler, process.number, process.count)
+
+
+def _tensors(batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     import torch
 
-    if (process := torch.utils.data.get_worker_info()) is not None:
-        raise ArgumentError(
-            f"DataLoader(..., num_workers={process.num_workers}): each of these processes would read all of this worker's "
-            "rows, so they would come several times; leave it at num_workers=0: a thread reads ahead by itself. What is "
-            "done to a batch, decoding for instance, goes by threads in the loop"
-        )
+    for batch in batches:
+        yield {name: torch.from_numpy(one) if one.dtype.kind in "biuf" else one for name, one in batch.items()}
+
+
+@functools.cache
+def _note_places() -> None:
+    """From now on a forked process knows its worker's place: it has no threads of the group's, and must not ask it."""
+    os.register_at_fork(before=_note_place)
+
+
+def _note_place() -> None:
+    global _place_at_fork
+    _place_at_fork = collective.place()

@@ -56,7 +56,8 @@ def clear() -> None:
 def left_running() -> str:
     """Processes and threads that the trial has left running, in words, which must end with it; "" if there are none.
 
-    Threads that are daemons may stay: progress bars and loggers keep such ones, and they hold nothing up.
+    Threads that are daemons may stay: progress bars and loggers keep such ones, and they hold nothing up. Those of hopsml's
+    that gather rows end by themselves.
     """
     while True:
         try:
@@ -66,5 +67,6 @@ def left_running() -> str:
         except ChildProcessError:
             break
     own = (threading.main_thread(), threading.current_thread())
-    threads = [t.name for t in threading.enumerate() if t not in own and not t.daemon]
+    others = [thread for thread in threading.enumerate() if thread not in own and not thread.daemon]
+    threads = [thread.name for thread in others if not thread.name.startswith("hopsml-gather")]
     return f"threads ({', '.join(threads[:3])})" if threads else ""

@@ -1,0 +1,71 @@
+"""The number of a pass: one more for each, the same for all processes of one, whoever comes when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml.training.torch.pass_book import LoaderProcess, Passes, begin
+
+pytestmark = pytest.mark.fast
+
+
+def play(*processes: LoaderProcess | None) -> list[int]:
+    """The numbers that they get, one after another."""
+    passes, numbers = Passes(), []
+    for process in processes:
+        passes, number = begin(passes, process)
+        numbers.append(number)
+    return numbers
+
+
+def of(seed: int, number: int, count: int = 2, lap: int = 0) -> LoaderProcess:
+    return LoaderProcess(seed, lap, number, count)
+
+
+def test_the_training_itself_begins_one_pass_after_another() -> None:
+    assert play(None, None, None) == [0, 1, 2]
+
+
+def test_processes_of_one_loader_begin_a_pass_together_in_any_order() -> None:
+    assert play(of(7, 1), of(7, 0), None, of(8, 0), of(8, 1)) == [0, 0, 1, 2, 2]
+
+
+def test_processes_that_stay_begin_the_next_one() -> None:
+    assert play(of(7, 0), of(7, 1), of(7, 0, lap=1), None, of(7, 1, lap=1), of(7, 1, lap=2)) == [0, 0, 1, 2, 1, 3]
+
+
+def test_the_same_seed_once_more_is_another_pass() -> None:
+    assert play(of(7, 0), of(7, 1), of(7, 0), of(7, 1)) == [0, 0, 1, 1]
+    assert play(of(7, 0, 1), of(7, 0, 1)) == [0, 1]
+    assert play(of(7, 0), of(7, 0), of(7, 1)) == [0, 1, 1]  # the first pass was left before its other process had begun
+
+
+def test_two_passes_at_once_and_another_number_of_processes() -> None:
+    assert play(of(7, 0), of(8, 0), of(8, 1), of(7, 1), of(7, 0, 3), of(7, 2, 3), of(7, 1, 3)) == [0, 1, 1, 0, 2, 2, 2]
+
+
+def test_passes_that_were_left_do_not_pile_up() -> None:
+    passes = Passes()
+    for seed in range(1000):
+        passes, number = begin(passes, of(seed, 0))
+        assert number == seed
+    assert len(passes.open) < 100
+    assert begin(passes, of(999, 1))[1] == 999
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=12, unique_by=lambda one: one[0]), st.randoms()
+)
+def test_each_pass_has_a_number_of_its_own_in_any_order_of_arrival(
+    loaders: list[tuple[int, int]], any_order: Any
+) -> None:
+    coming = [LoaderProcess(seed, 0, number, count) for seed, count in loaders for number in range(count)]
+    any_order.shuffle(coming)
+    found: dict[int, set[int]] = {}
+    for process, number in zip(coming, play(*coming), strict=True):
+        found.setdefault(process.seed, set()).add(number)
+    assert sorted(number for numbers in found.values() for number in numbers) == list(range(len(loaders)))

@@ -1,0 +1,102 @@
+"""Processes that read a worker's batches in turn: together every one of them, in its order, and nothing besides."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.training.data.batch_reader import BatchReader, batches_of_turn
+from hopsml.training.data.shard_order import KnownShards
+from hopsml.training.data.shard_sampler import ShardSampler
+from hopsml.training.data.turn_sampler import TurnSampler
+from tests.training.test_shard_order import SHARDS, WAVES, Arriving, rows_of, sampler
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+pytestmark = pytest.mark.fast
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    shards=SHARDS,
+    waves=st.none() | WAVES,
+    batch=st.integers(1, 9),
+    window=st.sampled_from([0, 3, 100]),
+    epochs=st.integers(1, 3),
+    place=st.sampled_from([(0, 1), (0, 2), (1, 2)]),
+    turns=st.integers(1, 5),
+)
+def test_the_batches_of_all_turns_are_those_of_the_worker(
+    shards: list[int],
+    waves: list[int] | None,
+    batch: int,
+    window: int,
+    epochs: int,
+    place: tuple[int, int],
+    turns: int,
+) -> None:
+    named: dict[str, Any] = {"shards": shards, "batch": batch, "window": window, "epochs": epochs}
+    if waves is not None:
+        those = [[shard for shard in range(len(shards)) if waves[shard] == wave] for wave in range(4)]
+        named["shards"] = lambda: Arriving(those, shards)
+
+    def own() -> ShardSampler:
+        made = sampler(**named)
+        made.join(*place)
+        return made
+
+    whole, wanted = own(), []
+    while not whole.is_exhausted:
+        wanted.append(rows_of(whole.next_pieces()))
+    for turn in range(turns):
+        one, found = TurnSampler(own(), turn, turns), []
+        while not one.is_exhausted:
+            found.append(rows_of(one.next_pieces()))
+        assert found == wanted[turn::turns]
+        with pytest.raises(StopIteration):
+            one.next_pieces()
+
+
+def test_a_batch_of_a_later_wave_is_waited_for_by_whose_turn_it_is() -> None:
+    shards = Arriving([[0], [1]], [4, 4])
+    order = ShardSampler(shards, 2, 1, epochs=1, window=0, drop_last=False)
+    third = TurnSampler(order, 2, 3)
+    assert third.waits and shards.known == 1
+    assert not third.is_exhausted and shards.known == 2
+    assert rows_of(third.next_pieces()) == [(1, 0), (1, 1)]
+    assert third.is_exhausted and not third.waits
+
+
+class Counted:
+    """Shards of ten rows, numbered through, which count how often each is read."""
+
+    shards, row_bytes = (10,) * 6, 8.0
+
+    def __init__(self) -> None:
+        self.read_of = [0] * 6
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        self.read_of[shard] += 1
+        return {"id": np.arange(10 * shard, 10 * shard + 10)}
+
+
+def test_a_process_reads_the_shards_of_its_own_batches_alone_on_one_thread() -> None:
+    def order() -> ShardSampler:
+        return ShardSampler(KnownShards(Counted.shards), 10, 1, epochs=1, window=0, drop_last=False)
+
+    source, threads = Counted(), threading.active_count()
+    found = [batch["id"].tolist() for batch in batches_of_turn(source, order(), 1, 3)]
+    assert found == [[*range(10, 20)], [*range(40, 50)]]
+    assert source.read_of == [0, 1, 0, 0, 1, 0] and threading.active_count() == threads
+    reader = BatchReader(Counted(), order)
+    assert [reader.next_batch()["id"].tolist() for _ in range(6)][1::3] == found
+    reader.close()
+    for thread in threading.enumerate():
+        if thread.name == "hopsml-read-ahead":
+            thread.join(10)
