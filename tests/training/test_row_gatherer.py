@@ -113,6 +113,11 @@ def test_rows_of_every_size_and_type() -> None:
         found.gather(begin, end, out)
         for name, column in kinds.items():
             assert np.array_equal(out[name], column[order[begin:end]]), name
+    text = np.empty(rows, object)
+    WindowRows(shards, order - np.array(bounds)[shards], [{"text": part["text"]} for part in parts]).gather(
+        0, rows, {"text": text}
+    )
+    assert np.array_equal(text, kinds["text"][order])
 
 
 def test_a_shard_that_lost_rows_is_named() -> None:

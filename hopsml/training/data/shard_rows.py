@@ -50,7 +50,7 @@ class WindowRows:
         native = library()
         self._native = [name for name, one in parts[0].items() if native is not None and not one.dtype.hasobject]
         self._others = [name for name in parts[0] if name not in self._native]
-        if native is not None:
+        if native is not None and self._native:
             self._gather = native.hopsml_gather_rows
             self._places = _Places(_address(shards), _address(rows))
             self._from = _arrays([[part[name] for part in parts] for name in self._native])
