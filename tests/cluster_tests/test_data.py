@@ -347,6 +347,18 @@ def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_pa
 
 
 @pytest.mark.variant
+def test_the_predecessors_search_reads_them_too(session: Any) -> None:
+    def train(rows: Any, batch: int) -> dict[str, float]:
+        return {"metric": float(sum(len(one["id"]) for one in rows.batch(batch)))}
+
+    frame = session.range(0, ROWS, 1, 3)
+    result = experiment.grid_search(
+        train, {"batch": [10, 64]}, data={"rows": frame}, max_executors=2, progress=False, start_timeout=WAIT_S
+    )
+    assert [row["value"] for row in result.rows] == [ROWS, ROWS]
+
+
+@pytest.mark.variant
 def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
 

@@ -22,6 +22,7 @@ from hopsml.storage import filesystem
 from hopsml.storage.filesystem import for_url
 from tests.storage import s3_server
 from tests.training import record_files
+from tests.training.jobs.loader_processes import ids, loader
 
 pytestmark = pytest.mark.local
 FILES, ROWS = 3, 40
@@ -160,3 +161,13 @@ def test_a_run_reads_from_there_and_leaves_everything_there(bucket: str, project
     assert json.loads(for_url(status).read_bytes(status))["state"] == "FINISHED"
     with pytest.raises(WorkerFailed, match=r"fails"):
         experiment.collective_all_reduce(count_rows, args={"url": f"{bucket}/fails"}, num_workers=1, progress=False)
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of test_rows_for_torch.py, on a store whose clients a fork does not share
+def test_processes_that_are_forked_have_clients_of_their_own(bucket: str) -> None:
+    rows = hopsml.data.parquet(write(bucket, "parquet", parquet), cache=True).batch(10).shuffle(seed=1)
+    wanted = ids(rows.repeat(2))  # by helper processes of this one, which live on
+    batches = loader(rows, num_workers=2)
+    assert [*ids(batches), *ids(batches)] == wanted
+    assert ids(rows) == wanted[: FILES * ROWS]

@@ -171,7 +171,7 @@ class StagedRows:
         if stage_client.is_cut_off():
             raise ArgumentError(
                 f"the rows of data={self._name!r} cannot be had in a process that was forked from a worker that has them; "
-                "give the DataLoader multiprocessing_context='forkserver' (or 'spawn'), and functions that a module holds"
+                "give the DataLoader multiprocessing_context='forkserver' (or 'spawn') and a collate_fn that can be imported"
             )
         known = self._table
         while known is None or not suffices(known):
