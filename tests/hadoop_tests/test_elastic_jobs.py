@@ -22,6 +22,12 @@ from tools.hadoop.settings import Shape
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
 
+GROWING = {  # as conf/yarn-dynamic.yaml, with less patience
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.executor.instances": "0",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+}
 ELASTIC = """
 name: elastic
 tasks:
@@ -42,7 +48,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnSer
     with leaks.not_of_this_test():
         cluster.start(ensure_jars(), Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=4352, vcores=8), guarded=True)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
-    made = YarnService(cluster, tmp_path)
+    made = YarnService(cluster, tmp_path, GROWING)
     (tmp_path / "code" / "elastic.py").write_text(TRAIN)
     (tmp_path / "code" / "elastic.yaml").write_text(ELASTIC.format(folder=tmp_path))
     yield made

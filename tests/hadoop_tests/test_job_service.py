@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,8 @@ WAIT_S = 180.0
 class YarnService:
     """A server in a process of its own on the session's YARN."""
 
-    def __init__(self, hadoop: Hadoop, folder: Path) -> None:
+    def __init__(self, hadoop: Hadoop, folder: Path, spark: Mapping[str, str] | None = None) -> None:
+        """``spark``: settings of its profile, besides."""
         self.hadoop, self.folder = hadoop, folder
         self.process: subprocess.Popen[str] | None = None
         self.options: tuple[str, ...] = ()  # of the server, besides
@@ -50,7 +51,7 @@ class YarnService:
             "master": "yarn",
             "deploy_mode": "cluster",
             "store": f"{hadoop.namenode_url}/Projects/{folder.name}",
-            "spark": hadoop.spark_conf(executors=1),
+            "spark": hadoop.spark_conf(executors=1) | dict(spark or {}),
         }
         (folder / "small.yaml").write_text(yaml.safe_dump(profile))
 
