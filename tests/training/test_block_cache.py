@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -239,10 +241,15 @@ def test_what_the_store_says_is_raised(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- data sets
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOPSML_DATA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+@pytest.fixture(params=["disk", "memory"])
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the disk, or of a file system in memory."""
+    with contextlib.ExitStack() as stack:
+        folder = tmp_path
+        if request.param == "memory":
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsml-", dir="/dev/shm")))
+        monkeypatch.setenv("HOPSML_DATA_CACHE", str(folder / "cache"))
+        yield folder / "cache"
 
 
 @pytest.fixture
