@@ -457,16 +457,21 @@ class Client:
         sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
         request = urllib.request.Request(url, data, sent, method=method)
         problem, patient_until = "", time.monotonic() + _PATIENCE_S
+        refusal, asked_s = None, 0.0
         attempts = iter(range(tries if repeat else 1))
         while (attempt := next(attempts, None)) is not None:
             if attempt:
-                time.sleep(_PAUSE_S * 2 ** (attempt - 1))
+                time.sleep(max(asked_s, _PAUSE_S * 2 ** (attempt - 1)))
+            refusal, asked_s = None, 0.0
             try:
                 with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                     said = answer.read()
                 return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
                 wait_s = _wait_s(refused)
+                if refused.code == 503 and wait_s is not None:  # its database is away, for instance
+                    refusal, asked_s = self._refusal(refused), wait_s
+                    continue
                 if wait_s is None or time.monotonic() + wait_s > patient_until:
                     raise self._refusal(refused) from None
                 refused.close()
@@ -479,6 +484,8 @@ class Client:
                 problem = str(reason or error)
             except http.client.HTTPException as error:
                 raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None
+        if refusal is not None:
+            raise refusal
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
         )
@@ -564,6 +571,6 @@ def _quoted(job: str | int) -> str:
 
 
 def _wait_s(refused: urllib.error.HTTPError) -> float | None:
-    """After how many seconds the server takes the call; None where it does not say that."""
-    said = refused.headers.get("Retry-After", "") if refused.code == 429 else ""
+    """After how many seconds the server takes the call, or may; None where it does not say that."""
+    said = refused.headers.get("Retry-After", "") if refused.code in (429, 503) else ""
     return max(float(said), 0.05) if said.isdecimal() else None

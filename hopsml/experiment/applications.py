@@ -115,10 +115,11 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
 
 
 def allow(slots: int) -> None:
-    """Let elastic runs of this process have at most so many workers, whatever they ask for: from now on, and until the next
-    call.
+    """Let all runs of this process together have at most so many workers, whatever they ask for: from now on, and until the
+    next call.
 
-    Those that are larger become smaller at their next commit, but not below their ``min_workers``.
+    Elastic ones that are larger become smaller at their next commit, not below their ``min_workers``, searches when a trial
+    ends; what needs more than there is waits.
     """
     global _allowed
     with _lock:

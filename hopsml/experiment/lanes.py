@@ -13,6 +13,7 @@ on the same slot another one that joins. Nothing is decided here.
 
 from __future__ import annotations
 
+import math
 import pickle
 import queue
 import time
@@ -33,10 +34,14 @@ from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
 from hopsml.experiment.standing import OfSearch
 from hopsml.search import messages
-from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported
+from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported, SlotsChanged
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
 from hopsml.search.metric import finite, name_of
 from hopsml.training.trials.trial_result import as_number, score_of
+
+BREAK_OFF_S = (
+    60.0  # that a trial may still take where its slot is another job's: then it is begun again on another lane
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,11 @@ class Lanes:
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that take trials -> host
         self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
+        self._began: dict[int, float] = {}  # lane -> when its newest trial began
         self._wanted: int | None = None
         self._keeps = keeps
+        self._allowed: int | None = None  # slots with which the search has to do, whatever it wants
+        self._break_off_at = math.inf
         self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
         self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()
         run.observe(self._on_change)
@@ -85,7 +93,7 @@ class Lanes:
     @immediate
     def _on_change(self, change: Change) -> None:
         """Called on the coordinator's thread."""
-        if change.kind in ("joined", "left", "said", "end"):
+        if change.kind in ("joined", "left", "slots", "said", "end"):
             self._came.put(change)
 
     def post(self, event: Event) -> None:
@@ -94,13 +102,16 @@ class Lanes:
 
     def get(self, timeout_s: float | None = None) -> News | None:
         """Wait up to ``timeout_s`` seconds (None: without limit) for the next event; None when none comes."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = max(0.0, min(deadline, self._break_off_at) - time.monotonic())
             try:
-                change = self._came.get(timeout=left) if left is None or left > 0 else self._came.get_nowait()
+                change = self._came.get(timeout=left if left < math.inf else None) if left else self._came.get_nowait()
             except queue.Empty:
-                return None
+                if time.monotonic() >= deadline:
+                    return None
+                self._break_off()
+                continue
             news = change if isinstance(change, News) else self._read(change)
             if news is not None:
                 return news
@@ -112,12 +123,17 @@ class Lanes:
                 return News(LaneJoined(change.rank, change.text), change.rank)
             case "left":
                 return self._lost(change.rank, change.text)
+            case "slots":
+                self._allowed = change.total
+                self._release_surplus()
+                return News(SlotsChanged(change.total))
             case "end":
                 return News(RunOver(self.run.state.error))
         return self._said(change.rank, messages.decode_for_driver.decode(change.data))
 
     def _lost(self, lane: int, reason: str) -> News | None:
         self._trials.pop(lane, None)
+        self._began.pop(lane, None)
         if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued then
             return None
         return News(LaneLost(lane, reason), lane)
@@ -128,6 +144,7 @@ class Lanes:
         if trial is None:
             return None  # of a lane that was released or lost
         if isinstance(message, TrialBegan):
+            self._began[lane] = time.monotonic()
             return News(Began(*key), lane, message)
         if isinstance(message, TrialReported):
             searched, value = _searched(message.metrics, trial.metric)
@@ -166,13 +183,31 @@ class Lanes:
         self._release_surplus()
 
     def _release_surplus(self) -> None:
-        if self._wanted is None:
-            return
         idle = [lane for lane in self.joined if not self._trials[lane]]
-        for lane in idle[: max(0, len(self.joined) - self._wanted)]:
-            del self.joined[lane]
-            self._coordinator.release(self.run.run_id, lane)
-            self._came.put(News(LaneLost(lane, "not needed any more"), lane))  # in its turn, as any other loss
+        for lane in idle[: self._surplus(self._wanted, self._allowed)]:
+            self._release(lane, "not needed any more")
+        if not self._surplus(self._allowed):
+            self._break_off_at = math.inf
+        elif self._break_off_at == math.inf:
+            self._break_off_at = time.monotonic() + BREAK_OFF_S
+
+    def _surplus(self, *limits: int | None) -> int:
+        """How many lanes there are beyond the lowest of these."""
+        return max(
+            (len(self.joined) - limit for limit in limits if limit is not None and limit < len(self.joined)), default=0
+        )
+
+    def _release(self, lane: int, reason: str, at_once: bool = False) -> None:
+        del self.joined[lane], self._trials[lane]
+        self._coordinator.release(self.run.run_id, lane, at_once)
+        self._came.put(News(LaneLost(lane, reason), lane))  # in its turn, as any other loss
+
+    def _break_off(self) -> None:
+        """Of lanes that are to go those end whose trials have begun last: what they have done is done again."""
+        self._break_off_at = math.inf
+        newest = sorted(self.joined, key=lambda lane: self._began.get(lane, math.inf), reverse=True)
+        for lane in newest[: self._surplus(self._allowed)]:
+            self._release(lane, "its slot is another job's from now on", at_once=True)
 
     def close(self, value: Any = None, reason: str = "complete") -> None:
         """End the run as FINISHED; ``value`` is recorded like a returned one."""

@@ -227,6 +227,18 @@ def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     ]
 
 
+def test_a_lane_that_is_broken_off_is_ended_also_where_it_was_to_end_by_itself():
+    machine = running("a", "b")
+    machine.handle(events.ReleaseAsked(0), 2.0)
+    (stop,) = machine.handle(events.ReleaseAsked(0, at_once=True), 3.0)
+    assert isinstance(stop, events.StopWorkers) and stop.agent_ids == ("a",)
+    assert machine.handle(events.Closed("a", 0), 4.0) == [
+        events.Announce("left", 0, "released"),
+        events.ReturnAgents(("a",)),
+    ]
+    assert machine.handle(events.ReleaseAsked(0, at_once=True), 5.0) == []
+
+
 def test_the_successor_of_a_lane_that_goes_away_begins_while_that_finishes_what_it_does():
     machine = running("a", "b", "c")
     machine.handle(events.DrainAsked("a", "its node goes"), 2.0)
@@ -410,7 +422,7 @@ class World:
             elif what == "say":
                 self.tell(events.Heard(chosen, lane))
             elif what == "release":
-                self.tell(events.ReleaseAsked(lane))
+                self.tell(events.ReleaseAsked(lane, at_once=which % 3 == 0))
             elif what == "end":
                 self.end_worker(chosen, dies=lane not in self.told)
 

@@ -29,6 +29,19 @@ def test_two_runs_never_hold_half_of_what_they_need():
     assert pool.connected("d", (2, 1), "e4", 1.0) == [Grant("r2", ("c", "d"))]
 
 
+def test_no_more_are_asked_for_than_there_may_be_and_what_needs_more_waits():
+    pool = Pool()
+    pool.limited(2)
+    assert pool.demand("whole", 3) == [Submit(1, 2)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [] and pool.connected("b", (1, 1), "e2", 1.0) == []
+    assert pool.limited(3) == [Submit(2, 1)]
+    assert pool.connected("c", (2, 0), "e3", 2.0) == [Grant("whole", ("a", "b", "c"))]
+    assert pool.demand("elastic", 1, 4) == []
+    assert pool.withdraw("whole", 3.0) == [Grant("elastic", ("a", "b", "c"))]
+    assert pool.limited(2) == [], "what is used stays until its run gives it back"
+    assert pool.limited(9) == [Submit(3, 1)]
+
+
 def test_idle_agents_are_used_before_new_ones_are_asked_for():
     pool = Pool()
     pool.demand("r1", 2)

@@ -17,9 +17,10 @@ import pytest
 
 import hopsml
 from hopsml.errors import TrialStopped
-from hopsml.search.dispatch.events import Reported
+from hopsml.experiment import lanes
+from hopsml.search.dispatch.events import Reported, SlotsChanged
 from hopsml.search.messages import TrialReported
-from tests.cluster.workloads import WAIT_S
+from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 from tests.experiment.lanes_kit import bench
 
@@ -231,3 +232,28 @@ def test_odd_values_are_passed_on_and_steps_that_fall_are_an_error(store: Path) 
         assert "a line of the log" in found.log(good)
         end = found.ended(bad)
         assert end.how == "failed" and "must not fall" in end.error
+
+
+def test_with_fewer_slots_idle_lanes_go_first_and_a_long_trial_is_broken_off(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "BREAK_OFF_S", 0.1)
+    with bench(lambda seconds: time.sleep(seconds) or 1.0, count=3) as found:
+        coordinator = found.lanes._coordinator
+        three = [found.joined() for _ in range(3)]
+        found.began(found.give(three[0], {"seconds": 600.0}))
+        pid = found.began(found.give(three[1], {"seconds": 600.0}))
+        try:
+            coordinator.allow(2)
+            assert (
+                found.until(lambda news: news.event == SlotsChanged(2))
+                and found.lost(three[2]) == "not needed any more"
+            )
+            coordinator.allow(1)
+            assert "another job's" in found.lost(three[1])
+            wait_until(lambda: not psutil.pid_exists(pid), "the end of the trial")
+            assert set(found.lanes.joined) == {three[0]}
+            wait_until(lambda: coordinator.held(1) == 1, "its slot")
+        finally:
+            coordinator.allow(1 << 16)
+        found.until(lambda news: news.event == SlotsChanged(3))

@@ -1,7 +1,8 @@
-"""``%tensorboard_run`` in a plain JupyterLab, as ``hopsml[notebook]`` brings it: a real server, kernel and page."""
+"""``%tensorboard_run`` and ``%hopsml_ui`` in a plain JupyterLab, as ``hopsml[notebook]`` brings it: all real."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -20,10 +21,15 @@ from hopsml.storage.run_dir import RunDir
 from tests.cluster.workloads import wait_until
 from tests.leaks import not_of_this_test
 from tests.notebook.kernels import ROOT, Cell, Kernel, environment
+from tests.service.conftest import browser
+from tests.service.project import ProjectOnDisk
+
+__all__ = ["browser"]  # the fixture
 
 pytestmark = pytest.mark.tensorflow
 
 BASE, TOKEN = "/team/", "secret-of-the-test"
+SHOW = "path => document.body.append(Object.assign(document.createElement('iframe'), {id: 'cell', src: path}))"
 RUN = "app_1"
 
 
@@ -98,25 +104,61 @@ def make_run(project: Path) -> None:
             writer.write(event.SerializeToString())
 
 
-@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
-@pytest.mark.timeout(400)
-def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Lab, LabKernel]]:
+    """The folder of a project, a JupyterLab, and a kernel in it that knows the magics."""
     with environment(tmp_path) as project:
         for name in ("JUPYTERHUB_SERVICE_PREFIX", "JPY_PARENT_PID"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter"))
         monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-        make_run(project)
         runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"])
-        with not_of_this_test(), jupyterlab(runtime) as lab:
-            kernel = LabKernel(lab, runtime)
+        with not_of_this_test(), jupyterlab(runtime) as started:
+            kernel = LabKernel(started, runtime)
             kernel.run("%load_ext hopsml")
-            cell = kernel.run(f"%tensorboard_run {RUN}")
+            yield project, started, kernel
             kernel.client.stop_channels()
-            ((shown,),) = cell.displays.values()
-            found = re.search(r'<iframe src="([^"]+)"', shown["text/html"])
-            assert found and found[1].startswith(f"{BASE}proxy/"), shown
-            assert b"<title>TensorBoard</title>" in lab.ask(found[1])
-            assert wait_until(lambda: json.loads(lab.ask(f"{found[1]}data/runs")), "the events", 30) == ["train"]
+
+
+def framed(cell: Cell) -> str:
+    """The address of the page that a cell shows, as its browser sees it."""
+    ((shown,),) = cell.displays.values()
+    found = re.search(r'<iframe src="([^"]+)"', shown["text/html"])
+    assert found and found[1].startswith(f"{BASE}proxy/"), shown
+    return html.unescape(found[1])
+
+
+@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
+@pytest.mark.timeout(400)
+def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
+    lab: tuple[Path, Lab, LabKernel],
+) -> None:
+    project, server, kernel = lab
+    make_run(project)
+    path = framed(kernel.run(f"%tensorboard_run {RUN}"))
+    assert b"<title>TensorBoard</title>" in server.ask(path)
+    assert wait_until(lambda: json.loads(server.ask(f"{path}data/runs")), "the events", 30) == ["train"]
+
+
+@pytest.mark.variant  # of test_magics and service/test_pages
+@pytest.mark.timeout(400)
+def test_the_page_of_the_project_lives_in_the_notebook_below_jupyterlabs_own_address(
+    lab: tuple[Path, Lab, LabKernel], browser: Any
+) -> None:
+    folder, server, kernel = lab
+    project = ProjectOnDisk(folder)
+    project.run(RUN)
+    path = framed(kernel.run("%hopsml_ui"))
+    context = browser.new_context()
+    seen = context.new_page()
+    seen.goto(f"{server.url}{path}")
+    assert f"{BASE}login" in seen.url, "whoever has not come in to JupyterLab does not come to the page"
+    seen.goto(f"{server.url}{BASE}lab?token={TOKEN}", wait_until="domcontentloaded")
+    seen.evaluate(SHOW, path)  # as the cell's output does
+    page = seen.frame_locator("#cell")
+    page.get_by_text(RUN, exact=True).wait_for()
+    project.run("app_2")
+    page.get_by_text("app_2", exact=True).wait_for()  # told by a stream, which the proxy passes on as it comes
+    (frame,) = [frame for frame in seen.frames if "/proxy/" in frame.url]
+    assert frame.url.startswith(f"{server.url}{BASE}proxy/") and "token" not in frame.url
+    context.close()

@@ -241,7 +241,7 @@ class Checked(Dispatch):
         idle = [lane for lane in places.lanes.values() if lane.current is None]
         waiting = [lane.waiting for lane in places.lanes.values() if lane.waiting is not None]
         assert all(lane.waiting is None for lane in idle)
-        if self.closing is not None or not idle:
+        if self.closing is not None or not idle or not places.takes_more:
             return
         only = idle[0].number if len(idle) == 1 and len(places.lanes) > 1 else None
         ready = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]

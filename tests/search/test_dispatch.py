@@ -197,6 +197,17 @@ def test_nothing_is_sent_ahead_when_fewer_trials_are_left_than_lanes():
     assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.ask_tell.left == 2
 
 
+def test_a_lane_beyond_those_that_it_may_have_comes_to_have_nothing_to_do():
+    bench = waiting_behind()
+    assert sorted(a.number for a in ends(bench.do(SlotsChanged(1)))) == [1, 3]
+    assert assigned(bench.end(1, "withdrawn", None)) == [] == assigned(bench.end(3, "withdrawn", None))
+    assert assigned(bench.end(0)) == [], "trial 2 still runs on the other one"
+    assert bench.do(LaneLost(0, "released")) == []
+    assert [(a.lane, a.number) for a in assigned(bench.end(2))] == [(1, 3)]
+    bench.do(LaneJoined(5))
+    assert [a.lane for a in assigned(bench.do(SlotsChanged(2)))] == [5]
+
+
 # ---------------------------------------------------------------------------------------- stoppers
 
 

@@ -97,7 +97,7 @@ class World:
             return LaneJoined(self.next_lane)
         if kind == "lose" and self.lanes:
             return LaneLost(self.random.choice(sorted(self.lanes)), "lost")
-        if kind == "slots" and self.spec.size_of is not None:
+        if kind == "slots":
             return SlotsChanged(self.random.randint(0, 8))
         if kind == "stale" and self.past:
             return self.random.choice(self.past)

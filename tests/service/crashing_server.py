@@ -1,8 +1,9 @@
 """Run as a program: a job service on this machine that kills itself, by -9, at one of its acts.
 
-    python -m tests.service.crashing_server STATE CORES [ACT]
+    python -m tests.service.crashing_server STATE CORES ACT DATABASE
 
-An act is a store, a submission or a kill; each is counted before it is done and after. Without ACT it lives on.
+An act is a store, a submission or a kill; each is counted before it is done and after. With "-" for ACT it lives on.
+DATABASE: a URL, "" for SQLite.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ class Acts:
 def main() -> None:
     """Serve."""
     state, cores = Path(sys.argv[1]), int(sys.argv[2])
-    acts = Acts(int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    act, database = sys.argv[3:]
+    acts = Acts(int(act) if act != "-" else None)
     for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
     server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
-    wanted = server.ServerSettings(state, profile="local", project_url=f"file://{state}/project", port=None)
+    url = f"file://{state}/project"
+    wanted = server.ServerSettings(state, database=database, profile="local", project_url=url, port=None)
     server.serve(wanted, lambda address: print(address, flush=True))
 
 

@@ -16,6 +16,32 @@ __all__ = ["service"]  # the fixture
 
 pytestmark = pytest.mark.local
 
+TRIALS = 60
+# A trial says that it runs while it does; there are two at once where the search has two slots.
+SEARCH = """
+def find(x, folder):
+    import os, time
+    mine = f"{folder}/runs-{x}"
+    open(mine, "w").close()
+    time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.3)
+    os.remove(mine)
+    open(f"{folder}/tried", "a").write(f"{x}\\n")
+    return x
+"""
+# What a script itself starts: a training whose group changes, then a search.
+CALLS = """
+import argparse
+from hopsml import experiment
+from train import train
+from find import find
+parser = argparse.ArgumentParser()
+parser.add_argument("--folder")
+folder = parser.parse_args().folder
+experiment.distributed(train, args={"folder": folder}, min_workers=1, max_workers=2)
+space = experiment.Searchspace(x=("DOUBLE", [0.0, 1.0]))
+experiment.search(find, space, "random", num_trials=6, max_executors=2, args={"folder": folder}, seed=1)
+"""
+
 # A training of 2000 samples: all workers meet in each step, and each writes down its samples and how many trained.
 TRAIN = """
 def train(folder):
@@ -118,4 +144,78 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
         "slots are given back: main has 1",
         "main grows from 1 to 2 slots, which nobody waits for",
     ]
+    service.stop()
+
+
+def search_job(service: JobService) -> Path:
+    (service.code / "find.py").write_text(SEARCH)
+    path = service.code / "search.yaml"
+    path.write_text(
+        f"name: search\nsearch: {{space: {{x: [0.0, 1.0]}}, searcher: random, num_trials: {TRIALS}, seed: 1}}\n"
+        f"tasks: {{main: {{function: find.py:find, min: 1, max: 2, arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def script_job(service: JobService) -> Path:
+    for name, text in (("train", TRAIN), ("find", SEARCH), ("calls", CALLS)):
+        (service.code / f"{name}.py").write_text(text)
+    path = service.code / "calls.yaml"
+    path.write_text(
+        f"name: calls\ntasks: {{main: {{script: calls.py, min: 1, max: 2, arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def tried(service: JobService) -> list[str]:
+    path = service.jobs / "tried"
+    return path.read_text().split() if path.exists() else []
+
+
+def at_once(service: JobService) -> int:
+    """Trials that run now."""
+    return len(list(service.jobs.glob("runs-*")))
+
+
+def test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room(service: JobService) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(search_job(service)).id
+    wait_until(lambda: tried(service), "a trial on one slot")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
+    service.end("first")
+    wait_until(lambda: at_once(service) == 2, "two trials at once")
+    assert size(client, job) == JobSize("main", 2, 2, 1, 2)
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1 and client.job(job).state == Lifecycle.RUNNING
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
+    assert len(tried(service)) == len(set(tried(service))) == TRIALS, "each trial once: none was broken off"
+    service.end("urgent")
+    assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
+    service.stop()
+
+
+@pytest.mark.variant  # of the one above, and of the first
+def test_the_runs_of_a_script_have_to_do_with_what_is_free(service: JobService) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(script_job(service)).id
+    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
+    service.end("first")
+    wait_until(lambda: newest(service, 2, 0), "its growth")
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)) and len(tried(service)) == 6
+    service.end("urgent")
+    assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
     service.stop()

@@ -61,12 +61,13 @@ class JobService:
             each.mkdir()
         (self.code / "script.py").write_text(SCRIPT)
         self.process: subprocess.Popen[str] | None = None
+        self.database = ""  # SQLite's, beside its state
         self.log = folder / "server.log"
 
     def start(self, cores: int = 2, act: int | None = None) -> Client:
         """Returns at once where it is to die; else when it answers."""
         command = [sys.executable, "-m", "tests.service.crashing_server", str(self.state), str(cores)]
-        command += [str(act)] if act is not None else []
+        command += ["-" if act is None else str(act), self.database]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None

@@ -15,6 +15,7 @@ from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.cluster.gang.shares import Claim, claim
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Member, Placement
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
@@ -41,7 +42,7 @@ class ActiveRun:
 
     request: RunRequest
     state: RunState
-    allowed: int | None = None  # workers, at most, of an elastic group, whatever it asks for; None: no limit
+    allowed: int | None = None  # workers, at most, of a group that changes, whatever it asks for; None: no limit
     asked: int = field(init=False)  # workers
     gang: Gang = field(init=False)
     failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
@@ -61,13 +62,20 @@ class ActiveRun:
         if isinstance(group, ElasticGroup):
             self.asked = group.first_target or group.size
             group = msgspec.structs.replace(group, first_target=self.size)
+        elif isinstance(group, IndependentGroup):
+            group = msgspec.structs.replace(group, size=self.size)
         self.gang = gang_for(group, self.request.spec.roles)
         self.log = self.state.gang_log = GangLog(self.gang)
 
     @property
     def size(self) -> int:
-        """How many workers an elastic group may have now."""
+        """How many workers a group that changes may have now."""
         return self.asked if self.allowed is None else min(self.asked, self.allowed)
+
+    @property
+    def claim(self) -> Claim:
+        """What it wants of the slots that its program may have."""
+        return claim(self.request.spec.group, self.asked)
 
     @property
     def run_id(self) -> str:

@@ -33,7 +33,9 @@ from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.gang.shares import claim, shares
 from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost
 
@@ -75,7 +77,7 @@ class Coordinator:
         self._allowed = allowed
         self.door = Sessions(self, lease_s)
         self._former = Former(self.door.agents, self._event)
-        self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows)
+        self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
         self.runs: dict[str, ActiveRun] = {}
         self.inspection = Inspection(
             self.door.agents, self.runs, self.pool, self._pool, self._former.grant, self._event
@@ -132,7 +134,7 @@ class Coordinator:
         self._call(self._resize, run_id, size)
 
     def allow(self, slots: int) -> None:
-        """Let each elastic run have at most so many workers, whatever it asks for, until the next call; returns at once."""
+        """Let all runs together have so many workers at most, whatever they ask for, until the next call."""
         self._call(self._allow, slots)
 
     def held(self, slots: int) -> int:
@@ -155,9 +157,9 @@ class Coordinator:
         """Have the worker of the rank looked at; a change ``profile`` of the run tells what has become of it."""
         self._call(self._profile, run_id, rank, wish)
 
-    def release(self, run_id: str, rank: int) -> None:
-        """Let an independent worker finish its trial, and return its agent to the pool."""
-        self._call(self._event, run_id, events.ReleaseAsked(rank))
+    def release(self, run_id: str, rank: int, at_once: bool = False) -> None:
+        """Let an independent worker finish its trial, or break it off, and return its agent to the pool."""
+        self._call(self._event, run_id, events.ReleaseAsked(rank, at_once))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
         """End a run of independent members as FINISHED, because all is done; ``result``: its pickled value."""
@@ -423,7 +425,7 @@ class Coordinator:
             problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = ActiveRun(request, state, allowed=self._allowed)
+        run = ActiveRun(request, state, allowed=self._share_of_newcomer(request))
         self.runs[request.run_id] = run
         self._preload = request.spec.modules
         self.inspection.begin(request)
@@ -431,6 +433,7 @@ class Coordinator:
         actions = run.gang.begin(now)
         run.log.add(now, None, actions)
         self._gang(run, actions)
+        self._share()
         self._say_who_waits()
 
     def _resize(self, run_id: str, size: int) -> None:
@@ -440,10 +443,32 @@ class Coordinator:
 
     def _allow(self, slots: int) -> None:
         self._allowed = slots
-        for run_id, run in list(self.runs.items()):
-            run.allowed = slots
-            if run.request.spec.group.regroups:
-                self._event(run_id, events.ResizeAsked(run.size))
+        self._pool(self.pool.limited(slots))
+        self._share()
+
+    def _share_of_newcomer(self, request: RunRequest) -> int | None:
+        """Of the slots that all runs may have together; None where there is no limit."""
+        if self._allowed is None:
+            return None
+        group = request.spec.group
+        return shares(self._allowed, [*(run.claim for run in self.runs.values()), claim(group, group.size)])[-1]
+
+    def _share(self) -> None:
+        """Tell the runs which of them may have more, or fewer, of these slots."""
+        if self._allowed is None:
+            return
+        runs = list(self.runs.values())
+        parts = zip(runs, shares(self._allowed, [run.claim for run in runs]), strict=True)
+        changed = [(run, part) for run, part in parts if run.allowed != part]
+        for run, part in changed:
+            run.allowed = part
+        for run, _ in changed:
+            if run.request.spec.group.changes:
+                self._event(run.run_id, events.ResizeAsked(run.size))
+        for run in runs:
+            # Which lanes end is the search's to say; one whose trials are runs of their own counts on all slots.
+            if isinstance(run.request.spec.group, IndependentGroup):
+                run.state.publish(Change("slots", total=run.size if run.asked else self._allowed))
 
     def _hold(self, slots: int, answer: concurrent.futures.Future[int]) -> None:
         # Asks that were taken back count as one each: what has come of them may still be there.
@@ -592,6 +617,7 @@ class Coordinator:
         self.inspection.ended(run_id)
         missing = self._why_missing(run, outcome) if outcome.error == "start" else ""  # before its asks are forgotten
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
+        self._share()
         failure = run.failures.get(outcome.agent_id)
         host = run.hosts.get(outcome.agent_id, "")
         error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)

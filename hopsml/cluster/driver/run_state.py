@@ -37,12 +37,12 @@ class MemberView:
 @dataclass(frozen=True)
 class Change:
     """One thing that happened; ``kind`` is phase, member, report, progress, said, system, log, note,
-    profile, skipped, joined, left, end or closed.
+    profile, skipped, joined, left, slots, end or closed.
 
     ``progress``: ``step`` of ``total``, in units of ``text``. ``said``: ``data`` is from the worker for whoever knows it.
     ``profile``: the wish whose id is ``data`` is fulfilled, or not for the reason in ``text``.
     ``joined`` and ``left``: members that are independent of each other, with the host, or with the reason. ``skipped``: so
-    much was left out, because the observer was too slow.
+    much was left out, because the observer was too slow. ``slots``: independent members have to do with ``total`` of them.
 
     ``end``: the group is gone. ``closed``, the last one: the run directory is complete; with ``metrics`` the function's
     outputs, or with the ``error`` that the caller gets.
@@ -111,6 +111,7 @@ class RunState:
         self._logs: dict[int, _Output] = {}
         self._observers = Observers(f"hopsml-observer-{run_id}", _Changes())
         self._joined: dict[int, str] = {}  # independent members that are there
+        self._slots: Change | None = None  # with how many they have to do
         self._closed: Change | None = None
         self._over = threading.Event()
 
@@ -153,6 +154,8 @@ class RunState:
             self._joined[change.rank] = change.text
         elif change.kind == "left":
             self._joined.pop(change.rank, None)
+        elif change.kind == "slots":
+            self._slots = change
         elif change.kind == "closed":
             self._closed = change
 
@@ -178,13 +181,15 @@ class RunState:
 
         One that is too slow misses output and reports, and is told how many by a change ``skipped``. What is marked as
         ``delivery.immediate`` is called by whoever publishes. A run that is closed tells just that, at once, and the
-        independent members that have joined already.
+        independent members that have joined already, and with how many slots they have to do.
         """
         with self._observers.lock:  # the end of a member must not be told before that it has joined
             tell = self._observers.add(observer)
             closed = self._closed
             for rank, host in self._joined.items():
                 tell(Change("joined", rank, host))
+            if self._slots is not None:
+                tell(self._slots)
         if closed is not None:
             tell(closed)
 

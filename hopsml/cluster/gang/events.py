@@ -255,9 +255,10 @@ class Heard:
 
 @dataclass(frozen=True)
 class ReleaseAsked:
-    """This member shall end what it does, and give its agent back."""
+    """This member shall end what it does, and give its agent back; ``at_once``: it is not waited for."""
 
     rank: int
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

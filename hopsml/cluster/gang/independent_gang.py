@@ -66,7 +66,9 @@ class IndependentGang(Gang):
                 self.exclusions.failures.pop(self.hosts[event.agent_id], None)
             case events.ReleaseAsked():
                 agent_id = self.agent_of(event.rank)
-                return self._let_go(agent_id, "") if agent_id is not None else []
+                if agent_id is None:
+                    return []
+                return self._break_off(agent_id) if event.at_once else self._let_go(agent_id, "")
             case events.DrainAsked():
                 return self._drain(event)
             case events.ResizeAsked():
@@ -128,6 +130,14 @@ class IndependentGang(Gang):
             return []
         lane.leave = leave
         return [events.ParkWorkers(lane.rank, (agent_id,), leave)]
+
+    def _break_off(self, agent_id: str) -> list[Action]:
+        """End the lane's worker, whatever it does; its agent returns."""
+        lane = self.members[agent_id]
+        if self.phase is Phase.STOPPING:
+            return []
+        lane.leave = lane.leave or ""
+        return [events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, self.spec.failed_flush_s)]
 
     def _drain(self, event: events.DrainAsked) -> list[Action]:
         if event.agent_id in self.resting:

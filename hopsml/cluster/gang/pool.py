@@ -11,6 +11,7 @@ for apart; what holds of a demand holds of both together.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -71,6 +72,9 @@ class Pool:
     singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
     failures: int = 0  # asks in a row that ended without an agent
     retry_at: float | None = None
+    limit: int | None = (
+        None  # agents, at most, that are asked for; those that are there beyond it stay while they are used
+    )
 
     # -------------------------------------------------------------------------------- events
 
@@ -82,6 +86,11 @@ class Pool:
             self.demands[run_id], self.bare[run_id] = count - bare, bare
         if most is not None:
             self.most[run_id] = most
+        return self.serve() + self._cancel_surplus()
+
+    def limited(self, count: int) -> list[Action]:
+        """Ask for no more agents than so many in all from now on; runs wait for what is beyond."""
+        self.limit = count
         return self.serve() + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
@@ -206,8 +215,9 @@ class Pool:
 
     def _ask(self) -> list[Action]:
         missing = -self.agents.idle_of(False) - self.expected.of(False)
-        needed = sum(self.demands.values()) + missing
-        wanted = self._wanted() + missing if self.retry_at is None else needed
+        room = self._unasked()
+        needed = min(room, sum(self.demands.values()) + missing)
+        wanted = min(room, self._wanted() + missing) if self.retry_at is None else needed
         if not self.singly:  # all in one ask: Spark then spreads them over its executors
             return [self._submit(wanted)] if wanted > 0 else []
         # Those that may never come are asked for one by one, so that Spark can be told to forget them.
@@ -217,7 +227,12 @@ class Pool:
     def _ask_bare(self) -> list[Action]:
         """Behind the others: the cluster serves the older ask first, and more slots are good enough for a bare agent."""
         missing = sum(self.bare.values()) - self.agents.idle_of(True) - self.expected.of(True)
+        missing = min(missing, self._unasked())
         return [self._submit(missing, bare=True)] if missing > 0 else []
+
+    def _unasked(self) -> int:
+        """How many more agents may be asked for."""
+        return sys.maxsize if self.limit is None else max(0, self.limit - len(self.agents) - len(self.expected))
 
     def _make_room(self) -> list[Action]:
         """Dismiss idle agents that no run waits for, as many as are missing of the other kind: they may hold its cores."""

@@ -69,6 +69,7 @@ class GroupExecutor:
         self._groups: dict[int, _Group] = {}
         self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._told_slots = -1
+        self._allowed: int | None = None  # slots with which the search has to do, whatever it wants
         run.observe(self._on_change)
         self.want(slots if slots is not None else 1)
 
@@ -76,6 +77,9 @@ class GroupExecutor:
     def _on_change(self, change: Change) -> None:
         if change.kind == "end":
             self._came.put(News(RunOver(self.run.state.error)))
+        elif change.kind == "slots":
+            self._allowed = change.total
+            self._came.put(News(SlotsChanged(change.total if self._slots is None else min(self._slots, change.total))))
 
     # ------------------------------------------------------------------------------------------ what happens
 
@@ -115,7 +119,7 @@ class GroupExecutor:
     def want(self, count: int) -> None:
         """Slots are asked for by the groups; the dispatch may count on those that there can be."""
         slots = count if self._slots is None else self._slots
-        if slots > self._told_slots:
+        if self._allowed is None and slots > self._told_slots:
             self._told_slots = slots
             self.post(SlotsChanged(slots))
 

@@ -165,6 +165,8 @@ class Dispatch:
         if isinstance(self.places, Groups):
             if isinstance(event, events.SlotsChanged):
                 self.places.slots(event.count, now)
+        elif isinstance(event, events.SlotsChanged):
+            self.places.allow(event.count)
         elif isinstance(event, events.LaneJoined):
             self.places.join(event.lane, event.host)
         elif isinstance(event, events.LaneLost):

@@ -32,7 +32,10 @@ class LaneLost:
 
 @dataclass(frozen=True)
 class SlotsChanged:
-    """The number of slots for distributed trials has changed; those in use are included."""
+    """With how many slots the search has to do has changed; those in use are included.
+
+    Lanes beyond them get no further trial, and are given back by who has them.
+    """
 
     count: int
 

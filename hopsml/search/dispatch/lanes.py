@@ -76,6 +76,7 @@ class LaneTable:
         self._ledger = supply.ask_tell.ledger
         self._prefetch = Prefetch(spec.prefetch)
         self.lanes: dict[int, LaneState] = {}
+        self._allowed: int | None = None  # how many of them may be busy
         # Each lane is in at most one of these tables, by what it can take: no decision looks at all lanes.
         self._idle: dict[int, LaneState] = {}
         self._room: dict[int, LaneState] = {}
@@ -109,6 +110,10 @@ class LaneTable:
         if number not in self.lanes:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
+
+    def allow(self, count: int) -> None:
+        """Let no more lanes than these be busy, where others have ended what they do."""
+        self._allowed = max(1, count)
 
     def lose(self, number: int) -> tuple[TrialState | None, TrialState | None]:
         """Remove a lane; returns the trial that it ran and the one that waited behind it, None for none."""
@@ -176,9 +181,12 @@ class LaneTable:
     def fill(self, now: float) -> list[Action]:
         """Assign trials to idle lanes; where none is idle and it pays, send busy lanes a further trial ahead of time."""
         actions: list[Action] = []
-        while self._idle and (found := self._match(self._idle)):
+        while self._idle and self.takes_more and (found := self._match(self._idle)):
             actions.append(self._assign(*found, now))
-        if self._idle:
+        if self._allowed is not None and len(self.lanes) > self._allowed:
+            # Some are to go, and can once nothing waits behind what they do.
+            actions.extend([self.withdraw(lane.waiting) for lane in list(self._behind.values()) if lane.waiting])
+        elif self._idle:
             actions.extend(self._spread())
         elif self._room and self._prefetch.pays:
             # As many trials as lanes stay unsent: sent ahead, the last ones might wait while another lane falls idle.
@@ -187,6 +195,11 @@ class LaneTable:
                 actions.append(self._assign(*found, now))
                 left = self._supply.ask_tell.left
         return actions
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether one more lane may be busy."""
+        return self._allowed is None or len(self.lanes) - len(self._idle) < self._allowed
 
     def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, TrialState] | None:
         """The next trial and one of the lanes ``free`` for it: where it ran last, unless it failed there; None: no trial."""

@@ -31,13 +31,9 @@ def gang(spec: JobSpec, engine: Engine) -> GangShape:
 
 
 def is_elastic(name: str, spec: JobSpec) -> bool:
-    """Whether a task may run with fewer workers than its most: one whose runs hopsml starts, and can change.
-
-    A script says itself how many its runs want, and the trials of a search are counted by the search: those get their most.
-    """
+    """Whether a task may run with fewer workers than its most; all runs of a script together have to do with them."""
     task = spec.tasks[name]
-    is_searched = spec.search is not None and spec.searched() == name
-    return task.min is not None and task.fewest < task.most and task.script is None and not is_searched
+    return task.min is not None and task.fewest < task.most
 
 
 def _fewest(name: str, spec: JobSpec) -> int:

@@ -14,7 +14,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 
+from hopsml.errors import StoreError
 from hopsml.service.rest import cookies
+from hopsml.service.rest.errors import answer_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -111,6 +113,12 @@ class Guarded:
                     headers.setdefault(name, value)
             await send(message)
 
+        try:
+            await self._let_in(scope, receive, sending)
+        except StoreError as error:  # whose token it is cannot be said now; what comes from within is answered there
+            await answer_of(error)(scope, receive, sending)
+
+    async def _let_in(self, scope: Scope, receive: Receive, sending: Send) -> None:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         asked = next((value for name, value in query if name == QUERY), None)
         if asked is not None and scope["method"] == "GET" and await self._caller(asked) is not None:

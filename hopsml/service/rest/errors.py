@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.service")
 
+RETRY_S = 2  # after which it is asked again what a store or the database could not answer
+
 Handler = Callable[["Request", Exception], Awaitable["Response"]]
 
 
@@ -54,13 +56,21 @@ def status_of(error: Exception) -> int:
     return 500
 
 
-async def on_known(request: Request, error: Exception) -> Response:
-    """Answer an error that hopsml raised on purpose."""
+def answer_of(error: Exception) -> JsonAnswer:
+    """What an error that hopsml raised on purpose is answered with."""
     if isinstance(error, JobFileError):  # a line for each mistake, with its own remedy
         said, remedy = str(error), "correct the job file, and submit it again"
     else:
         said, remedy = split(str(error))
-    return JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
+    answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status_of(error))
+    if answer.status_code == 503:
+        answer.headers["retry-after"] = str(RETRY_S)
+    return answer
+
+
+async def on_known(request: Request, error: Exception) -> Response:
+    """Answer an error that hopsml raised on purpose."""
+    return answer_of(error)
 
 
 async def on_http(request: Request, error: Exception) -> Response:

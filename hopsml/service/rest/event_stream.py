@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from hopsml.errors import HopsmlError
+from hopsml.errors import HopsmlError, StoreError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -180,10 +180,19 @@ async def _while_known(request: Request, stream: AsyncGenerator[bytes, None]) ->
     looked_s = time.monotonic()
     async for piece in stream:
         if time.monotonic() - looked_s >= KNOWN_S:
-            if not await request.state.is_still_known():
+            if not await _is_still_known(request):
                 return
             looked_s = time.monotonic()
         yield piece
+
+
+async def _is_still_known(request: Request) -> bool:
+    """Not where nobody can say it: whoever listens asks again, and goes on where it was."""
+    try:
+        return bool(await request.state.is_still_known())
+    except StoreError as error:
+        log.warning("a stream of events ends: %s", error)
+        return False
 
 
 def last_seen(request: Request, name: str = "last") -> str:

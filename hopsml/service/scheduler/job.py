@@ -73,6 +73,16 @@ class QueuedJob:
             self.waited_s += passed
         self.since_s = now
 
+    def fall(self, now: float, policy: Policy) -> None:
+        """Bring its account up to now where its level changes now.
+
+        What it lacks by a rounding error counts as attained: less than the clock can tell would never be over.
+        """
+        self.count(now, policy)
+        while self.falls_at_s(policy) <= now:
+            self.attained_s = policy.next_level_s(self.attained_s)
+            self.level = policy.level(self.attained_s)
+
     def falls_at_s(self, policy: Policy) -> float:
         """When its level changes, if it goes on running."""
         return self.since_s + (policy.next_level_s(self.attained_s) - self.attained_s) / self.gpus_counted

@@ -447,7 +447,7 @@ class Scheduler:
             heapq.heappush(self._falls, (at, job.sequence, next(self._tickets), job))
 
     def _await_overdue(self, job: QueuedJob) -> None:
-        at = job.since_s + self.policy.longest_wait_s - job.waited_s
+        at = self._overdue_at_s(job)
         if not job.is_overdue and at < float("inf"):
             heapq.heappush(self._overdue, (at, job.sequence, next(self._tickets), job))
 
@@ -456,7 +456,7 @@ class Scheduler:
         while self._falls and self._falls[0][0] <= now:
             *_, job = heapq.heappop(self._falls)
             if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
-                job.count(now, self.policy)
+                job.fall(now, self.policy)
                 self.running[job.request.queue].put(job)
                 self._watch(job)
         while self._overdue and self._overdue[0][0] <= now:
@@ -468,7 +468,11 @@ class Scheduler:
                 waiting.put(job)
 
     def _mark_overdue(self, job: QueuedJob, now: float) -> None:
-        job.is_overdue = job.is_overdue or job.waits_s(now) >= self.policy.longest_wait_s
+        job.is_overdue = job.is_overdue or self._overdue_at_s(job) <= now
+
+    def _overdue_at_s(self, job: QueuedJob) -> float:
+        """When one that waits has waited too long."""
+        return job.since_s + self.policy.longest_wait_s - job.waited_s
 
 
 class _Kept:

@@ -130,7 +130,7 @@ def _remedy(said: str) -> str:
         return "let this user write to the file and to its folder"
     if "malformed" in lower or "not a database" in lower:
         return "the file is damaged, or something else: restore it, or name another one"
-    return "see that it runs and that user and password are right; nothing is lost meanwhile"
+    return "see that it runs and that user and password are right: nothing is lost meanwhile"
 
 
 def _shown(url: str) -> str:

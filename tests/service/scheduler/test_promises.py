@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.service.scheduler.job import JobPhase
+from hopsml.service.scheduler import holding
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.scheduler.reasons import Cause, Reason, why, with_count
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
@@ -75,6 +78,11 @@ class SlowCluster(Cluster):
         self.runs.pop(job_id)
         return self.did(self.scheduler.released(job_id, self.now))
 
+    def unfilled(self, job_id: str) -> list[str]:
+        """The cluster has not given all of it."""
+        self.runs.pop(job_id)
+        return self.did(self.scheduler.not_filled(job_id, self.now))
+
 
 JOBS = st.fixed_dictionaries(
     {
@@ -84,13 +92,15 @@ JOBS = st.fixed_dictionaries(
         "queue": st.sampled_from(["one", "two", "three"]),
         "priority": st.sampled_from([40, 50, 60]),
         "driver": st.booleans(),
+        "expected_s": st.sampled_from([20.0, 90.0, 300.0, math.inf]),
+        "preemptible": st.booleans(),
     }
 )
 STORIES = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), JOBS),
         st.tuples(st.just("submit"), JOBS),
-        st.tuples(st.sampled_from(["end", "give", "fall"]), st.integers(0, 50)),
+        st.tuples(st.sampled_from(["end", "give", "fall", "unfilled"]), st.integers(0, 50)),
         st.tuples(st.just("later"), st.floats(0.1, 120.0)),
     ),
     max_size=40,
@@ -108,12 +118,16 @@ def play(story: list[Any], policy: Policy) -> SlowCluster:
     for number, (kind, detail) in enumerate(story):
         if kind == "submit":
             if (what := wanted(detail)).least.within(Resources(4, 4)):  # the limit of queue three, the largest node
-                cluster.submit(f"j{number}", what, queue=detail["queue"], priority=detail["priority"])
+                more = {name: detail[name] for name in ("queue", "priority", "expected_s", "preemptible")}
+                cluster.submit(f"j{number}", what, **more)
         elif kind == "later":
             cluster.later(detail)
         elif kind == "end" and cluster.runs:
             job = sorted(cluster.runs)[detail % len(cluster.runs)]
             cluster.leaves(job) if job in cluster.leaving and detail % 2 else cluster.ended(job)
+        elif kind == "unfilled":
+            if among := sorted(set(cluster.runs) - set(cluster.leaving) - set(cluster.shrinking)):
+                cluster.unfilled(among[detail % len(among)])
         elif among := sorted(set(cluster.shrinking) - set(cluster.leaving)):
             job = among[detail % len(among)]
             cluster.gives_back(job) if kind == "give" else cluster.falls_back(job)
@@ -122,6 +136,70 @@ def play(story: list[Any], policy: Policy) -> SlowCluster:
 
 def starts(job_id: str, actions: list[Action]) -> bool:
     return any(isinstance(action, StartJob) and action.job_id == job_id for action in actions)
+
+
+class AsExpected:
+    """What happens from now on where nobody comes and all goes as it was told: who runs ends at its expected end, and who is
+    to give something back does at once.
+    """
+
+    def __init__(self, cluster: SlowCluster) -> None:
+        self._cluster = cluster
+        self._ends: dict[str, float] = {}
+        self._known = self._turns = 0
+        self.started: dict[str, float] = {}
+        self.before: dict[str, set[str]] = {}  # who waited when somebody else was started, and goes behind that one
+
+    def until(self, last_s: float) -> None:
+        """All of it, that moment included."""
+        cluster = self._cluster
+        self._settle([])
+        while (at := min([*self._ends.values(), cluster.scheduler.due_s(cluster.now)], default=math.inf)) <= last_s:
+            self._turns += 1
+            assert at >= cluster.now and self._turns < 1000, (at, cluster.now, self._ends)
+            cluster.now = at
+            self._settle(self._heard(lambda: cluster.did(cluster.scheduler.tick(at))))
+            for job_id in sorted(job_id for job_id, end in self._ends.items() if end <= at):
+                if job_id in self._ends:
+                    self._settle(self._heard(lambda job_id=job_id: cluster.ended(job_id)))
+        cluster.now = last_s
+        self._settle(self._heard(lambda: cluster.did(cluster.scheduler.tick(last_s))))
+
+    def _settle(self, said: list[str]) -> None:
+        cluster, scheduler = self._cluster, self._cluster.scheduler
+        while True:
+            if cluster.leaving:
+                self._heard(lambda: cluster.leaves(cluster.leaving[0]))
+            elif cluster.shrinking:
+                self._heard(lambda: cluster.gives_back(sorted(cluster.shrinking)[0]))
+            else:
+                break
+        runs = set(cluster.runs)
+        self._ends = {job_id: end for job_id, end in self._ends.items() if job_id in runs}
+        for job_id in sorted(runs - set(self._ends)):
+            if (end := holding.expected_end_s(scheduler.jobs[job_id], cluster.now)) < math.inf:
+                self._known += 1
+                self._ends[job_id] = end - 1e-6 * self._known  # one after the other, as in life
+
+    def _heard(self, act: Callable[[], list[str]]) -> list[str]:
+        """Who was started by it, and who of those that wait goes behind."""
+        scheduler = self._cluster.scheduler
+        waiting = {job_id: replace(job) for job_id, job in scheduler.jobs.items() if job.phase == JobPhase.WAITING}
+        said = act()
+        for name in [one[1:] for one in said if one.startswith("+")]:
+            self.started.setdefault(name, self._cluster.now)
+            started = waiting.get(name)
+            self.before[name] = {
+                job_id for job_id, job in waiting.items() if started is None or _goes_before(started, job)
+            }
+        return said
+
+
+def _goes_before(one: QueuedJob, other: QueuedJob) -> bool:
+    """In the same queue by its rank; between queues by what they have of their shares, which is not looked at here."""
+    if one.request.queue != other.request.queue:
+        return True
+    return (one.rank, one.sequence) < (other.rank, other.sequence)
 
 
 def clock(at: float) -> str:
@@ -183,6 +261,89 @@ def test_what_is_promised_happens_and_no_sentence_contradicts_another(policy: Po
     assert before == {job_id: (job.phase, job.placement) for job_id, job in scheduler.jobs.items()}, (
         "nothing is changed"
     )
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
+@settings(deadline=None)
+@given(story=STORIES)
+def test_a_start_that_is_promised_is_passed_by_nobody_who_does_not_go_first(policy: Policy, story: list[Any]) -> None:
+    """Nobody takes the room that is kept; who waits otherwise starts no earlier than "at the earliest", unless it takes."""
+    cluster = play(story, policy)
+    scheduler, told = cluster.scheduler, cluster.now
+    cluster.did(scheduler.tick(told))
+    kept = scheduler.kept_for
+    reasons = {job_id: why(scheduler, job_id, told) for job_id in list(scheduler.jobs)}
+    promised = {
+        job_id: reason.starts_s
+        for job_id, reason in reasons.items()
+        if reason.cause == Cause.NO_ROOM and reason.starts_s < math.inf
+    }
+    followed = AsExpected(cluster)
+    for job_id, starts_s in sorted(promised.items(), key=lambda pair: pair[1]):
+        followed.until(starts_s)
+        if job_id == kept and followed.started.get(job_id, math.inf) > starts_s:
+            passed_by = [other for other, behind in followed.before.items() if job_id in behind]
+            before = scheduler.jobs.get(
+                scheduler.kept_for
+            )  # it goes first now: what its queue has of its share has changed
+            passed_by += [before.request.job_id] if before and _goes_before(before, scheduler.jobs[job_id]) else []
+            assert passed_by, (reasons[job_id].text(clock), followed.started)
+
+
+EQUALS = st.fixed_dictionaries(
+    {
+        "count": st.integers(1, 4),
+        "least": st.sampled_from([0, 0, 0, 1]),
+        "gpus": st.sampled_from([1, 1, 2]),
+        "expected_s": st.sampled_from([20.0, 50.0, 90.0, 300.0]),
+        "driver": st.just(False),
+    }
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    first=st.lists(EQUALS, min_size=4, max_size=10),
+    later=st.lists(st.tuples(st.floats(0.0, 60.0), EQUALS), min_size=3, max_size=10),
+)
+def test_whoever_comes_after_a_promise_delays_it_by_nothing(first: list[Any], later: list[Any]) -> None:
+    """Of equals: small ones may pass a large one, and it starts when that was said, or before."""
+    cluster = SlowCluster(POLICIES[1])
+    for number, detail in enumerate(first):
+        cluster.submit(f"j{number}", wanted(detail), queue="one", expected_s=detail["expected_s"])
+    kept = cluster.scheduler.kept_for
+    if not kept:
+        return
+    reason = why(cluster.scheduler, kept, cluster.now)
+    if reason.starts_s == math.inf:  # no node is large enough
+        return
+    followed = AsExpected(cluster)
+    for number, (at_s, detail) in enumerate(sorted(later, key=lambda pair: pair[0])):
+        if at_s < reason.starts_s:
+            followed.until(at_s)
+            cluster.submit(f"late{number}", wanted(detail), queue="one", expected_s=detail["expected_s"])
+    followed.until(reason.starts_s)
+    assert followed.started.get(kept, math.inf) <= reason.starts_s, (reason.text(clock), followed.started)
+
+
+@settings(deadline=None)
+@given(story=STORIES)
+def test_nobody_starts_before_it_is_possible_and_who_was_put_off_is_tried_when_that_was_said(story: list[Any]) -> None:
+    plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in story]
+    cluster = play(plain, POLICIES[1])  # nobody takes from anybody, and nobody shrinks
+    scheduler, told = cluster.scheduler, cluster.now
+    cluster.did(scheduler.tick(told))
+    reasons = {job_id: why(scheduler, job_id, told) for job_id in list(scheduler.jobs)}
+    followed = AsExpected(cluster)
+    for job_id, reason in sorted(reasons.items(), key=lambda pair: pair[1].starts_s):
+        if reason.starts_s == math.inf or job_id not in scheduler.jobs:
+            continue
+        if reason.cause == Cause.NO_ROOM and reason.starts_s - 1e-3 > cluster.now:
+            followed.until(reason.starts_s - 1e-3)
+            assert job_id not in followed.started, reason.text(clock)
+        if reason.cause == Cause.PUT_OFF:
+            followed.until(reason.starts_s)
+            assert job_id not in scheduler.jobs or why(scheduler, job_id, cluster.now).cause != Cause.PUT_OFF
 
 
 @settings(deadline=None)

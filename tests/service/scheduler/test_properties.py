@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.service.scheduler.policy import Policy, Queue
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import Resources
 from tests.service.scheduler.clusters import Cluster, gang
 
@@ -126,6 +127,19 @@ def test_capacity_gangs_and_an_end(policy: Policy, story: list[Any]) -> None:
     nodes = scheduler.nodes
     assert nodes.free() == nodes.capacity()
     assert all(held == Resources() for held in scheduler.promised.values())
+
+
+@given(since_s=st.floats(0.0, 1e10), attained_s=st.floats(0.0, 99.9), gpus=st.integers(1, 7))
+def test_a_job_comes_to_its_next_level_when_that_was_due(since_s: float, attained_s: float, gpus: int) -> None:
+    policy = Policy(levels_s=(100.0,))
+    request = GangRequest("job", gang(gpus))
+    job = QueuedJob(request, 1, since_s, JobPhase.RUNNING, attained_s=attained_s, placement=({"a": gpus},))
+    due: list[float] = []
+    while job.level == 0:
+        due.append(job.falls_at_s(policy))
+        assert due == sorted(set(due)), "it would be due again at once, for ever"
+        job.fall(due[-1], policy)
+    assert len(due) <= 3
 
 
 @settings(deadline=None)
