@@ -30,6 +30,11 @@ class PostgreSql:
         self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync", "-D", str(self.folder / "data"))
         self.process = self.start()
 
+    def created(self, name: str) -> str:
+        """The URL of one more database, which is empty."""
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", name)
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
+
     def _command(self, name: str, *arguments: str) -> list[str]:
         return [str(BINARIES[0] / name), *arguments]
 

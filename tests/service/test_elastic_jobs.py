@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hopsml.client import Client, JobSize
+from hopsml.errors import ServiceError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_service import WAIT_S, JobService, reaches, service
@@ -144,6 +147,43 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
         "slots are given back: main has 1",
         "main grows from 1 to 2 slots, which nobody waits for",
     ]
+    service.stop()
+
+
+@pytest.mark.variant  # of the one above, and of test_job_service's
+@pytest.mark.parametrize("act", [6, 10, 14, 18])
+def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(service: JobService, act: int) -> None:
+    elastic, urgent = elastic_job(service), service.job("urgent", priority=90)
+
+    def until(done: Callable[[], object], what: str) -> None:
+        """Or until the server is gone, of which the next call tells."""
+        wait_until(lambda: done() or service.process is None or service.process.poll() is not None, what)
+
+    def story(client: Client) -> None:
+        job = client.submit(elastic, idempotency_key="a").id
+        until(lambda: newest(service, 2, 0), "a training with two workers")
+        other = client.submit(urgent, idempotency_key="b").id
+        until(lambda: service.starts("urgent"), "the other one")
+        service.end("urgent")
+        client.wait(other, WAIT_S)
+        known = len(trained(service))
+        until(lambda: newest(service, 2, known) or client.job(job).state.is_final, "its growth after that")
+        (service.jobs / "hurry").touch()
+        assert client.wait(job, WAIT_S).state == Lifecycle.FINISHED
+
+    with contextlib.suppress(ServiceError):
+        story(service.start(cores=2, act=act))
+    assert service.process is not None
+    if service.process.poll() is None:
+        service.stop()  # it had fewer acts
+    else:
+        assert service.ended() == -signal.SIGKILL
+    client = service.start(cores=2)
+    story(client)
+    assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), "each sample once"
+    assert len(service.starts("urgent")) == 1 and not (service.jobs / "DOUBLED").exists()
+    wait_until(lambda: not service.runs(), "no application is left")
     service.stop()
 
 

@@ -134,7 +134,12 @@ class JobService:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[JobService]:
-    made = JobService(tmp_path)
+    yield from served(tmp_path)
+
+
+def served(folder: Path) -> Iterator[JobService]:
+    """One that goes at the end, with all that it has started."""
+    made = JobService(folder)
     yield made
     if made.process is not None:
         made.kill()
