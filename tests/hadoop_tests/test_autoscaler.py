@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from hopsml.states import Lifecycle
-from hopsml.storage import filesystem
-from tests import leaks
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests import nodes_hook
-from tests.hadoop_tests.conftest import Hadoop
-from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, reaches
+from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served
 from tools.hadoop.cluster import Cluster
-from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
@@ -34,19 +29,12 @@ FOUR = ", count: 4, resources: {cores: 1, memory: 1g}"
 @pytest.fixture
 def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
     """A service on a cluster of one node, which has room for a driver and one worker."""
-    cluster = Hadoop(CACHE / f"nodes-{os.getpid()}")
-    with leaks.not_of_this_test():
-        cluster.start(ensure_jars(), Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=2560, vcores=4), guarded=True)
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
-    service = YarnService(cluster, tmp_path)
-    nodes = NODES.format(python=sys.executable, hook=nodes_hook.__file__, home=cluster.home)
-    (tmp_path / "nodes.yaml").write_text(nodes)
-    service.options = ("--nodes", str(tmp_path / "nodes.yaml"))
-    yield service
-    if service.process is not None:
-        service.signal(signal.SIGKILL)
-    filesystem.close_all()
-    cluster.stop(now=True, remove=True)
+    shape = Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=2560, vcores=4)
+    with own_cluster("nodes", shape) as cluster, served(cluster, tmp_path, monkeypatch) as made:
+        nodes = NODES.format(python=sys.executable, hook=nodes_hook.__file__, home=cluster.home)
+        (tmp_path / "nodes.yaml").write_text(nodes)
+        made.options = ("--nodes", str(tmp_path / "nodes.yaml"))
+        yield made
 
 
 def test_a_gang_that_does_not_fit_gets_nodes_of_yarn_and_they_end_drained(growing: YarnService) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,9 @@ import pytest
 
 from hopsml.client import JobSize
 from hopsml.states import Lifecycle
-from hopsml.storage import filesystem
-from tests import leaks
 from tests.cluster.workloads import wait_until
-from tests.hadoop_tests.conftest import Hadoop
-from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, reaches
+from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served
 from tests.service.test_elastic_jobs import TRAIN
-from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600), pytest.mark.variant]
@@ -43,19 +38,12 @@ tasks:
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
-    """On a cluster with room for four containers: two drivers, and a worker of each."""
-    cluster = Hadoop(CACHE / f"elastic-{os.getpid()}")
-    with leaks.not_of_this_test():
-        cluster.start(ensure_jars(), Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=4352, vcores=8), guarded=True)
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf_dir))
-    made = YarnService(cluster, tmp_path, GROWING)
-    (tmp_path / "code" / "elastic.py").write_text(TRAIN)
-    (tmp_path / "code" / "elastic.yaml").write_text(ELASTIC.format(folder=tmp_path))
-    yield made
-    if made.process is not None:
-        made.signal(signal.SIGKILL)
-    filesystem.close_all()
-    cluster.stop(now=True, remove=True)
+    """On a cluster with room for two drivers, and a worker of each."""
+    shape = Shape(datanodes=1, nodemanagers=1, gpus=0, memory_mb=4352, vcores=8)
+    with own_cluster("elastic", shape) as cluster, served(cluster, tmp_path, monkeypatch, GROWING) as made:
+        (tmp_path / "code" / "elastic.py").write_text(TRAIN)
+        (tmp_path / "code" / "elastic.yaml").write_text(ELASTIC.format(folder=tmp_path))
+        yield made
 
 
 def trained(folder: Path) -> list[tuple[int, int]]:

@@ -20,8 +20,11 @@ from hopsml.service.spec import load
 from hopsml.states import Lifecycle
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager
+from tests import leaks
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests.conftest import Hadoop
+from tools.hadoop.jars import CACHE, ensure_jars
+from tools.hadoop.settings import Shape
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(600)]
 
@@ -45,6 +48,7 @@ class YarnService:
         self.hadoop, self.folder = hadoop, folder
         self.process: subprocess.Popen[str] | None = None
         self.options: tuple[str, ...] = ()  # of the server, besides
+        self.client: Client  # of the newest server
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(TRAIN)
         profile = {
@@ -69,7 +73,8 @@ class YarnService:
         assert self.process.stdout is not None
         url, _, token = self.process.stdout.readline().strip().partition("?token=")
         assert token, (self.folder / "server.log").read_text()
-        return Client(url, token)
+        self.client = Client(url, token)
+        return self.client
 
     def signal(self, number: int) -> int:
         """Its exit status."""
@@ -100,12 +105,31 @@ class YarnService:
 
 @pytest.fixture
 def service(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
+    with served(hadoop, tmp_path, monkeypatch) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def served(
+    hadoop: Hadoop, folder: Path, monkeypatch: pytest.MonkeyPatch, spark: Mapping[str, str] | None = None
+) -> Iterator[YarnService]:
+    """A service that goes at the end; ``spark``: settings of its profile, besides."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
-    made = YarnService(hadoop, tmp_path)
+    made = YarnService(hadoop, folder, spark)
     yield made
     if made.process is not None:
         made.signal(signal.SIGKILL)
     filesystem.close_all()
+
+
+@contextlib.contextmanager
+def own_cluster(name: str, shape: Shape) -> Iterator[Hadoop]:
+    """A cluster of this shape for one test, beside the session's."""
+    cluster = Hadoop(CACHE / f"{name}-{os.getpid()}")
+    with leaks.not_of_this_test():
+        cluster.start(ensure_jars(), shape, guarded=True)
+    yield cluster
+    cluster.stop(now=True, remove=True)
 
 
 def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], ServiceJobDetail | None]:
@@ -176,31 +200,18 @@ def test_a_resource_manager_that_is_away_strays_and_other_tenants(hadoop: Hadoop
     service.signal(signal.SIGTERM)
 
 
-@pytest.mark.variant
-@pytest.mark.parametrize("away_s", [20, 60])
-@pytest.mark.parametrize("who", ["service", "resource manager"])
-def test_away_for_a_while_no_job_is_lost_or_doubled(
-    hadoop: Hadoop, service: YarnService, who: str, away_s: int
-) -> None:
-    """One job runs, one is being stopped, one was just submitted."""
+def no_job_is_lost_or_doubled(service: YarnService, goes: Callable[[], None], comes: Callable[[], None]) -> None:
+    """While somebody is away: one job runs, one is being stopped, one was just submitted."""
     client = service.start()
     runs, stops = (client.submit(service.job(name)) for name in ("runs", "stops"))
     for job in (runs, stops):
         wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the jobs", WAIT_S)
-    wait_until(lambda: (service.folder / "stops.starts").exists(), "its function", WAIT_S)
-    if who == "service":
-        waits = client.submit(service.job("waits"))
-        client.cancel(stops.id)
-        service.signal(signal.SIGKILL)
-        time.sleep(away_s)  # what is tried is the length of an outage
-        client = service.start()
-    else:
-        hadoop.kill("rm")
-        waits = client.submit(service.job("waits"))
-        client.cancel(stops.id)
-        time.sleep(away_s)
-        assert client.job(runs.id).state == Lifecycle.RUNNING
-        hadoop.revive("rm")
+    wait_until(lambda: all((service.folder / f"{name}.starts").exists() for name in ("runs", "stops")), "both", WAIT_S)
+    goes()
+    waits = client.submit(service.job("waits"))
+    client.cancel(stops.id)
+    comes()
+    client = service.client
     wait_until(reaches(client, stops.id, Lifecycle.CANCELLED), "the end of the one", WAIT_S)
     wait_until(reaches(client, waits.id, Lifecycle.RUNNING), "the start of the other", WAIT_S)
     assert client.job(runs.id).state == Lifecycle.RUNNING
@@ -210,6 +221,27 @@ def test_away_for_a_while_no_job_is_lost_or_doubled(
     wait_until(lambda: not service.running(), "no application is left", WAIT_S)
     assert [len((service.folder / f"{name}.starts").read_text()) for name in ("runs", "stops", "waits")] == [1, 1, 1]
     assert service.signal(signal.SIGTERM) == 0
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("away_s", [20, 60])
+def test_the_service_is_away_for_a_while(service: YarnService, away_s: int) -> None:
+    def comes() -> None:
+        service.signal(signal.SIGKILL)
+        time.sleep(away_s)  # what is tried is the length of an outage
+        service.start()
+
+    no_job_is_lost_or_doubled(service, lambda: None, comes)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("away_s", [20, 60])
+def test_the_resource_manager_is_away_for_a_while(hadoop: Hadoop, service: YarnService, away_s: int) -> None:
+    def comes() -> None:
+        time.sleep(away_s)
+        hadoop.revive("rm")
+
+    no_job_is_lost_or_doubled(service, lambda: hadoop.kill("rm"), comes)
 
 
 @pytest.mark.variant

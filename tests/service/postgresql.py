@@ -8,13 +8,27 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests import leaks
 from tests.cluster.workloads import wait_until
 from tools.hadoop.ports import free_ports
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))[-1:]
 MISSING = "PostgreSQL is not here: apt-get install postgresql"
+
+
+def running() -> Iterator[PostgreSql]:
+    """A server until the end of a fixture; skips the test where the package is not installed."""
+    if not BINARIES:
+        pytest.skip(MISSING)
+    with leaks.not_of_this_test():
+        made = PostgreSql()
+    yield made
+    made.remove()
 
 
 class PostgreSql:

@@ -24,7 +24,8 @@ from hopsml.service.rest.errors import HANDLERS
 from hopsml.states import Lifecycle
 from tests import leaks
 from tests.cluster.workloads import wait_until
-from tests.service.postgresql import BINARIES, MISSING, PostgreSql
+from tests.service import postgresql
+from tests.service.postgresql import PostgreSql
 from tests.service.test_follow import Follower
 from tests.service.test_job_service import WAIT_S, JobService, reaches, service
 
@@ -46,12 +47,7 @@ while not os.path.exists(f"{folder}/counts.end"):
 
 @pytest.fixture
 def database() -> Iterator[PostgreSql]:
-    if not BINARIES:
-        pytest.skip(MISSING)
-    with leaks.not_of_this_test():
-        made = PostgreSql()
-    yield made
-    made.remove()
+    yield from postgresql.running()
 
 
 def asked(client: Client, path: str, method: str = "GET") -> tuple[int, dict[str, str], dict[str, Any]]:

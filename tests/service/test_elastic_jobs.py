@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hopsml.client import Client, JobSize
-from hopsml.errors import ServiceError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
-from tests.service.test_job_service import WAIT_S, JobService, reaches, service
+from tests.service.test_job_service import WAIT_S, JobService, reaches, service, told_twice
 
 __all__ = ["service"]  # the fixture
 
@@ -171,15 +169,7 @@ def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(s
         (service.jobs / "hurry").touch()
         assert client.wait(job, WAIT_S).state == Lifecycle.FINISHED
 
-    with contextlib.suppress(ServiceError):
-        story(service.start(cores=2, act=act))
-    assert service.process is not None
-    if service.process.poll() is None:
-        service.stop()  # it had fewer acts
-    else:
-        assert service.ended() == -signal.SIGKILL
-    client = service.start(cores=2)
-    story(client)
+    client = told_twice(service, story, act)
     assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
     assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), "each sample once"
     assert len(service.starts("urgent")) == 1 and not (service.jobs / "DOUBLED").exists()

@@ -275,6 +275,20 @@ def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
     service.stop()
 
 
+def told_twice(service: JobService, story: Callable[[Client], None], act: int) -> Client:
+    """A story with a server that dies at one of its acts, and then once more with the next one."""
+    with contextlib.suppress(ServiceError):
+        story(service.start(cores=2, act=act))
+    assert service.process is not None
+    if service.process.poll() is None:
+        service.stop()  # it had fewer acts
+    else:
+        assert service.ended() == -signal.SIGKILL
+    client = service.start(cores=2)
+    story(client)
+    return client
+
+
 @pytest.mark.parametrize(
     "act", [3, *(pytest.param(act, marks=pytest.mark.variant) for act in (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13))]
 )
@@ -290,15 +304,7 @@ def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: Job
         service.end("stays")
         client.wait("stays-1", WAIT_S)
 
-    with contextlib.suppress(ServiceError):
-        story(service.start(cores=2, act=act))
-    assert service.process is not None
-    if service.process.poll() is None:
-        service.stop()  # it had fewer acts
-    else:
-        assert service.ended() == -signal.SIGKILL
-    client = service.start(cores=2)
-    story(client)
+    client = told_twice(service, story, act)
     assert client.job("stays-1").state == Lifecycle.FINISHED and client.job("goes-2").state == Lifecycle.CANCELLED
     assert len(client.jobs(limit=10)) == 2
     assert not (service.jobs / "DOUBLED").exists()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import leaks
-from tests.service import test_job_service
-from tests.service.postgresql import BINARIES, MISSING, PostgreSql
+from tests.service import postgresql, test_job_service
+from tests.service.postgresql import PostgreSql
 from tests.service.test_elastic_jobs import (
     test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room,
     test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again,
@@ -43,12 +42,7 @@ pytestmark = [pytest.mark.local, pytest.mark.variant, pytest.mark.xdist_group("p
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSql]:
-    if not BINARIES:
-        pytest.skip(MISSING)
-    with leaks.not_of_this_test():
-        made = PostgreSql()
-    yield made
-    made.remove()
+    yield from postgresql.running()
 
 
 @pytest.fixture
