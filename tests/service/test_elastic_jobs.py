@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client, JobSize
+from hopsml.errors import ServiceError
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_service import WAIT_S, JobService, reaches, service, told_twice
@@ -154,8 +155,12 @@ def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(s
     elastic, urgent = elastic_job(service), service.job("urgent", priority=90)
 
     def until(done: Callable[[], object], what: str) -> None:
-        """Or until the server is gone, of which the next call tells."""
-        wait_until(lambda: done() or service.process is None or service.process.poll() is not None, what)
+        def look() -> object:
+            if service.process is None or service.process.poll() is not None:
+                raise ServiceError("the server is gone")  # its client would ask for a minute
+            return done()
+
+        wait_until(look, what)
 
     def story(client: Client) -> None:
         job = client.submit(elastic, idempotency_key="a").id
@@ -163,11 +168,11 @@ def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(s
         other = client.submit(urgent, idempotency_key="b").id
         until(lambda: service.starts("urgent"), "the other one")
         service.end("urgent")
-        client.wait(other, WAIT_S)
+        until(reaches(client, other, Lifecycle.FINISHED), "its end")
         known = len(trained(service))
-        until(lambda: newest(service, 2, known) or client.job(job).state.is_final, "its growth after that")
+        until(lambda: newest(service, 2, known) or client.job(job).state.is_final, "the growth after that")
         (service.jobs / "hurry").touch()
-        assert client.wait(job, WAIT_S).state == Lifecycle.FINISHED
+        until(reaches(client, job, Lifecycle.FINISHED), "the end of all")
 
     client = told_twice(service, story, act)
     assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
@@ -207,6 +212,7 @@ def at_once(service: JobService) -> int:
     return len(list(service.jobs.glob("runs-*")))
 
 
+@pytest.mark.variant  # its parts are cluster/test_shares, experiment/test_lanes
 def test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room(service: JobService) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first"))
