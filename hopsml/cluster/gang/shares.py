@@ -9,21 +9,21 @@ from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotClaim:
     """How many slots a run cannot do without, and how many it asks for."""
 
     fewest: int
     most: int
 
 
-def claim(group: AnyGroup, asked: int) -> Claim:
+def claim(group: AnyGroup, asked: int) -> SlotClaim:
     """Of a run that asks for so many workers now."""
     if isinstance(group, ElasticGroup):
-        return Claim(min(group.minimum, asked), asked)
-    return Claim(min(1, asked), asked) if isinstance(group, IndependentGroup) else Claim(group.size, group.size)
+        return SlotClaim(min(group.minimum, asked), asked)
+    return SlotClaim(min(1, asked), asked) if isinstance(group, IndependentGroup) else SlotClaim(group.size, group.size)
 
 
-def shares(slots: int, claims: Sequence[Claim]) -> list[int]:
+def shares(slots: int, claims: Sequence[SlotClaim]) -> list[int]:
     """Of each run how many workers it may have; the runs in the order in which they came.
 
     Each gets its fewest while there are enough, then the first of them more. One for which there are not enough is told its
