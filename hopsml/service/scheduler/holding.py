@@ -12,6 +12,8 @@ from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.nodes import Array, Nodes
 from hopsml.service.scheduler.resources import GangShape, Placement
 
+_AGAIN = 1.5
+
 
 @dataclass
 class Hold:
@@ -45,9 +47,15 @@ class Hold:
 
 
 def expected_end_s(job: QueuedJob, now: float) -> float:
-    """When a running job will end; one that has run longer than it said takes half as long again, for all that is known."""
-    end = job.started_s + job.request.expected_s
-    return end if end > now else now + 0.5 * (now - job.started_s)
+    """When a running job will end. One that has run longer than it said takes half as long again, and so on.
+
+    That does not move while time passes: else room that is kept would be kept elsewhere whenever anybody looks.
+    """
+    takes_s, ran_s = max(job.request.expected_s, 1.0), now - job.started_s
+    if takes_s <= ran_s:
+        takes_s *= _AGAIN ** math.ceil(math.log(ran_s / takes_s, _AGAIN))
+    end = job.started_s + takes_s
+    return end if end > now else job.started_s + takes_s * _AGAIN
 
 
 def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float) -> Hold | None:
