@@ -202,7 +202,8 @@ def test_a_wheel_of_a_new_clone_is_named_after_the_libraries_in_it(tmp_path: Pat
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}")
     libraries = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
-    assert {"libhopsml_collective.so", f"libhopsml_tensorflow-{build_native.tensorflow_version()}.so"} <= libraries
+    own = {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so"}
+    assert {*own, f"libhopsml_tensorflow-{build_native.tensorflow_version()}.so"} <= libraries
 
 
 @pytest.mark.local
