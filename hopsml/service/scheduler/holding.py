@@ -1,15 +1,22 @@
-"""What is kept for a job that has been passed for long enough, and who may pass it all the same (EASY, Lifka, 1995)."""
+"""What is kept for a job that has been passed for long enough, and who may pass it all the same (EASY, Lifka, 1995).
+
+A job that may be preempted for the one that waits counts as over when its protection is: room is kept from then on, and
+who passes has to be over, or without protection, by then. Else short jobs that are protected in turn would keep a large
+gang waiting for ever.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
-from hopsml.service.scheduler.job import QueuedJob
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.nodes import Array, Nodes
+from hopsml.service.scheduler.policy import Policy
 from hopsml.service.scheduler.resources import GangShape, Placement
 
 _AGAIN = 1.5
@@ -28,14 +35,15 @@ class Hold:
     spare: Array
     refused: set[GangShape] = field(default_factory=set)
 
-    def leaves_room(self, nodes: Nodes, other: QueuedJob, most: GangShape, now: float) -> Placement | None:
-        """Where another may go without delaying this one: one that ends in time, or that takes what is spare.
+    def lets_pass(self, other: QueuedJob, now: float, policy: Policy) -> bool:
+        """Whether another that starts now would be out of the way when there will be room for this one."""
+        ends_s = now + min(
+            other.request.expected_s, policy.least_run_s if makes_way(other, self.job, policy) else math.inf
+        )
+        return math.isfinite(ends_s) and ends_s <= self.starts_s
 
-        ``most``: its gang, as large as its queue lets it be.
-        """
-        ends_s = now + other.request.expected_s
-        if math.isfinite(ends_s) and ends_s <= self.starts_s:
-            return nodes.place(most)
+    def leaves_room(self, nodes: Nodes, other: QueuedJob) -> Placement | None:
+        """Where another may go for as long as it likes: it takes of what is spare."""
         if other.request.gang in self.refused:
             return None
         found = nodes.place(other.request.gang, np.minimum(self.spare, nodes.copy()), least=True)
@@ -46,26 +54,36 @@ class Hold:
         return found
 
 
+def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy) -> bool:
+    """Whether another one may be preempted for ``job``, once it has run long enough for that."""
+    if not policy.preempts or other.is_overdue or not other.request.preemptible:
+        return False
+    return other.request.queue == job.request.queue and other.rank > job.rank
+
+
 def expected_end_s(job: QueuedJob, now: float) -> float:
-    """When a running job will end. One that has run longer than it said takes half as long again, and so on.
+    """When a job that runs, or is about to, will end. One that has run longer than it said takes half as long again, and
+    so on.
 
     That does not move while time passes: else room that is kept would be kept elsewhere whenever anybody looks.
     """
-    takes_s, ran_s = max(job.request.expected_s, 1.0), now - job.started_s
-    if takes_s <= ran_s:
-        takes_s *= _AGAIN ** math.ceil(math.log(ran_s / takes_s, _AGAIN))
-    end = job.started_s + takes_s
-    return end if end > now else job.started_s + takes_s * _AGAIN
+    began_s = job.started_s if job.phase == JobPhase.RUNNING else now
+    takes_s = max(job.request.expected_s, 1.0)
+    if began_s + takes_s > now:
+        return began_s + takes_s
+    takes_s *= _AGAIN ** math.ceil(math.log((now - began_s) / takes_s, _AGAIN))
+    end = began_s + takes_s
+    return end if end > now else began_s + takes_s * _AGAIN
 
 
-def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float) -> Hold | None:
+def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float, policy: Policy) -> Hold | None:
     """Keep room for ``job``; None where there would be none if all others ended.
 
-    ``running``: in the order in which they were started.
+    ``running``: who has a place, in the order in which they were started.
     """
     gang, trial, gained = job.request.gang, nodes.copy(), nodes.free()
     found, starts_s = nodes.place(gang, trial, least=True), now
-    for ends_s, other in _by_end(running, now) if found is None else ():
+    for ends_s, other in _by_end(job, running, now, policy) if found is None else ():
         nodes.give(trial, other.request.gang, other.placement)
         gained = gained.plus(other.holds)
         starts_s = ends_s
@@ -81,8 +99,20 @@ def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float)
     return Hold(job, starts_s, found, spare)
 
 
-def _by_end(running: Iterable[QueuedJob], now: float) -> Iterator[tuple[float, QueuedJob]]:
-    """Those of which nobody knows come last, the oldest first."""
-    ends = [(expected_end_s(job, now), job) for job in running]
-    yield from sorted(((end, job) for end, job in ends if end < math.inf), key=lambda pair: pair[0])
-    yield from ((end, job) for end, job in ends if end == math.inf)
+def _by_end(
+    job: QueuedJob, running: Iterable[QueuedJob], now: float, policy: Policy
+) -> Iterator[tuple[float, QueuedJob]]:
+    """When each ends, or may be preempted for ``job``; those of which nobody knows come last, the oldest first."""
+    known: list[tuple[float, QueuedJob]] = []
+    unknown: list[QueuedJob] = []
+    for other in running:
+        end = expected_end_s(other, now)
+        if makes_way(other, job, policy):
+            began_s = other.started_s if other.phase == JobPhase.RUNNING else now
+            end = min(end, max(now, began_s + policy.least_run_s))
+        if end < math.inf:
+            known.append((end, other))
+        else:
+            unknown.append(other)
+    yield from sorted(known, key=itemgetter(0))
+    yield from ((math.inf, other) for other in unknown)

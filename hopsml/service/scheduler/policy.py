@@ -22,7 +22,7 @@ class Policy:
     waits takes room from who runs at a lower level, or with a lower priority, if that one can go on from a checkpoint
     (``preempts``); not before it has run ``least_run_s``. A job that has waited ``longest_wait_s`` in all goes before
     others of its queue and does not wait again. Who does not fit is passed by others; after ``hold_after_s`` what it
-    needs is kept for it, and who passes it has to end in time, or to be one from whom it may take.
+    needs is kept for it, and who passes it has to end in time, or to be one that may be preempted for it by then.
     """
 
     levels_s: tuple[float, ...] = (3600.0, 36000.0)

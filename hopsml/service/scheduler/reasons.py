@@ -186,7 +186,7 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
     lacking = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), None)
     part = lacking or max(gang.parts, key=lambda one: (one.each.gpus * one.at_least, one.at_least))
     free = nodes.slots_by_node(part)
-    hold = holding.make(job, nodes, scheduler.started.values(), now)
+    hold = scheduler.hold(job, now)
     return replace(
         about,
         cause=Cause.NO_ROOM,

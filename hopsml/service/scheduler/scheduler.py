@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -76,7 +75,7 @@ class Scheduler:
         self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # when a waiting one will have waited too long
         self._pauses: list[float] = []  # until when gangs that were not filled wait
         self.kept_for = ""  # the job for which the last pass has kept room
-        self._protected: deque[float] = deque()  # until when those that were started last may not be preempted
+        self._protected: list[float] = []  # until when those that were started last may not be preempted
         for queue in queues or (Queue(),):
             self.queue(queue)
 
@@ -118,6 +117,7 @@ class Scheduler:
         self.running[job.request.queue].put(job)
         self.started[job.request.job_id] = job
         self._watch(job)
+        heapq.heappush(self._protected, job.started_s + self.policy.least_run_s)
         if job.used != job.placement:
             self._leaving.add(job.request.job_id)
 
@@ -188,7 +188,10 @@ class Scheduler:
         """Time has passed, or nodes have changed (``nodes``); also part of all other events."""
         self._advance(now)
         actions: list[Action] = self._start_placed(now)
-        actions += self._pass(now)
+        while more := self._pass(now):
+            actions += more
+            if not any(isinstance(action, PreemptJob | ResizeJob) for action in more):
+                break  # else more may have been taken than was needed: somebody who was looked at before has room now
         return actions + self._grow(now)
 
     def due_s(self, now: float) -> float:
@@ -196,11 +199,11 @@ class Scheduler:
         if not any(len(waiting) for waiting in self.waiting.values()):
             return float("inf")
         while self._protected and self._protected[0] <= now:
-            self._protected.popleft()
+            heapq.heappop(self._protected)
         while self._pauses and self._pauses[0] <= now:
             heapq.heappop(self._pauses)
         heads = [heap[0][0] for heap in (self._falls, self._overdue) if heap]
-        return min([*heads, *list(self._protected)[:1], *self._pauses[:1]], default=float("inf"))
+        return min([*heads, *self._protected[:1], *self._pauses[:1]], default=float("inf"))
 
     # ---------------------------------------------------------------------------------- one pass
 
@@ -220,15 +223,15 @@ class Scheduler:
             if not self.is_within_limits(job):
                 walk.pass_over()
                 continue
-            if kept.concerns(job):
-                placement, taken = kept.room_beside(job, now), None
+            if passes := kept.concerns(job, now):
+                placement, taken = kept.room_beside(job), None
             else:
                 placement = self._find(job)
                 taken = self._take(job, now) if placement is None else None
             if placement is not None or taken is not None:
                 actions += self._carry_out(job, taken, now) if taken else self._put(job, placement or (), now)
                 walk.taken()
-            elif kept.concerns(job):
+            elif passes:
                 kept.skip(walk, job)
             else:
                 if kept.job is None and job.waits_s(now) >= self.policy.hold_after_s:
@@ -258,6 +261,10 @@ class Scheduler:
             return None
         return self.nodes.place(self._within_limit(job))
 
+    def hold(self, job: QueuedJob, now: float) -> Hold | None:
+        """What would be kept for a job that waits."""
+        return holding.make(job, self.nodes, chain(self.started.values(), self._placed.values()), now, self.policy)
+
     def _within_limit(self, job: QueuedJob) -> GangShape:
         """Its gang, with no more slots than its queue may have besides what others of the queue have."""
         gang, limit = job.request.gang, self.queues[job.request.queue].limit
@@ -268,20 +275,29 @@ class Scheduler:
 
     def _take(self, job: QueuedJob, now: float) -> taking.Taking | None:
         """From its own queue what goes behind it; where its queue has less than is guaranteed to it, from others, too."""
-        gang, queue = job.request.gang, self.queues[job.request.queue]
-        own = self.running[queue.name]
-        elastic = [other for other in own.elastic.values() if other.rank >= job.rank]
-        could = taking.held(elastic).plus(self.nodes.free())
-        if self.policy.preempts:
-            could = could.plus(own.held_behind(job.rank))
-        reclaims = self.promised[queue.name].plus(gang.least).within(queue.guaranteed)
-        if not reclaims and not gang.least.within(could):
+        if not self.could_take(job):
             return None
+        own = self.running[job.request.queue]
+        elastic = [other for other in own.elastic.values() if other.rank >= job.rank]
         ended = self._may_be_ended(own.behind(job.rank), now) if self.policy.preempts else iter(())
-        if reclaims:
-            ended = chain(ended, self._reclaimed(queue.name, now))
+        if self._reclaims(job):
+            ended = chain(ended, self._reclaimed(job.request.queue, now))
         elastic.sort(key=lambda other: (other.rank, other.sequence), reverse=True)
         return taking.find(job, self.nodes, elastic, ended)
+
+    def could_take(self, job: QueuedJob) -> bool:
+        """Whether there is enough for it in all: what is free, and what it may take; where that is, is not looked at."""
+        could, own = self.nodes.free(), self.running[job.request.queue]
+        if self.policy.preempts:
+            could = could.plus(own.held_behind(job.rank))
+        if own.elastic:
+            could = could.plus(taking.held([other for other in own.elastic.values() if other.rank >= job.rank]))
+        return job.request.gang.least.within(could) or self._reclaims(job)
+
+    def _reclaims(self, job: QueuedJob) -> bool:
+        """Whether its queue, with it, has no more than it gets back from others."""
+        queue = self.queues[job.request.queue]
+        return self.promised[queue.name].plus(job.request.gang.least).within(queue.guaranteed)
 
     def _may_be_ended(self, jobs: Iterator[QueuedJob], now: float) -> Iterator[QueuedJob]:
         return (
@@ -342,7 +358,7 @@ class Scheduler:
         self.running[job.request.queue].put(job)
         self.started[job.request.job_id] = job
         self._watch(job)
-        self._protected.append(now + self.policy.least_run_s)
+        heapq.heappush(self._protected, now + self.policy.least_run_s)
         return [StartJob(job.request.job_id, job.placement)]
 
     def _carry_out(self, job: QueuedJob, taken: taking.Taking, now: float) -> list[Action]:
@@ -481,28 +497,28 @@ class _Kept:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._hold: Hold | None = None
+        self._is_hopeless = False  # there is no room for it here at all, until nodes come back
         self._looked_at = 0
         self.job: QueuedJob | None = None
 
-    def concerns(self, other: QueuedJob) -> bool:
-        """Whether ``other`` may not simply be placed; one from whom ``job`` could take at any time may."""
-        job = self.job
+    def concerns(self, other: QueuedJob, now: float) -> bool:
+        """Whether ``other`` may not simply be placed: it would be in the way when there will be room for ``job``."""
+        scheduler, job = self._scheduler, self.job
         if job is None or job is other:
             return False
-        takes = self._scheduler.policy.preempts and other.request.preemptible and not other.is_overdue
-        return not (takes and other.request.queue == job.request.queue and other.rank > job.rank)
+        if self._hold is None and not self._is_hopeless:
+            if not scheduler.could_take(other):  # it does not start anyhow
+                return False
+            self._hold = scheduler.hold(job, now)
+            self._is_hopeless = self._hold is None
+        return self._hold is not None and not self._hold.lets_pass(other, now, scheduler.policy)
 
-    def room_beside(self, other: QueuedJob, now: float) -> Placement | None:
+    def room_beside(self, other: QueuedJob) -> Placement | None:
         """Where ``other`` may go without delaying ``job``."""
-        scheduler, job = self._scheduler, self.job
         self._looked_at += 1
-        if job is None or not self._fits_at_all(other):
+        if self._hold is None or not self._fits_at_all(other):
             return None
-        if self._hold is None:
-            self._hold = holding.make(job, scheduler.nodes, scheduler.started.values(), now)
-        if self._hold is None:  # there is no room for it here at all, until nodes come back
-            return scheduler._find(other)
-        return self._hold.leaves_room(scheduler.nodes, other, scheduler._within_limit(other), now)
+        return self._hold.leaves_room(self._scheduler.nodes, other)
 
     def skip(self, walk: Walk, other: QueuedJob) -> None:
         """The next may be shorter; but a pass has an end."""

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from hopsml.service.scheduler import holding
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
-from hopsml.service.scheduler.policy import Policy
+from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason, why, with_count
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
-from tests.service.scheduler.clusters import Cluster, gang, slots
+from tests.service.scheduler.clusters import BY_PRIORITY, Cluster, gang, slots
 from tests.service.scheduler.test_properties import NODES, POLICIES, QUEUES
 
 pytestmark = pytest.mark.fast
@@ -297,20 +297,31 @@ EQUALS = st.fixed_dictionaries(
         "gpus": st.sampled_from([1, 1, 2]),
         "expected_s": st.sampled_from([20.0, 50.0, 90.0, 300.0]),
         "driver": st.just(False),
+        "preemptible": st.booleans(),
+        "priority": st.sampled_from([40, 50]),
     }
 )
+PREEMPTING = Policy(levels_s=(40.0,), least_run_s=25.0, longest_wait_s=1e9, hold_after_s=0.0)
 
 
+def _submit(cluster: SlowCluster, job_id: str, detail: dict[str, Any], priority: int) -> None:
+    more = {name: detail[name] for name in ("expected_s", "preemptible")}
+    cluster.submit(job_id, wanted(detail), queue="one", priority=priority, **more)
+
+
+@pytest.mark.parametrize("policy", [POLICIES[1], PREEMPTING], ids=["first come", "preempting"])
 @settings(deadline=None, max_examples=150)
 @given(
     first=st.lists(EQUALS, min_size=4, max_size=10),
     later=st.lists(st.tuples(st.floats(0.0, 60.0), EQUALS), min_size=3, max_size=10),
 )
-def test_whoever_comes_after_a_promise_delays_it_by_nothing(first: list[Any], later: list[Any]) -> None:
-    """Of equals: small ones may pass a large one, and it starts when that was said, or before."""
-    cluster = SlowCluster(POLICIES[1])
+def test_whoever_comes_after_a_promise_delays_it_by_nothing(policy: Policy, first: list[Any], later: list[Any]) -> None:
+    """Small ones may pass a large one to which they are equal, or behind which they go; it starts when that was said, or
+    before.
+    """
+    cluster = SlowCluster(policy)
     for number, detail in enumerate(first):
-        cluster.submit(f"j{number}", wanted(detail), queue="one", expected_s=detail["expected_s"])
+        _submit(cluster, f"j{number}", detail, priority=50)
     kept = cluster.scheduler.kept_for
     if not kept:
         return
@@ -321,7 +332,7 @@ def test_whoever_comes_after_a_promise_delays_it_by_nothing(first: list[Any], la
     for number, (at_s, detail) in enumerate(sorted(later, key=lambda pair: pair[0])):
         if at_s < reason.starts_s:
             followed.until(at_s)
-            cluster.submit(f"late{number}", wanted(detail), queue="one", expected_s=detail["expected_s"])
+            _submit(cluster, f"late{number}", detail, detail["priority"])
     followed.until(reason.starts_s)
     assert followed.started.get(kept, math.inf) <= reason.starts_s, (reason.text(clock), followed.started)
 
@@ -364,6 +375,35 @@ def test_slots_that_are_late_are_nobody_elses_and_all_comes_to_an_end(story: lis
     assert not cluster.scheduler.jobs
     assert cluster.scheduler.nodes.free() == cluster.scheduler.nodes.capacity()
     assert all(held == Resources() for held in cluster.scheduler.promised.values())
+
+
+def test_short_ones_that_may_be_preempted_do_not_keep_a_large_one_waiting_by_turns() -> None:
+    """Each of them is protected when it has just been started; there is always one of them."""
+    policy = Policy(levels_s=(), least_run_s=300.0, hold_after_s=600.0)
+    cluster = Cluster({"a": 8}, policy)
+    cluster.submit("short0", gang(1), priority=40)
+    assert cluster.submit("large", gang(8), priority=60) == []
+    for number in range(1, 60):
+        cluster.later(40.0)
+        cluster.submit(f"short{number}", gang(1), priority=40)
+        if cluster.leaving or "large" in cluster.runs:
+            break
+        if number >= 6 and f"short{number - 6}" in cluster.runs:
+            cluster.ended(f"short{number - 6}")
+    while cluster.leaving:
+        cluster.leaves(cluster.leaving[0])
+    assert "large" in cluster.runs and cluster.now <= policy.hold_after_s + policy.least_run_s + 80.0
+
+
+def test_who_is_passed_over_has_what_was_taken_beyond_what_was_needed() -> None:
+    """Queue "two" is looked at first and finds nothing; what "one" takes afterwards is more than it needs."""
+    queues = (Queue("one"), Queue("two"))
+    cluster = Cluster({"a": 4}, BY_PRIORITY, queues)
+    cluster.submit("low", gang(4), queue="one", priority=40)
+    assert cluster.submit("other", gang(2), queue="two") == []
+    assert cluster.submit("urgent", gang(1), queue="one", priority=60) == ["-low"]
+    assert why(cluster.scheduler, "other", 0.0).cause == Cause.LEAVING
+    assert cluster.leaves("low") == ["+urgent", "+other"]
 
 
 def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_end() -> None:

@@ -90,7 +90,15 @@ def test_velocity_that_holds_the_rate_is_another_training_when_the_rate_changes(
     assert references.error(slow, [np.float64(value) for value in plain]) <= LIMIT
 
 
-@pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "momentum",
+        "lars",
+        "lamb",
+        *(pytest.param(kind, marks=pytest.mark.variant) for kind in ("adam", "rmsprop_warmup")),
+    ],
+)
 def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) -> None:
     import keras
 
