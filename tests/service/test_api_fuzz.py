@@ -20,7 +20,7 @@ from tests.service.served import Served
 
 pytestmark = pytest.mark.local
 
-EXAMPLES = 12  # of each operation, and of each kind
+EXAMPLES = 100  # of each operation, and of each kind
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 CHECKS = (
     "not_a_server_error",

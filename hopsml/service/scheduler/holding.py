@@ -8,7 +8,7 @@ gang waiting for ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -54,11 +54,13 @@ class Hold:
         return found
 
 
-def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy) -> bool:
+def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
     """Whether another one may be preempted for ``job``, once it has run long enough for that."""
-    if not policy.preempts or other.is_overdue or not other.request.preemptible:
+    if other.is_overdue or not other.request.preemptible:
         return False
-    return other.request.queue == job.request.queue and other.rank > job.rank
+    if other.request.queue == job.request.queue:
+        return policy.preempts and other.rank > job.rank
+    return other.request.queue in lenders
 
 
 def expected_end_s(job: QueuedJob, now: float) -> float:
@@ -76,14 +78,23 @@ def expected_end_s(job: QueuedJob, now: float) -> float:
     return end if end > now else began_s + takes_s * _AGAIN
 
 
-def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float, policy: Policy) -> Hold | None:
+def make(
+    job: QueuedJob,
+    nodes: Nodes,
+    running: Iterable[QueuedJob],
+    now: float,
+    policy: Policy,
+    lenders: Collection[str] = (),
+) -> Hold | None:
     """Keep room for ``job``; None where there would be none if all others ended.
 
-    ``running``: who has a place, in the order in which they were started.
+    ``running``: who has a place, in the order in which they were started. ``lenders``: queues that give back to the job's
+    queue what is guaranteed to it. They may have to give less by the time they are asked: with them ``starts_s`` is no
+    promise, but the earliest that may be.
     """
     gang, trial, gained = job.request.gang, nodes.copy(), nodes.free()
     found, starts_s = nodes.place(gang, trial, least=True), now
-    for ends_s, other in _by_end(job, running, now, policy) if found is None else ():
+    for ends_s, other in _by_end(job, running, now, policy, lenders) if found is None else ():
         nodes.give(trial, other.request.gang, other.placement)
         gained = gained.plus(other.holds)
         starts_s = ends_s
@@ -100,14 +111,14 @@ def make(job: QueuedJob, nodes: Nodes, running: Iterable[QueuedJob], now: float,
 
 
 def _by_end(
-    job: QueuedJob, running: Iterable[QueuedJob], now: float, policy: Policy
+    job: QueuedJob, running: Iterable[QueuedJob], now: float, policy: Policy, lenders: Collection[str]
 ) -> Iterator[tuple[float, QueuedJob]]:
     """When each ends, or may be preempted for ``job``; those of which nobody knows come last, the oldest first."""
     known: list[tuple[float, QueuedJob]] = []
     unknown: list[QueuedJob] = []
     for other in running:
         end = expected_end_s(other, now)
-        if makes_way(other, job, policy):
+        if makes_way(other, job, policy, lenders):
             began_s = other.started_s if other.phase == JobPhase.RUNNING else now
             end = min(end, max(now, began_s + policy.least_run_s))
         if end < math.inf:

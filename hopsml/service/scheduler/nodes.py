@@ -192,6 +192,10 @@ class Nodes:
             _subtract(free, more or {}, part.each)
         return tuple({self.names[row]: count for row, count in rows.items()} for rows in found)
 
+    def could_take(self, gang: GangShape) -> bool:
+        """Whether there would be room for a gang if nothing of ours were here."""
+        return self.place(gang, self._capacity - self._others, least=True) is not None
+
     def copy(self) -> Array:
         """What is free now, to try on: ``give`` and ``place`` take it."""
         return self._free.copy()

@@ -186,7 +186,6 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
     lacking = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), None)
     part = lacking or max(gang.parts, key=lambda one: (one.each.gpus * one.at_least, one.at_least))
     free = nodes.slots_by_node(part)
-    hold = scheduler.hold(job, now)
     return replace(
         about,
         cause=Cause.NO_ROOM,
@@ -195,7 +194,7 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
         each=part.each,
         free=tuple(sorted(free.items(), key=lambda pair: (-pair[1], pair[0]))),
         holders=tuple(_holders(scheduler, part, now)),
-        starts_s=hold.starts_s if hold is not None else math.inf,
+        starts_s=scheduler.earliest_s(job, now),
         would_start_with=_smaller(scheduler, job, part, sum(free.values()), now),
         together=() if lacking else tuple(one.name for one in gang.parts),
     )

@@ -234,7 +234,8 @@ class Scheduler:
             elif passes:
                 kept.skip(walk, job)
             else:
-                if kept.job is None and job.waits_s(now) >= self.policy.hold_after_s:
+                waits_long = kept.job is None and job.waits_s(now) >= self.policy.hold_after_s
+                if waits_long and self.nodes.could_take(job.request.gang):  # else it waits for nodes, not for others
                     kept.job = job
                     self.kept_for = job.request.job_id
                 walk.pass_over()
@@ -263,7 +264,21 @@ class Scheduler:
 
     def hold(self, job: QueuedJob, now: float) -> Hold | None:
         """What would be kept for a job that waits."""
-        return holding.make(job, self.nodes, chain(self.started.values(), self._placed.values()), now, self.policy)
+        return holding.make(job, self.nodes, self._placed_or_started(), now, self.policy)
+
+    def earliest_s(self, job: QueuedJob, now: float) -> float:
+        """Before that a job that waits will not start, if others end when they are expected to; infinite: nobody knows."""
+        lenders = [
+            name
+            for name, promised in self.promised.items()
+            if name != job.request.queue and not promised.within(self.queues[name].guaranteed)
+        ]
+        lenders = lenders if self.takes_back(job) else []
+        hold = holding.make(job, self.nodes, self._placed_or_started(), now, self.policy, lenders)
+        return hold.starts_s if hold is not None else float("inf")
+
+    def _placed_or_started(self) -> Iterator[QueuedJob]:
+        return chain(self.started.values(), self._placed.values())
 
     def _within_limit(self, job: QueuedJob) -> GangShape:
         """Its gang, with no more slots than its queue may have besides what others of the queue have."""
@@ -280,7 +295,7 @@ class Scheduler:
         own = self.running[job.request.queue]
         elastic = [other for other in own.elastic.values() if other.rank >= job.rank]
         ended = self._may_be_ended(own.behind(job.rank), now) if self.policy.preempts else iter(())
-        if self._reclaims(job):
+        if self.takes_back(job):
             ended = chain(ended, self._reclaimed(job.request.queue, now))
         elastic.sort(key=lambda other: (other.rank, other.sequence), reverse=True)
         return taking.find(job, self.nodes, elastic, ended)
@@ -292,9 +307,9 @@ class Scheduler:
             could = could.plus(own.held_behind(job.rank))
         if own.elastic:
             could = could.plus(taking.held([other for other in own.elastic.values() if other.rank >= job.rank]))
-        return job.request.gang.least.within(could) or self._reclaims(job)
+        return job.request.gang.least.within(could) or self.takes_back(job)
 
-    def _reclaims(self, job: QueuedJob) -> bool:
+    def takes_back(self, job: QueuedJob) -> bool:
         """Whether its queue, with it, has no more than it gets back from others."""
         queue = self.queues[job.request.queue]
         return self.promised[queue.name].plus(job.request.gang.least).within(queue.guaranteed)
@@ -419,13 +434,13 @@ class Scheduler:
         return actions
 
     def _anybody_lacks_room(self, now: float) -> bool:
-        """Whether somebody waits for slots, and not for a time to pass, nor for others of its queue."""
+        """Whether somebody waits for slots, and not for a time to pass, for others of its queue, or for more nodes."""
         for waiting in self.waiting.values():
             walk = waiting.walk()
             while (job := walk.job) is not None:
                 if job.not_before_s > now:
                     walk.skip()
-                elif self.is_within_limits(job):
+                elif self.is_within_limits(job) and self.nodes.could_take(job.request.gang):
                     return True
                 else:
                     walk.pass_over()

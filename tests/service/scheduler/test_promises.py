@@ -19,7 +19,7 @@ from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason, why, with_count
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
-from tests.service.scheduler.clusters import BY_PRIORITY, Cluster, gang, slots
+from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, Cluster, gang, slots
 from tests.service.scheduler.test_properties import NODES, POLICIES, QUEUES
 
 pytestmark = pytest.mark.fast
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.fast
 class SlowCluster(Cluster):
     """Who is to become smaller gives back when told to; until then ``check`` counts all that it has."""
 
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(NODES, policy, QUEUES)
+    def __init__(self, policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> None:
+        super().__init__(NODES, policy, queues)
         self.shrinking: dict[str, Placement] = {}
         self.held: dict[str, Placement] = {}
 
@@ -113,8 +113,8 @@ def wanted(detail: dict[str, Any]) -> GangShape:
     return GangShape((*workers.parts, driver)) if detail["driver"] else workers
 
 
-def play(story: list[Any], policy: Policy) -> SlowCluster:
-    cluster = SlowCluster(policy)
+def play(story: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> SlowCluster:
+    cluster = SlowCluster(policy, queues)
     for number, (kind, detail) in enumerate(story):
         if kind == "submit":
             if (what := wanted(detail)).least.within(Resources(4, 4)):  # the limit of queue three, the largest node
@@ -276,7 +276,10 @@ def test_a_start_that_is_promised_is_passed_by_nobody_who_does_not_go_first(poli
     promised = {
         job_id: reason.starts_s
         for job_id, reason in reasons.items()
-        if reason.cause == Cause.NO_ROOM and reason.starts_s < math.inf
+        if reason.cause == Cause.NO_ROOM
+        and reason.starts_s < math.inf
+        # What a queue gets back from others depends on what they have then: of that no more than the earliest is said.
+        and not scheduler.takes_back(scheduler.jobs[job_id])
     }
     followed = AsExpected(cluster)
     for job_id, starts_s in sorted(promised.items(), key=lambda pair: pair[1]):
@@ -301,6 +304,7 @@ EQUALS = st.fixed_dictionaries(
         "priority": st.sampled_from([40, 50]),
     }
 )
+NO_GUARANTEES = tuple(replace(queue, guaranteed=Resources()) for queue in QUEUES)
 PREEMPTING = Policy(levels_s=(40.0,), least_run_s=25.0, longest_wait_s=1e9, hold_after_s=0.0)
 
 
@@ -341,7 +345,7 @@ def test_whoever_comes_after_a_promise_delays_it_by_nothing(policy: Policy, firs
 @given(story=STORIES)
 def test_nobody_starts_before_it_is_possible_and_who_was_put_off_is_tried_when_that_was_said(story: list[Any]) -> None:
     plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in story]
-    cluster = play(plain, POLICIES[1])  # nobody takes from anybody, and nobody shrinks
+    cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # nobody takes from anybody, and nobody shrinks
     scheduler, told = cluster.scheduler, cluster.now
     cluster.did(scheduler.tick(told))
     reasons = {job_id: why(scheduler, job_id, told) for job_id in list(scheduler.jobs)}
@@ -404,6 +408,34 @@ def test_who_is_passed_over_has_what_was_taken_beyond_what_was_needed() -> None:
     assert cluster.submit("urgent", gang(1), queue="one", priority=60) == ["-low"]
     assert why(cluster.scheduler, "other", 0.0).cause == Cause.LEAVING
     assert cluster.leaves("low") == ["+urgent", "+other"]
+
+
+def test_what_a_queue_gets_back_counts_in_the_earliest_that_is_told() -> None:
+    """``long`` is protected for five minutes; until when it would run nobody knows."""
+    queues = (Queue("one"), Queue("two", guaranteed=Resources(gpus=2, cores=2)))
+    cluster = Cluster({"a": 4}, FIRST_COME, queues)
+    cluster.submit("long", gang(4), queue="one")
+    cluster.submit("waits", gang(2), queue="two")
+    assert why(cluster.scheduler, "waits", 0.0).text(clock).endswith("starts about 300 at the earliest")
+    assert cluster.later(300.0) == ["-long"]
+
+
+def test_one_that_waits_for_nodes_does_not_stop_others_from_having_room_kept() -> None:
+    cluster = Cluster({"a": 4, "b": 4}, FIRST_COME)
+    cluster.submit("runs", gang(1), expected_s=50.0)
+    assert cluster.submit("needs a third node", gang(12)) == []
+    assert cluster.submit("needs both", gang(8)) == []
+    assert cluster.submit("long", gang(1), expected_s=1000.0) == []
+    assert why(cluster.scheduler, "long", 0.0).text(clock) == "room is kept for needs both, which goes first"
+    assert cluster.ended("runs") == ["+needs both"]
+
+
+def test_it_grows_where_the_only_one_who_waits_needs_more_nodes() -> None:
+    cluster = Cluster({"a": 4}, FIRST_COME)
+    cluster.submit("short", gang(2))
+    assert cluster.submit("elastic", gang(4, 1)) == ["+elastic"]
+    assert cluster.submit("needs two nodes", gang(8)) == []
+    assert cluster.ended("short") == ["elastic=4"]
 
 
 def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_end() -> None:
