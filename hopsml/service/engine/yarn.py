@@ -19,6 +19,7 @@ from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.states import Lifecycle
 from hopsml.yarn import ResourceManager, YarnApplication, logs
+from hopsml.yarn.log_reader import LogReader
 
 log = logging.getLogger("hopsml.service")
 
@@ -49,6 +50,7 @@ class YarnEngine:
         self._tags: dict[str, str] = {}  # application id -> tag of its launch
         self._asked: set[str] = set()
         self._submissions = Submissions()
+        self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
 
     def look(self) -> Look:
@@ -136,20 +138,20 @@ class YarnEngine:
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of the driver's stdout, from its node while it runs, from HDFS later.
-
-        A node gives the end of a log alone: more than is asked for is read, so that its beginning is not passed over.
-        """
-        most = max(limit, logs.PART_BYTES) if offset >= 0 else limit
+        """Of the driver's stdout, from its node while it runs, from HDFS later."""
         try:
-            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=most)
+            if offset >= 0:
+                part = self._logs.read(application_id, "stdout", offset, limit)
+            else:
+                part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=limit)
         except (ClusterError, StorageError):
             return None
-        return LogPiece(part.data[:limit], part.offset, part.length) if part is not None else None
+        return LogPiece(part.data, part.offset, part.length) if part is not None else None
 
     def close(self) -> None:
         """Break off submissions."""
         self._submissions.close()
+        self._logs.close()
         self._talk.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -45,6 +45,7 @@ class LogFeed:
         self._application, self._count = "", 0
         self._end: int | None = None  # up to which byte there are whole characters; None where there is no log yet
         self._is_known = False  # there was a look
+        self._is_whole = False  # nothing more will come: YARN's logs of what is over are slow to be asked
         self._over = ""  # the state of a job that prints nothing more
         self._pieces: OrderedDict[int, tuple[bytes, int]] = OrderedDict()  # by where each begins: the event, its end
         self._kept_bytes = 0
@@ -68,8 +69,8 @@ class LogFeed:
             ended = row.state.is_final or (self._try is not None and self._try < row.tries)
             if self._application and self._end is None:
                 self._find_end(ended)
-            elif self._application:
-                self._read_on(ended)
+            elif self._application and not (ended and self._is_whole):
+                self._is_whole = self._read_on(ended) and ended
             # The state was read first: what has come before the end is known.
             self._over = row.state.value if ended else ""
             self._is_known = True
@@ -82,7 +83,7 @@ class LogFeed:
         return self._end != before
 
     def _begin_anew(self, application: str) -> None:
-        self._application, self._count, self._end = application, self._count + 1, None
+        self._application, self._count, self._end, self._is_whole = application, self._count + 1, None, False
         self._pieces.clear()
         self._kept_bytes = 0
 
@@ -91,20 +92,24 @@ class LogFeed:
             _, taken = whole_characters(last.data)
             self._end = last.end if ended else last.offset + (taken or len(last.data))
 
-    def _read_on(self, ended: bool) -> None:
+    def _read_on(self, ended: bool) -> bool:
+        """False where the log cannot be had now."""
         assert self._end is not None
-        found = self._jobs.engine.log(self._application, self._end, PIECE_BYTES)
+        # By its end: what lies between is for those who listen, and an engine may have to walk there.
+        found = self._jobs.engine.log(self._application, -PIECE_BYTES, PIECE_BYTES)
         if found is None:
-            return
+            return False
         if found.length < self._end:
             self._begin_anew(self._application)
             self._find_end(ended)
-        elif found.end < found.length:  # it grows faster: who listens reads at its own speed
-            self._find_end(ended)
-        elif found.data:
+        elif found.offset > self._end:  # it grows faster: who listens reads at its own speed
             _, taken = whole_characters(found.data)
-            if taken or ended:
-                self._keep(self._end, found.data[: taken or None], found.offset)
+            self._end = found.end if ended else found.offset + taken
+        elif data := found.data[self._end - found.offset :]:
+            _, taken = whole_characters(data)
+            if whole := data if ended else data[:taken]:
+                self._keep(self._end, whole, self._end)
+        return True
 
     def _keep(self, wanted: int, data: bytes, offset: int) -> None:
         end = offset + len(data)
