@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -67,6 +68,10 @@ def test_a_run_names_yarns_nodes_whatever_its_containers_are_called(service: Yar
     job = client.submit(folder / "code" / "contained.yaml").id
     wait_until(lambda: len(list(folder.glob("inside-*"))) == 2, "both workers", WAIT_S)
     there = {path.name: host(path.parts[-4]) for path in hadoop.home.glob("nm*/containers/*/container_*")}
+    waits = client.submit(service.job("waits", ", count: 2, resources: {cores: 1, memory: 7g}"))
+    why = wait_until(lambda: client.why(waits.id), "a reason", WAIT_S)
+    assert re.search(r"needs 2 slots of .* free \(127\.0\.0\.1[12] 1\)", why), why
+    client.cancel(waits.id)
     (folder / "end").touch()
     wait_until(reaches(client, job, Lifecycle.FINISHED), "its end", WAIT_S)
     inside = {path.read_text() for path in folder.glob("inside-*")}
@@ -77,5 +82,5 @@ def test_a_run_names_yarns_nodes_whatever_its_containers_are_called(service: Yar
     said = "".join(client.follow(job))
     assert all(f"rank {one['rank']} on {one['host']} (" in said for one in members)
     nodes = client._call("GET", "nodes")["nodes"]
-    assert {one["host"] for one in members} <= {node["name"].partition(":")[0] for node in nodes}
+    assert {one["host"] for one in members} <= {node["name"] for node in nodes}
     assert service.signal(signal.SIGTERM) == 0

@@ -82,7 +82,7 @@ tasks:
     resources: {{cores: 1, memory: 1g}}
     arguments: {{folder: {folder}}}
 """
-TRIALS = 200
+TRIALS = 100
 OF_SEARCH = """
 name: search
 search: {{space: {{x: [0.0, 1.0]}}, searcher: random, num_trials: {trials}, seed: 1}}
@@ -108,7 +108,7 @@ def cluster() -> Iterator[Hadoop]:
 def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[YarnService]:
     with served(cluster, tmp_path, monkeypatch, GROWING) as made:
         code = tmp_path / "code"
-        for name, text in (("elastic", TRAIN), ("ddp", SCRIPT), ("find", SEARCH.replace("0.3", "1.0"))):
+        for name, text in (("elastic", TRAIN), ("ddp", SCRIPT), ("find", SEARCH.replace("0.3", "2.0"))):
             (code / f"{name}.py").write_text(text)
         for name, text in (("elastic", ELASTIC), ("script", OF_SCRIPT), ("search", OF_SEARCH)):
             (code / f"{name}.yaml").write_text(text.format(folder=tmp_path, trials=TRIALS))

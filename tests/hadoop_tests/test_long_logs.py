@@ -116,6 +116,8 @@ class Listener(threading.Thread):
         self.rest += text
         if self.begin < 0 and (at := self.rest.find(f"{0:015d}\n")) >= 0:
             self.begin, self.rest = len(self.rest[:at].encode()), self.rest[at:]
+        if self.begin < 0 and len(self.rest) > BLOCK_BYTES:
+            raise ValueError(f"the first block was left out: {self.rest[:100]}")
         while self.begin >= 0 and self.blocks < BLOCKS and len(self.rest) >= BLOCK_BYTES:
             if not self.rest.startswith(f"{self.blocks:015d}\n{FILLING}"):
                 raise ValueError(f"block {self.blocks} is another one: {self.rest[:100]}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.states import Lifecycle
-from hopsml.yarn import ResourceManager, YarnApplication, logs
+from hopsml.yarn import ResourceManager, YarnApplication, YarnNode, logs
 from hopsml.yarn.log_reader import LogReader
 
 log = logging.getLogger("hopsml.service")
@@ -69,20 +70,7 @@ class YarnEngine:
                     by_tag[tag].append(self._seen(application, tag))
                     self._tags[application.id] = tag
         seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
-        return Look(
-            seen,
-            tuple(
-                NodeSeen(
-                    node.name,
-                    Resources(node.gpus, node.cores, node.memory_mib),
-                    Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
-                    node.label,
-                    node.is_open,
-                )
-                for node in nodes
-                if node.is_open or node.is_leaving
-            ),
-        )
+        return Look(seen, seen_nodes(nodes))
 
     def submit(self, order: SubmitOrder) -> None:
         """By spark-submit, which ends as soon as YARN has the application."""
@@ -154,6 +142,25 @@ class YarnEngine:
         self._logs.close()
         self._talk.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
+    """Those that are open, or leave, by their hosts' names as workers know them: with its port only what shares its host.
+
+    A NodeManager that is started anew, at another port, is the same node.
+    """
+    there = [node for node in nodes if node.is_open or node.is_leaving]
+    on_host = Counter(node.host for node in there)
+    return tuple(
+        NodeSeen(
+            node.host if on_host[node.host] == 1 else node.name,
+            Resources(node.gpus, node.cores, node.memory_mib),
+            Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
+            node.label,
+            node.is_open,
+        )
+        for node in there
+    )
 
 
 def _seen(application: YarnApplication) -> SeenApplication:
