@@ -6,6 +6,7 @@ A NodeManager serves the log of a container while that runs and until the log is
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -153,15 +154,17 @@ def begun(application: YarnApplication, name: str, length: int, timeout_s: float
     """
     page = _PAGE.match(application.am_log_url)
     assert page is not None  # it was read before
-    try:
-        answer = web.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
-        while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
-            if not line:
-                answer.close()
-                raise web.NoAnswer(f"{page[2]}: the answer has no log")
-    except OSError as error:
-        raise ClusterUnavailable(f"the NodeManager of {page[2]} does not answer: {error}") from error
-    return answer
+    with contextlib.ExitStack() as stack:
+        try:
+            answer = web.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
+            stack.enter_context(answer)
+            while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
+                if not line:
+                    raise web.NoAnswer(f"{page[2]}: the answer has no log")
+        except (OSError, http.client.HTTPException) as error:
+            raise ClusterUnavailable(f"the NodeManager of {page[2]} does not answer: {error}") from error
+        stack.pop_all()
+        return answer
 
 
 def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:

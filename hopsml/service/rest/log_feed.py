@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 10
 KEPT_BYTES = 4 << 20  # of all pieces together
+GONE_S = 60.0  # a log that could not be read for so long is gone; YARN moves it from its node to the store
 _LONGEST = 4  # bytes of a character
 Place = tuple[int, int]  # which log of the task, counted; the byte in it
 
@@ -47,6 +49,8 @@ class LogFeed:
         self._is_known = False  # there was a look
         self._is_whole = False  # nothing more will come: YARN's logs of what is over are slow to be asked
         self._over = ""  # the state of a job that prints nothing more
+        self._missed_s: float | None = None  # since when what is asked for cannot be read
+        self._again = 0  # looks since then: each one lets those who wait ask again
         self._pieces: OrderedDict[int, tuple[bytes, int]] = OrderedDict()  # by where each begins: the event, its end
         self._kept_bytes = 0
         self._reading, self._wanting = threading.RLock(), asyncio.Lock()
@@ -54,7 +58,7 @@ class LogFeed:
     @property
     def version(self) -> Any:
         """How far the log goes."""
-        return self._count, self._end, self._over
+        return self._count, self._end, self._over, self._again
 
     def look(self) -> None:
         """Read what has come. Raises StoreError."""
@@ -73,6 +77,7 @@ class LogFeed:
                 self._is_whole = self._read_on(ended) and ended
             # The state was read first: what has come before the end is known.
             self._over = row.state.value if ended else ""
+            self._again += self._missed_s is not None
             self._is_known = True
 
     def _said_more(self) -> bool:
@@ -150,6 +155,8 @@ class LogFeed:
                 return [], at
             if event:
                 return [event], (count, end)
+            if not self._is_gone():
+                return [], at
         if self._over:
             return [encoded(str(offset), "end", {"state": self._over})], None
         return [], at
@@ -163,3 +170,9 @@ class LogFeed:
             if found is not None and found.data:
                 _, taken = whole_characters(found.data)
                 self._keep(offset, found.data[: taken or None], found.offset)
+                self._missed_s = None
+            elif self._missed_s is None:
+                self._missed_s = time.monotonic()
+
+    def _is_gone(self) -> bool:
+        return self._missed_s is not None and time.monotonic() - self._missed_s >= GONE_S
