@@ -35,9 +35,7 @@ tasks:
     resources: {{cores: 1, memory: 1g}}
     arguments: {{folder: {folder}}}
 """
-
-
-# As people write it for torchrun, but for the State, by which it can be gone on with by others. What is held ends no step.
+# As people write it for torchrun, but for the State, by which it can be gone on with by others.
 SCRIPT = """
 import argparse
 import torch
@@ -113,7 +111,7 @@ def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for name, text in (("elastic", ELASTIC), ("script", OF_SCRIPT), ("search", OF_SEARCH)):
             (code / f"{name}.yaml").write_text(text.format(folder=tmp_path, trials=TRIALS))
         yield made
-        cluster.make_whole()
+    cluster.make_whole()
 
 
 def trained(folder: Path) -> list[tuple[int, int]]:

@@ -76,7 +76,7 @@ def service(cluster: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for name, text in (("driver", DRIVER), ("workers", WORKERS)):
             (tmp_path / "code" / f"{name}.py").write_text(text)
         yield made
-        cluster.make_whole()
+    cluster.make_whole()
 
 
 def submitted(service: YarnService, name: str, how: str, blocks: int) -> str:
