@@ -10,6 +10,7 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
+PIECE_BYTES = 4 << 20
 _NAME = re.compile(r"g(\d+)-rank(\d+)\.log")
 
 
@@ -31,7 +32,18 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
         raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; what there is lies in {directory.logs}")
     for number, url in logs:
-        content = for_url(url).read_bytes(url)
         if len(logs) > 1:
             yield f"==> rank {rank}, generation {number} <==\n".encode()
-        yield content if not content or content.endswith(b"\n") or len(logs) == 1 else content + b"\n"
+        last = b""
+        for last in _content(url):
+            yield last
+        if len(logs) > 1 and last and not last.endswith(b"\n"):
+            yield b"\n"
+
+
+def _content(url: str) -> Iterator[bytes]:
+    """Piece by piece: a log may be longer than the memory."""
+    system, offset = for_url(url), 0
+    while piece := system.read_range(url, offset, PIECE_BYTES):
+        yield piece
+        offset += len(piece)

@@ -4,6 +4,6 @@ yarn = ResourceManager.of_environment() yarn.find("my-tag"), yarn.application("a
 yarn.kill("application_1_0001") logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
 """
 
-from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, rm_addresses
+from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, YarnNode, rm_addresses
 
-__all__ = ["OVER", "ResourceManager", "YarnApplication", "rm_addresses"]
+__all__ = ["OVER", "ResourceManager", "YarnApplication", "YarnNode", "rm_addresses"]

@@ -5,6 +5,8 @@ A NodeManager serves the log of a container while that runs and until the log is
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -65,30 +67,49 @@ def read(
     there is no log: the container has not started yet, or it is over and its log not yet (or never) aggregated.
     Raises ClusterUnavailable (nobody answers), ClusterError and StorageError.
     """
-    page = _PAGE.match(application.am_log_url)
-    if page is None:
-        return None
-    address, container = page.groups()
-    try:
-        part = _from_node(address, container, name, offset, limit, timeout_s)
-    except ClusterUnavailable:
-        if not application.over:
-            raise
-        part = None  # the node may be gone for good; what it has aggregated is in HDFS
-    if part is not None or not application.over:
+    part = of_node(application, name, offset, limit, timeout_s)
+    if part is not None or not application.over or not (container := container_of(application)):
         return part
-    try:
+    with told_apart(application.id):
         found = aggregated(application.id, application.user, container, name, offset, limit)
-    except tfile.FormatError as error:
-        raise ClusterError(
-            f"the aggregated log of {application.id} cannot be read here ({error}); `yarn logs -applicationId "
-            f"{application.id}` does"
-        ) from error
     if found is None:
         return None
     data, length = found
     start = max(0, length + offset) if offset < 0 else min(offset, length)
     return LogPart(container, data, start, complete=start + len(data) >= length, length=length)
+
+
+def of_node(
+    application: YarnApplication, name: str, offset: int, limit: int, timeout_s: float = TIMEOUT_S
+) -> LogPart | None:
+    """What the driver's NodeManager has of it, as ``read``; None as well where that is gone with its application."""
+    page = _PAGE.match(application.am_log_url)
+    if page is None:
+        return None
+    try:
+        return _from_node(page[1], page[2], name, offset, limit, timeout_s)
+    except ClusterUnavailable:
+        if not application.over:
+            raise
+        return None  # the node may be gone for good; what it has aggregated is in HDFS
+
+
+def container_of(application: YarnApplication) -> str:
+    """The driver's container; "" before it has one."""
+    page = _PAGE.match(application.am_log_url)
+    return page[2] if page is not None else ""
+
+
+@contextlib.contextmanager
+def told_apart(application_id: str) -> Iterator[None]:
+    """Raise ClusterError where an aggregated log is of a kind that is not read here."""
+    try:
+        yield
+    except tfile.FormatError as error:
+        raise ClusterError(
+            f"the aggregated log of {application_id} cannot be read here ({error}); `yarn logs -applicationId "
+            f"{application_id}` does"
+        ) from error
 
 
 def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) -> str:
@@ -102,7 +123,7 @@ def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) 
 
 def _from_node(address: str, container: str, name: str, offset: int, limit: int, timeout_s: float) -> LogPart | None:
     """By the NodeManager's REST API, which gives so many of the first or of the last bytes, with the length of the file."""
-    url = f"{address}/ws/v1/node/containers/{container}/logs/{name}"
+    url = _address(address, container, name)
     wanted = -offset if offset < 0 else _SLACK_BYTES
     for _ in range(_TRIES):
         wanted = min(wanted, limit)
@@ -120,6 +141,30 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int,
         wanted = length - offset + _SLACK_BYTES
     begin = start if offset < 0 else max(start, min(offset, length))
     return LogPart(container, data[begin - start :], begin, complete=not running, length=length)
+
+
+def _address(address: str, container: str, name: str) -> str:
+    return f"{address}/ws/v1/node/containers/{container}/logs/{name}"
+
+
+def begun(application: YarnApplication, name: str, length: int, timeout_s: float = TIMEOUT_S) -> BinaryIO:
+    """The first ``length`` bytes of a log of the driver's node, as they come: to be closed by the caller.
+
+    Raises ClusterUnavailable.
+    """
+    page = _PAGE.match(application.am_log_url)
+    assert page is not None  # it was read before
+    with contextlib.ExitStack() as stack:
+        try:
+            answer = web.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
+            stack.enter_context(answer)
+            while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
+                if not line:
+                    raise web.NoAnswer(f"{page[2]}: the answer has no log")
+        except (OSError, http.client.HTTPException) as error:
+            raise ClusterUnavailable(f"the NodeManager of {page[2]} does not answer: {error}") from error
+        stack.pop_all()
+        return answer
 
 
 def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
@@ -165,7 +210,21 @@ def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -
 
 
 def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -> tuple[bytes, int] | None:
-    """The same from one aggregated file: a record for each container, in it for each log its name, length and bytes."""
+    """The same from one aggregated file."""
+    found = begun_within(file, container, name)
+    if found is None:
+        return None
+    value, length = found
+    start = max(0, length + offset) if offset < 0 else min(offset, length)
+    value.skip(start)
+    return value.read(min(limit, length - start)), length
+
+
+def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value, int] | None:
+    """A log of an aggregated file from its beginning, and its length: nothing may be read beyond that.
+
+    There is a record for each container, in it for each log its name, length and bytes.
+    """
     for key, value in tfile.records(file):
         if key[2:].decode(errors="replace") != container:
             continue
@@ -173,9 +232,7 @@ def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -
             found = value.read(struct.unpack(">H", size)[0]).decode()
             length = int(value.read(struct.unpack(">H", value.read(2))[0]))
             if found == name:
-                start = max(0, length + offset) if offset < 0 else min(offset, length)
-                value.skip(start)
-                return value.read(min(limit, length - start)), length
+                return value, length
             value.skip(length)
     return None
 

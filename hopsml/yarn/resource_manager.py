@@ -80,7 +80,10 @@ class YarnApplication:
 
 @dataclass(frozen=True)
 class YarnNode:
-    """What the ResourceManager knows of a NodeManager. ``used``: by the containers of all. ``label``: its partition."""
+    """What the ResourceManager knows of a NodeManager. ``used``: by the containers of all. ``label``: its partition.
+
+    ``name``: host and port.
+    """
 
     name: str
     state: str
@@ -91,6 +94,11 @@ class YarnNode:
     used_memory_mib: int = 0
     used_gpus: int = 0
     label: str = ""
+
+    @property
+    def host(self) -> str:
+        """What its containers find as ``NM_HOST``."""
+        return self.name.rpartition(":")[0] or self.name
 
     @property
     def is_open(self) -> bool:

@@ -51,6 +51,22 @@ def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | No
         raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}") from error
 
 
+def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
+    """An answer that is read as it comes, and closed by the caller; each wait for some of it has ``timeout_s`` seconds.
+
+    NoAnswer where nobody answers, or answers with a refusal.
+    """
+    try:
+        answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=timeout_s)
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}") from error
+    return answer
+
+
 def _read(answer: Any, deadline: float) -> Answer:
     """All of it: a server that sends a byte now and then does not hold the caller beyond the deadline."""
     pieces: list[bytes] = []

@@ -37,7 +37,7 @@ GROUPS = {
     "serving": serving.app,
 }  # of commands
 # What no person sets: a shell, Jupyter and YARN tell their own processes.
-TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID"}
+TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID", "NM_HOST"}
 
 
 def sources() -> Iterator[str]:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.service.rest import job_feed
+from hopsml.service.engine import LogPiece
+from hopsml.service.rest import job_feed, log_feed
 from hopsml.service.rest.job_feed import JobFeed, unbroken
 from hopsml.service.rest.log_feed import whole_characters
 from hopsml.states import Lifecycle
@@ -184,6 +185,45 @@ def test_a_log_of_ten_gigabytes_is_followed_from_its_end_without_memory(served: 
             assert tracemalloc.get_traced_memory()[1] < 32 << 20
         finally:
             tracemalloc.stop()
+
+    within_time(served, of)
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_is_told_whole_and_one_that_is_gone_ends(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    text = "x" * 99 + "\n"
+    job.prints(text.encode() * 2_000)
+    job.ends()
+    away, missed = job.log.with_suffix(".away"), list[int]()
+    read = served.jobs.engine.log
+
+    def counted(application: str, offset: int, limit: int) -> LogPiece | None:
+        if (found := read(application, offset, limit)) is None and offset > 0:
+            missed.append(offset)
+        return found
+
+    monkeypatch.setattr(served.jobs.engine, "log", counted)
+
+    async def of() -> None:
+        async with aclosing(job.listen()) as stream:
+            heard = events(stream)
+            told = [await anext(heard), await anext(heard)]
+            job.log.rename(away)
+            next_one = asyncio.ensure_future(anext(heard))  # type: ignore[arg-type]
+            await until(lambda: len(missed) > 2, "it to be asked for in vain")
+            away.rename(job.log)
+            told += [await next_one, await anext(heard), await anext(heard)]
+            assert "".join(one["text"] for one in told[1:]) == text * 2_000
+            assert (await anext(heard))["event"] == "end"
+        monkeypatch.setattr(log_feed, "GONE_S", 0.0)
+        async with aclosing(job.listen()) as stream:
+            heard = events(stream)
+            await anext(heard)
+            job.log.unlink()
+            assert (await anext(heard))["event"] == "end"
 
     within_time(served, of)
 

@@ -40,6 +40,7 @@ class Shape:
     memory_mb: int = 8192
     vcores: int = 8
     node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
+    log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: as Hadoop comes, none is
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -49,6 +50,7 @@ class Shape:
             ("gpus", 0),
             ("memory_mb", 64),
             ("vcores", 1),
+            ("log_mb", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be at least {least}")
@@ -180,6 +182,9 @@ def _node_managers(shape: Shape) -> dict[str, object]:
         "yarn.nodemanager.localizer.cache.target-size-mb": 2048,
         "yarn.log-aggregation-enable": "true",
         "yarn.nodemanager.remote-app-log-dir": "/app-logs",
+        "yarn.nodemanager.container-log-monitor.enable": "true" if shape.log_mb else "false",
+        "yarn.nodemanager.container-log-monitor.interval-ms": 1000,
+        "yarn.nodemanager.container-log-monitor.dir-size-limit-bytes": shape.log_mb << 20,
     }
 
 

@@ -314,6 +314,7 @@ class Agent:
             task=self.task,
             final=self.final,
             guards=server_guard.is_ready(),
+            node=os.environ.get("NM_HOST", ""),  # YARN's, in each of its containers
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:

@@ -333,7 +333,7 @@ class Coordinator:
         self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.left(session.agent_id)
         if session.work is not None:
-            place = f"the agent on {session.hello.host} (executor {session.hello.executor_id}) is gone: {reason}"
+            place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) is gone: {reason}"
             self._sidecar_left(self.runs.get(session.work[0]), session, place)
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever

@@ -44,7 +44,7 @@ def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:
         host=hello.host,
         port=ports.port,
         collective_port=ports.collective_port,
-        hostname=hello.hostname,
+        hostname=hello.machine,
         rack=hello.rack,
         gpu_indices=hello.gpu_indices,
         gpu_bus_ids=hello.gpu_bus_ids,

@@ -34,9 +34,9 @@ class Former:
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
             session.work = (run.run_id, -1 if changes else run.gang.generation)  # -1: in no generation yet
-            run.hosts[session.agent_id] = session.hello.host
+            run.hosts[session.agent_id] = session.hello.place
         if changes:  # the layout is made when it is known who takes part in a generation
-            hosts = tuple(session.hello.hostname for session in sessions)
+            hosts = tuple(session.hello.machine for session in sessions)
             ready = tuple(is_ready(session, run) for session in sessions)
             self._tell(run.run_id, events.Granted(agent_ids, hosts, ready))
             for session in sessions:
@@ -91,7 +91,7 @@ class Former:
                 placement, hello = run.placements[agent_id], session.hello
                 session.work = (run.run_id, action.generation)
                 run.state.members[placement.rank] = MemberView(
-                    placement.rank, hello.host, hello.executor_id, placement.gpu_indices
+                    placement.rank, hello.place, hello.executor_id, placement.gpu_indices
                 )
                 holds = action.step >= 0 and agent_id in action.holders
                 launch = launch_of(run.request, placement, action.generation, holds)
@@ -154,7 +154,7 @@ class Former:
     def _view(self, newcomer: Placement) -> MemberView:
         """Of one that trains from now on; it has been told of its launch by itself."""
         session = self._agents.get(newcomer.agent_id)
-        host, executor_id = (session.hello.host, session.hello.executor_id) if session is not None else ("", "")
+        host, executor_id = (session.hello.place, session.hello.executor_id) if session is not None else ("", "")
         return MemberView(newcomer.rank, host, executor_id, newcomer.gpu_indices, state=Lifecycle.RUNNING)
 
     def _start_lane(self, run: ActiveRun, action: events.StartGeneration) -> None:
@@ -166,7 +166,7 @@ class Former:
         placement = replace(layout.placements[0], rank=action.generation)
         session.work = (run.run_id, action.generation)
         run.state.members[placement.rank] = MemberView(
-            placement.rank, session.hello.host, session.hello.executor_id, placement.gpu_indices
+            placement.rank, session.hello.place, session.hello.executor_id, placement.gpu_indices
         )
         formation = formation_of(run.request, layout, action.generation, _new_key())
         launch = launch_of(run.request, placement, action.generation)

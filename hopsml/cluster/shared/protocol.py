@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 11  # both sides must speak the same
+VERSION = 12  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -200,7 +200,11 @@ class Dismiss(Message, frozen=True, tag="dismiss"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """The first message. ``ask``, ``index``: which of the requested slots this is, the same after a retry of Spark's."""
+    """The first message. ``ask``, ``index``: which of the requested slots this is, the same after a retry of Spark's.
+
+    ``node``: the machine by the name that the cluster has for it, "" where it has none. A container may have an address and
+    a hostname that are its own alone, and go with it.
+    """
 
     version: int
     ask: int
@@ -219,6 +223,17 @@ class Hello(Message, frozen=True, tag="hello"):
     task: int = -1  # Spark's number for this attempt of the task
     final: bool = False  # Spark's last attempt of the task, whose loss would fail the whole job: not to be used
     guards: bool = False  # whether its workers' servers of TensorFlow's are guarded
+    node: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people and records: the node, else the address."""
+        return self.node or self.host
+
+    @property
+    def machine(self) -> str:
+        """What its failures count for: the node, else the hostname."""
+        return self.node or self.hostname
 
 
 class PortsHeld(Message, frozen=True, tag="ports-held"):

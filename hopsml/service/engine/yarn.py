@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,7 +19,8 @@ from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.states import Lifecycle
-from hopsml.yarn import ResourceManager, YarnApplication, logs
+from hopsml.yarn import ResourceManager, YarnApplication, YarnNode, logs
+from hopsml.yarn.log_reader import LogReader
 
 log = logging.getLogger("hopsml.service")
 
@@ -49,6 +51,7 @@ class YarnEngine:
         self._tags: dict[str, str] = {}  # application id -> tag of its launch
         self._asked: set[str] = set()
         self._submissions = Submissions()
+        self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
 
     def look(self) -> Look:
@@ -67,20 +70,7 @@ class YarnEngine:
                     by_tag[tag].append(self._seen(application, tag))
                     self._tags[application.id] = tag
         seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
-        return Look(
-            seen,
-            tuple(
-                NodeSeen(
-                    node.name,
-                    Resources(node.gpus, node.cores, node.memory_mib),
-                    Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
-                    node.label,
-                    node.is_open,
-                )
-                for node in nodes
-                if node.is_open or node.is_leaving
-            ),
-        )
+        return Look(seen, seen_nodes(nodes))
 
     def submit(self, order: SubmitOrder) -> None:
         """By spark-submit, which ends as soon as YARN has the application."""
@@ -136,22 +126,41 @@ class YarnEngine:
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of the driver's stdout, from its node while it runs, from HDFS later.
-
-        A node gives the end of a log alone: more than is asked for is read, so that its beginning is not passed over.
-        """
-        most = max(limit, logs.PART_BYTES) if offset >= 0 else limit
+        """Of the driver's stdout, from its node while it runs, from HDFS later."""
         try:
-            part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=most)
+            if offset >= 0:
+                part = self._logs.read(application_id, "stdout", offset, limit)
+            else:
+                part = logs.read(self._manager.application(application_id), "stdout", offset=offset, limit=limit)
         except (ClusterError, StorageError):
             return None
-        return LogPiece(part.data[:limit], part.offset, part.length) if part is not None else None
+        return LogPiece(part.data, part.offset, part.length) if part is not None else None
 
     def close(self) -> None:
         """Break off submissions."""
         self._submissions.close()
+        self._logs.close()
         self._talk.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
+    """Those that are open, or leave, by their hosts' names as workers know them: with its port only what shares its host.
+
+    A NodeManager that is started anew, at another port, is the same node.
+    """
+    there = [node for node in nodes if node.is_open or node.is_leaving]
+    on_host = Counter(node.host for node in there)
+    return tuple(
+        NodeSeen(
+            node.host if on_host[node.host] == 1 else node.name,
+            Resources(node.gpus, node.cores, node.memory_mib),
+            Resources(node.used_gpus, node.used_cores, node.used_memory_mib),
+            node.label,
+            node.is_open,
+        )
+        for node in there
+    )
 
 
 def _seen(application: YarnApplication) -> SeenApplication:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 10
 KEPT_BYTES = 4 << 20  # of all pieces together
+GONE_S = 60.0  # a log that could not be read for so long is gone; YARN moves it from its node to the store
 _LONGEST = 4  # bytes of a character
 Place = tuple[int, int]  # which log of the task, counted; the byte in it
 
@@ -45,7 +47,10 @@ class LogFeed:
         self._application, self._count = "", 0
         self._end: int | None = None  # up to which byte there are whole characters; None where there is no log yet
         self._is_known = False  # there was a look
+        self._is_whole = False  # nothing more will come: YARN's logs of what is over are slow to be asked
         self._over = ""  # the state of a job that prints nothing more
+        self._missed_s: float | None = None  # since when what is asked for cannot be read
+        self._again = 0  # looks since then: each one lets those who wait ask again
         self._pieces: OrderedDict[int, tuple[bytes, int]] = OrderedDict()  # by where each begins: the event, its end
         self._kept_bytes = 0
         self._reading, self._wanting = threading.RLock(), asyncio.Lock()
@@ -53,7 +58,7 @@ class LogFeed:
     @property
     def version(self) -> Any:
         """How far the log goes."""
-        return self._count, self._end, self._over
+        return self._count, self._end, self._over, self._again
 
     def look(self) -> None:
         """Read what has come. Raises StoreError."""
@@ -68,10 +73,11 @@ class LogFeed:
             ended = row.state.is_final or (self._try is not None and self._try < row.tries)
             if self._application and self._end is None:
                 self._find_end(ended)
-            elif self._application:
-                self._read_on(ended)
+            elif self._application and not (ended and self._is_whole):
+                self._is_whole = self._read_on(ended) and ended
             # The state was read first: what has come before the end is known.
             self._over = row.state.value if ended else ""
+            self._again += self._missed_s is not None
             self._is_known = True
 
     def _said_more(self) -> bool:
@@ -82,7 +88,7 @@ class LogFeed:
         return self._end != before
 
     def _begin_anew(self, application: str) -> None:
-        self._application, self._count, self._end = application, self._count + 1, None
+        self._application, self._count, self._end, self._is_whole = application, self._count + 1, None, False
         self._pieces.clear()
         self._kept_bytes = 0
 
@@ -91,20 +97,24 @@ class LogFeed:
             _, taken = whole_characters(last.data)
             self._end = last.end if ended else last.offset + (taken or len(last.data))
 
-    def _read_on(self, ended: bool) -> None:
+    def _read_on(self, ended: bool) -> bool:
+        """False where the log cannot be had now."""
         assert self._end is not None
-        found = self._jobs.engine.log(self._application, self._end, PIECE_BYTES)
+        # By its end: what lies between is for those who listen, and an engine may have to walk there.
+        found = self._jobs.engine.log(self._application, -PIECE_BYTES, PIECE_BYTES)
         if found is None:
-            return
+            return False
         if found.length < self._end:
             self._begin_anew(self._application)
             self._find_end(ended)
-        elif found.end < found.length:  # it grows faster: who listens reads at its own speed
-            self._find_end(ended)
-        elif found.data:
+        elif found.offset > self._end:  # it grows faster: who listens reads at its own speed
             _, taken = whole_characters(found.data)
-            if taken or ended:
-                self._keep(self._end, found.data[: taken or None], found.offset)
+            self._end = found.end if ended else found.offset + taken
+        elif data := found.data[self._end - found.offset :]:
+            _, taken = whole_characters(data)
+            if whole := data if ended else data[:taken]:
+                self._keep(self._end, whole, self._end)
+        return True
 
     def _keep(self, wanted: int, data: bytes, offset: int) -> None:
         end = offset + len(data)
@@ -145,6 +155,8 @@ class LogFeed:
                 return [], at
             if event:
                 return [event], (count, end)
+            if not self._is_gone():
+                return [], at
         if self._over:
             return [encoded(str(offset), "end", {"state": self._over})], None
         return [], at
@@ -158,3 +170,9 @@ class LogFeed:
             if found is not None and found.data:
                 _, taken = whole_characters(found.data)
                 self._keep(offset, found.data[: taken or None], found.offset)
+                self._missed_s = None
+            elif self._missed_s is None:
+                self._missed_s = time.monotonic()
+
+    def _is_gone(self) -> bool:
+        return self._missed_s is not None and time.monotonic() - self._missed_s >= GONE_S

@@ -45,7 +45,7 @@ class Inspection:
     def said(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
         """Take in an agent's figures, or what came of an exchange with a neighbour."""
         if isinstance(message, protocol.PreflightFacts):
-            place = f"the slot of agent {session.agent_id} on {session.hello.hostname} ({session.hello.executor_id})"
+            place = f"the slot of agent {session.agent_id} on {session.hello.machine} ({session.hello.executor_id})"
             received, now = time.time(), time.monotonic()
             self._do(self._gate.told(session.agent_id, place, message, session.admitted, received, now))
         else:

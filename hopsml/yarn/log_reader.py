@@ -1,0 +1,161 @@
+"""A driver's log of any length, read piece by piece: what lies between its beginning and its end is fetched once.
+
+A NodeManager gives the first bytes of a log or the last ones, and an aggregated file has to be walked through. So what was
+begun for one piece stays open for the next one; whoever reads elsewhere in the same log has one of his own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hopsml import settings
+from hopsml.errors import ClusterError, ClusterUnavailable, StorageError
+from hopsml.storage.filesystem import for_url
+from hopsml.yarn import logs
+from hopsml.yarn.logs import LogPart
+from hopsml.yarn.resource_manager import YarnApplication
+from hopsml.yarn.tfile import FormatError
+
+MOST_OPEN = 8
+IDLE_S = 60.0  # an open one costs its node a thread
+_SKIP_BYTES = 1 << 20
+
+
+class LogBytes(Protocol):
+    """The bytes of a log, from where it stands on."""
+
+    def read(self, count: int, /) -> bytes:
+        """The next ones; fewer, or none, where it ends."""
+
+
+@dataclass
+class OpenLog:
+    """A log that is being read. ``last``: what was read last, as a piece may end within a character."""
+
+    application_id: str
+    name: str
+    container: str
+    source: LogBytes
+    length: int  # of what can be read here
+    close: Callable[[], object]
+    at: int = 0
+    last: bytes = b""
+    used_s: float = 0.0
+
+    def has(self, application_id: str, name: str, offset: int) -> bool:
+        """Whether it is this log, and stands where the next piece begins, or not far behind."""
+        is_it = (self.application_id, self.name) == (application_id, name)
+        return is_it and self.at - len(self.last) <= offset <= self.at and offset < self.length
+
+    def skip(self, count: int) -> None:
+        """Pass over so many bytes. Raises ClusterUnavailable where it ends before."""
+        while count:
+            count -= len(self._next(min(count, _SKIP_BYTES)))
+
+    def piece(self, offset: int, limit: int) -> bytes:
+        """Up to ``limit`` bytes from ``offset`` on, which it ``has``. Raises ClusterUnavailable."""
+        kept = self.last[len(self.last) - (self.at - offset) :] if offset < self.at else b""
+        fresh = min(limit - len(kept), self.length - self.at)
+        data = kept + (self._next(fresh) if fresh > 0 else b"")
+        self.last = data
+        return data[:limit]
+
+    def _next(self, count: int) -> bytes:
+        try:
+            data = self.source.read(count)
+        except (OSError, http.client.HTTPException, FormatError) as error:
+            raise ClusterUnavailable(f"the log of {self.container} broke off at byte {self.at}: {error}") from error
+        if not data:
+            raise ClusterUnavailable(f"the log of {self.container} ends at byte {self.at}, before its {self.length}")
+        self.at += len(data)
+        return data
+
+
+class LogReader:
+    """For several threads. ``read`` asks for the application only where nothing open goes on at ``offset``."""
+
+    def __init__(self, find: Callable[[str], YarnApplication], most_open: int = MOST_OPEN) -> None:
+        self._find, self._most = find, most_open
+        self._open: list[OpenLog] = []  # those that nobody reads now, the last used one last
+        self._lock = threading.Lock()
+
+    def read(self, application_id: str, name: str, offset: int, limit: int) -> LogPart | None:
+        """As ``logs.read``, for an offset from 0 on; no byte is passed over. Raises as it does."""
+        opened = self._taken(application_id, name, offset)
+        if opened is not None:
+            with contextlib.suppress(ClusterError, StorageError):  # nobody has read on for long: it is opened anew
+                return self._piece(opened, offset, limit)
+        application = self._find(application_id)
+        part = logs.of_node(application, name, offset, limit)
+        if part is not None:
+            if part.offset <= offset:
+                return part
+            opened = _of_node(application, name, part.length)
+        elif not application.over or (opened := _of_storage(application, name)) is None:
+            return None
+        if offset >= opened.length:
+            opened.close()
+            return LogPart(opened.container, b"", opened.length, complete=True, length=opened.length)
+        try:
+            opened.skip(offset)
+        except BaseException:
+            opened.close()
+            raise
+        return self._piece(opened, offset, limit)
+
+    def _taken(self, application_id: str, name: str, offset: int) -> OpenLog | None:
+        with self._lock:
+            found = next((one for one in self._open if one.has(application_id, name, offset)), None)
+            if found is not None:
+                self._open.remove(found)
+            return found
+
+    def _piece(self, opened: OpenLog, offset: int, limit: int) -> LogPart:
+        try:
+            data = opened.piece(offset, limit)
+        except BaseException:
+            opened.close()
+            raise
+        self._give_back(opened)
+        end = offset + len(data)
+        return LogPart(opened.container, data, offset, complete=False, length=max(end, opened.length))
+
+    def _give_back(self, opened: OpenLog) -> None:
+        opened.used_s = time.monotonic()
+        with self._lock:
+            self._open.append(opened)
+            old = [one for one in self._open[: -self._most]]
+            old += [one for one in self._open[-self._most :] if opened.used_s - one.used_s > IDLE_S]
+            self._open = [one for one in self._open if one not in old]
+        for one in old:
+            one.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            left, self._open = self._open, []
+        for one in left:
+            one.close()
+
+
+def _of_node(application: YarnApplication, name: str, length: int) -> OpenLog:
+    answer = logs.begun(application, name, length)
+    return OpenLog(application.id, name, logs.container_of(application), answer, length, answer.close)
+
+
+def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
+    """The aggregated log; None where there is none (yet). Raises StorageError, ClusterError."""
+    container = logs.container_of(application)
+    with logs.told_apart(application.id), contextlib.ExitStack() as stack:
+        for url in logs.aggregated_files(application.id, application.user, settings.yarn_settings()):
+            file = stack.enter_context(for_url(url).open_read(url))
+            if (found := logs.begun_within(file, container, name)) is not None:
+                value, length = found
+                return OpenLog(application.id, name, container, value, length, stack.pop_all().close)
+    return None
