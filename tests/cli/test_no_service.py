@@ -135,7 +135,9 @@ def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytes
     monkeypatch.setattr(client, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ServiceError, match=f"{address} does not answer .it has said nothing for 0.2 s.; see whether"):
+        with pytest.raises(
+            ServiceError, match=f"{address} does not answer .it has said nothing for 0.2 s.; see whether"
+        ):
             Client(address, "a-token").jobs()
         silent.setblocking(False)
         silent.accept()[0].close()
