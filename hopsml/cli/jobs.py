@@ -143,18 +143,13 @@ def ls(
     if not found:
         print("no jobs" if all_ else "no jobs that are not over; --all lists the others, too")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from hopsml.cli.rows import print_rows
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("job", "state", "owner", "queue", "priority", "age", "cause"):
-        table.add_column(title, justify="right" if title in ("priority", "age") else "left", no_wrap=title != "cause")
+    rows = [("job", "state", "owner", "queue", "priority", "age", "cause")]
     for job in found:
         age = _duration(time.time() - job.submitted_s)
-        cells = (job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause)
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+        rows.append((job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause))
+    print_rows(rows, numbers=("priority", "age"), wraps="cause")
 
 
 def show(job: JobArgument, json: AsJson = False) -> None:
