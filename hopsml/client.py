@@ -29,7 +29,7 @@ from hopsml.service import log_stream
 from hopsml.states import Lifecycle
 
 CA = "HOPSML_SERVER_CA"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # in which a server has to say something
 _TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
 _FOLLOWING_TRIES = 8  # of one that follows a job: about a minute, in which a server is started anew
 _PAUSE_S = 0.5
@@ -481,6 +481,9 @@ class Client:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLError):
                     raise _distrust(self._address, reason) from None
+                if isinstance(reason or error, TimeoutError):
+                    problem = f"it has said nothing for {TIMEOUT_S:g} s"
+                    break  # it is there and stands still: who asks again waits as long again
                 problem = str(reason or error)
             except http.client.HTTPException as error:
                 raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None

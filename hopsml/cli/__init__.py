@@ -3,14 +3,34 @@
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from hopsml import __version__
 from hopsml.errors import HopsmlError
 
+if TYPE_CHECKING:
+    import typer
+
 
 def main() -> None:
     """Entry point of ``hopsml``; an error of ours is printed as one sentence, without a traceback."""
+    try:
+        _all_commands()()
+    except KeyboardInterrupt:  # before a command has begun, which looks after that itself
+        sys.exit(128 + signal.SIGINT)
+    except HopsmlError as error:
+        print(f"hopsml: {error}", file=sys.stderr)
+        sys.exit(1)
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError) and _has_readers():
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # for what is still to be printed
+        os.close(nowhere)
+        sys.exit(128 + signal.SIGPIPE)  # whoever read has seen enough, as ``| head`` has: no error of ours
+
+
+def _all_commands() -> "typer.Typer":
     import typer
 
     from hopsml.cli import (
@@ -79,18 +99,7 @@ def main() -> None:
     app.add_typer(secret.app, name="secret")
     app.add_typer(serving.app, name="serving")
     app.add_typer(token.app, name="token")
-    try:
-        app()
-    except HopsmlError as error:
-        print(f"hopsml: {error}", file=sys.stderr)
-        sys.exit(1)
-    except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError) and _has_readers():
-            raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # for what is still to be printed
-        os.close(nowhere)
-        sys.exit(128 + signal.SIGPIPE)  # whoever read has seen enough, as ``| head`` has: no error of ours
+    return app
 
 
 def _tell_version(asked: bool) -> None:

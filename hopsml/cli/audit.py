@@ -23,15 +23,10 @@ def audit(
 
         print(msgspec.json.encode(found).decode())
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from hopsml.cli.rows import print_rows
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("when", "user", "role", "action", "target", "outcome", "peer"):
-        table.add_column(title, justify="right" if title == "outcome" else "left", no_wrap=title != "target")
+    rows = [("when", "user", "role", "action", "target", "outcome", "peer")]
     for one in found:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at_s))
-        cells = (at, one.user or "-", one.role or "-", one.action, one.target or "-", str(one.outcome), one.peer)
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+        rows.append((at, one.user or "-", one.role or "-", one.action, one.target or "-", str(one.outcome), one.peer))
+    print_rows(rows, numbers=("outcome",), wraps="target")

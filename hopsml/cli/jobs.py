@@ -45,12 +45,12 @@ def submit(
 
 def run(
     script: Annotated[str, typer.Argument(help="a script, or FILE.py:FUNCTION")],
-    workers: Annotated[int, typer.Option(help="how many")] = 1,
-    gpus: Annotated[int, typer.Option(help="GPUs of one worker")] = 0,
-    cores: Annotated[int, typer.Option(help="cores of one worker")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="how many")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of one worker")] = 0,
+    cores: Annotated[int, typer.Option(min=1, help="cores of one worker")] = 1,
     memory: Annotated[str, typer.Option(help="of one worker: 512m, 16g")] = "1g",
     queue: Annotated[str, typer.Option(help="where it waits")] = "default",
-    priority: Annotated[int, typer.Option(help="1 to 100, higher is more urgent")] = 50,
+    priority: Annotated[int, typer.Option(min=1, max=100, help="1 to 100, higher is more urgent")] = 50,
     name: Annotated[str, typer.Option(help="what people call it; the script's name else")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="show its log, and end with it")] = False,
 ) -> None:
@@ -113,7 +113,12 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
     from hopsml.states import Lifecycle
 
     client = _client()
-    _print_log(client.follow(job.id))
+    try:
+        _print_log(client.follow(job.id))
+    except KeyboardInterrupt:
+        follows, ends = f"hopsml job logs -f {job.id}", f"hopsml job cancel {job.id}"
+        typer.echo(f"{job.id} goes on without you: `{follows}` follows it, `{ends}` ends it", err=True)
+        raise
     ended = client.job(job.id)
     typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
@@ -124,7 +129,7 @@ def ls(
     owner: Annotated[str, typer.Option(help="of whom")] = "",
     queue: Annotated[str, typer.Option(help="of which queue")] = "",
     text: Annotated[str, typer.Option(help="a part of the name")] = "",
-    limit: Annotated[int, typer.Option(help="at most so many")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 100,
     json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
@@ -138,18 +143,13 @@ def ls(
     if not found:
         print("no jobs" if all_ else "no jobs that are not over; --all lists the others, too")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from hopsml.cli.rows import print_rows
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("job", "state", "owner", "queue", "priority", "age", "cause"):
-        table.add_column(title, justify="right" if title in ("priority", "age") else "left", no_wrap=title != "cause")
+    rows = [("job", "state", "owner", "queue", "priority", "age", "cause")]
     for job in found:
         age = _duration(time.time() - job.submitted_s)
-        cells = (job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause)
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+        rows.append((job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause))
+    print_rows(rows, numbers=("priority", "age"), wraps="cause")
 
 
 def show(job: JobArgument, json: AsJson = False) -> None:
@@ -171,7 +171,7 @@ def show(job: JobArgument, json: AsJson = False) -> None:
     for size in found.sizes:
         if size.slots and size.fewest < size.most:
             back = f", {size.slots - size.target} of which it is about to give back" if size.target < size.slots else ""
-            print(f"task {size.task}: {size.slots} slots of {size.fewest} to {size.most}{back}")
+            print(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
     for run in made:
         metric = f": {run.metric_name} {run.metric:g}" if run.metric is not None else ""
         print(f"run {run.id}: {run.state}{metric}")
@@ -263,7 +263,7 @@ def resume(job: JobArgument) -> None:
 def move(
     job: JobArgument,
     queue: Annotated[str | None, typer.Option(help="another queue")] = None,
-    priority: Annotated[int | None, typer.Option(help="another priority")] = None,
+    priority: Annotated[int | None, typer.Option(min=1, max=100, help="another priority")] = None,
 ) -> None:
     """Give a job another queue, or another priority."""
     if queue is None and priority is None:

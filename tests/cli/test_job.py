@@ -72,7 +72,6 @@ def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch
         ("", "is a folder: name a script in it"),
         ("train.py:", "train.py:: behind the colon stands a function's name: write train.py:main"),
         ("train.py:a b", "behind the colon stands a function's name"),
-        ("train.py --workers 0", "tasks.main.count: 0: it must be at least 1"),
         ("train.py --name A_b", "a name has 1 to 63 lower-case letters"),
     ],
 )
@@ -95,6 +94,17 @@ def _options(line: str) -> list[str]:
 def test_an_empty_key_is_refused_before_anything_is_read(cli: Cli) -> None:
     done = cli("job", "submit", "job.yaml", "--key", "")
     assert done.status == 2 and "--key is empty" in done.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ls --limit 0", "ls --limit -3", "run train.py --workers 0", "run train.py --gpus -1", "run train.py --cores 0",
+     "run train.py --priority 101", "move 1 --priority 0"],
+)  # fmt: skip
+def test_a_number_out_of_its_range_is_a_wrong_command_line(cli: Cli, line: str) -> None:
+    done = cli("job", *line.split())
+    option = line.split()[-2]
+    assert done.status == 2 and option in done.err and "Input should be" in done.err, done
 
 
 def test_one_try_is_not_followed(cli: Cli) -> None:

@@ -131,6 +131,20 @@ def test_what_else_may_answer(
         assert stranger.address in line and words in line, line
 
 
+def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(
+            ServiceError, match=f"{address} does not answer .it has said nothing for 0.2 s.; see whether"
+        ):
+            Client(address, "a-token").jobs()
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 @pytest.mark.parametrize("stranger", [b""], indirect=True, ids=["closes"])
 def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

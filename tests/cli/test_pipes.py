@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -27,3 +28,24 @@ def test_a_reader_that_has_seen_enough_is_no_error(
             main()
     assert ended.value.code == 128 + signal.SIGPIPE
     assert capfd.readouterr().err == ""
+
+
+# Ctrl-C at the moment in which a module is looked for.
+HURRIED = """
+import os, signal, sys
+
+class Hurry:
+    def find_spec(self, name, *more):
+        if name == sys.argv[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+from hopsml.cli import main
+sys.meta_path.insert(0, Hurry())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "hopsml.cli.submit"])
+def test_who_leaves_before_a_command_has_begun_sees_no_traceback(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", HURRIED, "--help", module], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

@@ -109,7 +109,7 @@ def commands() -> dict[str, typer.core.TyperCommand]:
     """``hopsml`` as typer makes it of the functions: one file a command."""
     app = typer.Typer()
     for path in sorted(ROOT.glob("hopsml/cli/*.py")):
-        if path.stem not in ("__init__", "searches", "sync", "jobs", "job_files", "terminal_text", *GROUPS):
+        if path.stem not in ("__init__", "searches", "sync", "jobs", "job_files", "rows", "terminal_text", *GROUPS):
             app.command()(getattr(importlib.import_module(f"hopsml.cli.{path.stem}"), path.stem))
     for group, members in GROUPS.items():
         app.add_typer(members, name=group)

@@ -51,7 +51,7 @@ def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage
         "paused by ana",
         "resumed by ana",
         "given its slots",
-        "all of its workers",
+        "its driver runs",
         "cancelled by ana",
     )
     at = [next(index for index, line in enumerate(said) if cause in line) for cause in causes]

@@ -177,6 +177,23 @@ def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: Jo
     assert service.stop() == 0
 
 
+def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: JobService) -> None:
+    client = service.start(cores=2)
+    known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    command = [sys.executable, "-m", "hopsml", "job", "submit", "--wait", str(service.job("one"))]
+    with subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+        assert waits.stdout is not None and waits.stderr is not None
+        assert waits.stdout.readline() == "one-1\n"
+        assert "running one" in waits.stdout.readline()
+        waits.send_signal(signal.SIGINT)
+        told = "one-1 goes on without you: `hopsml job logs -f one-1` follows it, `hopsml job cancel one-1` ends it\n"
+        assert waits.stderr.read() == told and waits.wait(WAIT_S) == 128 + signal.SIGINT
+    assert client.job("one-1").state == Lifecycle.RUNNING
+    service.end("one")
+    client.wait("one-1", WAIT_S)
+    service.stop()
+
+
 @pytest.mark.variant
 def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) -> None:
     client = service.start()

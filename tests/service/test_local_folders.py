@@ -30,6 +30,38 @@ def test_a_log_that_was_removed_and_files_that_are_not_whole_end_no_look(tmp_pat
     assert seen is not None and seen.diagnostics == "exit status 3: ValueError: wrong"
 
 
+RUN_FAILED = """
+hopsml digits-1_1: step 7  loss 0.5
+hopsml: run digits-1_1: rank 0 of 2 on host node3 failed first: ValueError: wrong
+
+Its traceback:
+Traceback (most recent call last):
+  File "train.py", line 3, in train
+ValueError: wrong
+
+Log of rank 0: hdfs:///Projects/demo/Experiments/digits-1_1/logs/g0-rank0.log
+Run directory: hdfs:///Projects/demo/Experiments/digits-1_1
+Remedy: correct the cause above; `hopsml logs hdfs:///Projects/demo/Experiments/digits-1_1 --rank 0` shows the whole log.
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("", ""),
+        ("hopsml: there is no such file\n", "there is no such file"),
+        ("hopsml: only a note\nTraceback (most recent call last):\nKeyError: 'lr'\n", "KeyError: 'lr'"),
+        (RUN_FAILED, "run digits-1_1: rank 0 of 2 on host node3 failed first: ValueError: wrong"),
+        (
+            "hopsml: only a note\n" + RUN_FAILED,
+            "run digits-1_1: rank 0 of 2 on host node3 failed first: ValueError: wrong",
+        ),
+    ],
+)
+def test_the_line_with_the_cause_is_told_and_not_where_to_look(printed: str, said: str) -> None:
+    assert local.said_last(printed) == said
+
+
 def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path) -> None:
     fills = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # no file grows from now on

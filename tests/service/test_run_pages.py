@@ -33,6 +33,17 @@ DRAWN = (
 )
 
 
+# Of the first chart: how many dots at its left and its right end are drawn; null before anything is.
+BORDERS = """(() => {
+  const canvas = document.querySelector(".chart canvas"), copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const pen = copy.getContext("2d", { willReadFrequently: true }); // without it Chromium complains
+  pen.drawImage(canvas, 0, 0);
+  const isDrawn = (value, at) => at % 4 === 3 && value > 0;
+  const drawn = (x, wide) => pen.getImageData(x, 0, wide, canvas.height).data.filter(isDrawn).length;
+  return drawn(0, canvas.width) ? [drawn(0, 1), drawn(canvas.width - 1, 1)] : null;
+})()"""
+
+
 def used(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
     """Samples of a worker as its agent writes them: percent of a core, megabytes a second."""
     now = time.time()
@@ -111,6 +122,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     filed(run)
     going(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
     going(project, "app_even", [90.0, 91.0, 92.0])
+    over = project.run("app_over", workers=2)
+    ended = [{"rank": rank, "state": "FINISHED", "host": "127.0.0.1"} for rank in (0, 1)]
+    over.write("status.json", {"state": "FINISHED", "seconds": 3.5, "workers": ended})
+    over.report_all("rate", [0.00021 + 0.0000003 * step for step in range(101)])
     command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", project.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -149,6 +164,22 @@ def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
     page = tab.open("run/app_even/workers")
     page.get_by_role("heading", name="Nobody holds the others up").wait_for()
     assert page.locator(".ring .slow, .ring .waits").count() == 0
+
+
+def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) -> None:
+    page = tab.open("run/app_over/workers")
+    page.get_by_role("heading", name="In ring order").wait_for()
+    told = page.locator(".ring-of").text_content()
+    assert "all on 127.0.0.1" in told and "is looked at while a run goes on" in told
+
+
+def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
+    page = tab.open("run/app_over")
+    page.locator(".chart canvas").first.wait_for()
+    until(page, f"({BORDERS}) !== null")
+    left, right = page.evaluate(BORDERS)
+    assert left == 0, "a label of the y axis goes on where the picture ends"
+    assert right == 0, "a label of the x axis does"
 
 
 def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> None:

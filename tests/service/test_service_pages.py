@@ -58,6 +58,8 @@ def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Ope
     assert page.get_by_role("textbox", name="The new token").count() == 0
     row = page.get_by_role("row", name="carla")
     assert "until" in row.inner_text() and HOSTILE[1] in row.inner_text()
+    ends = row.evaluate("row => [...row.cells].map(cell => cell.getBoundingClientRect().bottom)")
+    assert len(set(ends)) == 1, "the line below a row has steps"
     row.get_by_role("button").press("Enter")
     until(page, "document.activeElement.textContent === 'Keep it'")
     press(page, "Revoke it")

@@ -28,6 +28,8 @@ from hopsml.submission.interrupts import Waiter
 
 NODE = "this-machine"
 DRIVER_MIB = 512
+LAST_BYTES = 1 << 16  # of a log: a traceback may be long
+RUN_DIRECTORY = "Run directory: "  # in the error of a run, below its cause
 
 
 class LocalEngine:
@@ -160,17 +162,29 @@ def _state(status: int) -> Lifecycle:
 
 
 def _told(folder: Path, ended: dict[str, Any]) -> str:
-    """Why it ended: its last line says most, but for what is to be done about it."""
+    """Why it ended: what its driver has said last."""
     if not ended["status"]:
         return ""
     if ended["problem"]:
         return str(ended["problem"])
-    lines: list[str] = []
+    printed = b""
     with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as file:  # somebody may have made room on the disk
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    said = next((line for line in reversed(lines) if line.strip() and not line.lstrip().startswith("Remedy:")), "")
-    return f"exit status {ended['status']}" + (f": {said.strip()[:500]}" if said else "")
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+        printed = file.read()
+    said = said_last(printed.decode(errors="replace"))
+    return f"exit status {ended['status']}" + (f": {said[:500]}" if said else "")
+
+
+def said_last(printed: str) -> str:
+    """The line of a log that says why its driver ended: the last one, but for what is to be done about it.
+
+    The error of a run goes on, below the line with its cause, with a traceback, the worker's last lines and where to look.
+    """
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("Remedy:")]
+    if told and told[-1].startswith(RUN_DIRECTORY):
+        told = [line for line in told if line.startswith("hopsml: ")] or told
+    return told[-1].removeprefix("hopsml: ") if told else ""
 
 
 def _read(path: Path, *names: str) -> dict[str, Any] | None:

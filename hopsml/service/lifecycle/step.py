@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
@@ -188,8 +188,15 @@ def _started(record: JobRecord, now: float) -> JobRecord:
     )
     if record.state == Lifecycle.STARTING and whole:
         started = replace(record, started_s=record.started_s or now, failed_submissions=0)
-        return _turned(started, Lifecycle.RUNNING, "all of its workers are there")
+        return _turned(started, Lifecycle.RUNNING, _what_is_there(record.newest))
     return record
+
+
+def _what_is_there(launches: Sequence[TaskLaunch]) -> str:
+    """No more than the engine has seen: on this machine that is drivers, which still have to start their workers."""
+    if all(launch.containers is not None for launch in launches):
+        return "all of its workers are there"
+    return "its driver runs" if len(launches) == 1 else "all of its drivers run"
 
 
 def _told(record: JobRecord) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -134,4 +133,8 @@ class Audited:
         try:
             self._audit.add(entry)
         except StoreError as error:
-            log.warning("the audit log lacks %s: %s", replace(entry, target=entry.target[:80]), error)
+            who = f"{entry.user} ({entry.role})" if entry.user else "somebody unknown"
+            log.warning(
+                "the audit log lacks %s %r by %s from %s, answered %d: %s",
+                *(entry.action, entry.target[:80], who, entry.peer, entry.outcome, error),
+            )

@@ -22,12 +22,12 @@ class JobSpec(SpecPart):
 
     name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
     description: str = Field(
-        default="", max_length=4096, description="For people who look for it.", examples=["nightly"]
+        default="", max_length=4096, description="For people, who see it with the job.", examples=["nightly"]
     )
     labels: dict[Label, Label] = Field(
         default={},
         max_length=limits.LABELS,
-        description="By which jobs are found and counted.",
+        description="For people, who see them with the job, and for Kubernetes, where its objects bear them.",
         examples=[{"team": "vision"}],
     )
     queue: Name = Field(default=QUEUE, description="The queue in which it waits.", examples=["research"])

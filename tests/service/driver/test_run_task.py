@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -11,6 +13,7 @@ from hopsml import profiles
 from hopsml.errors import ArgumentError
 from hopsml.service import spec
 from hopsml.service.driver import run_task
+from hopsml.service.engine.local import said_last
 from hopsml.service.render import spark_submit
 from hopsml.training.discovery.announcing import TaskListener
 from hopsml.training.discovery.names import ListeningPlace
@@ -64,11 +67,19 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "job.yaml"
 
 
+def driver(
+    job_file: Path, name: str, before: tuple[str, ...] = (), stdout: int | IO[bytes] = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    """A task's driver, which has ended; its output is one stream, as in a log. ``before``: in front of its command."""
+    planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
+    command = [*before, *planned.command]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=100)
+
+
 def run(job_file: Path, name: str) -> str:
     """What a task's workers have written."""
-    planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
-    done = subprocess.run(planned.command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = driver(job_file, name)
+    assert done.returncode == 0, done.stdout
     return (job_file.parent / "out").read_text()
 
 
@@ -88,6 +99,28 @@ def test_a_command_finds_the_files_that_it_names(job_file: Path) -> None:
 def test_a_script_gets_its_arguments_as_options(job_file: Path) -> None:
     told = run(job_file, "whole")
     assert told == str([["--out", str(job_file.parent / "out"), "--epochs", "2"], "helped"])
+
+
+@pytest.mark.local
+def test_what_failed_on_a_worker_is_the_last_thing_that_is_said(job_file: Path) -> None:
+    (job_file.parent / "code" / "evaluate.py").write_text("raise SystemExit(7)\n")
+    done = driver(job_file, "evaluate")
+    assert done.returncode == 1 and done.stderr is None
+    said = said_last(done.stdout)
+    assert re.fullmatch(r"run \S+: rank 0 of 1 on host \S+ failed first: .*returned non-zero exit status 7\.", said)
+
+
+@pytest.mark.fast
+def test_a_full_disk_takes_no_lines_and_ends_no_driver(job_file: Path, tmp_path: Path) -> None:
+    whole = job_file.parent / "code" / "whole.py"
+    whole.write_text("import sys\nprint('to be lost', flush=True)\n" + whole.read_text() + "print('this, too')\n")
+    room = 1 << 20
+    with open(tmp_path / "output.log", "wb") as output:
+        output.write(b"." * room)
+        output.flush()
+        done = driver(job_file, "whole", ("prlimit", f"--fsize={room}"), stdout=output)
+    assert done.returncode == 0 and (tmp_path / "out").exists()
+    assert (tmp_path / "output.log").read_bytes() == b"." * room
 
 
 @pytest.mark.fast

@@ -66,6 +66,14 @@ def test_it_runs_when_all_containers_are_there_and_finishes_with_its_tasks() -> 
     assert end(record, Ending.CANCELLED, "too late", 300.0) == record
 
 
+def test_of_what_is_there_no_more_is_said_than_was_seen() -> None:
+    one, two = placed(), placed(TRAIN, TaskRule("eval"))
+    running = (Lifecycle.RUNNING, Lifecycle.RUNNING)
+    assert stepped(one, sight(one, *running, containers=3)).cause == "all of its workers are there"
+    assert stepped(one, sight(one, *running)).cause == "its driver runs"
+    assert stepped(two, sight(two, *running)).cause == "all of its drivers run"
+
+
 def test_nothing_is_concluded_while_the_engine_is_silent() -> None:
     record = stepped(placed(), EMPTY, 101.0)
     for now in range(102, 5000, 100):

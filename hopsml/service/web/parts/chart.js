@@ -5,6 +5,9 @@ import { duration, number } from "../format.js";
 const LINES = 8; // colours
 const theme = signal(document.documentElement.dataset.theme);
 
+/** Room for the longest of a y axis' labels, in pixels: small numbers stand there as 2.000e−4. */
+const roomFor = (labels) => Math.max(50, 14 + 6.5 * Math.max(0, ...(labels || []).map((label) => label.length)));
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** An exponential mean of a curve, without the bend that beginning at zero would give it; `weight` from 0 to 0.99. */
@@ -56,11 +59,11 @@ function Chart({ curves, label, log = false, seconds = false, height = 190, onHo
       ...(curve.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
     }));
     const options = {
-      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, 8, 0, 0],
+      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, seconds ? 32 : 20, 0, 0], // half of the last label of the x axis
       scales: { x: { time: false }, y: log && hasPositive ? { distr: 3 } : {} },
       axes: [
         { ...axis, size: 28, values: (_, marks) => marks.map((mark) => (seconds ? duration(mark).replace(".0 s", " s") : number(mark))), space: seconds ? 80 : 60 },
-        { ...axis, size: 50, values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
+        { ...axis, size: (_, labels) => roomFor(labels), values: (_, marks) => marks.map((mark) => (mark === null ? "" : number(mark))) },
       ],
       cursor: { drag: { x: true, y: false }, points: { size: 6 }, sync: undefined },
       hooks: onHover ? { setCursor: [(made) => onHover(made.cursor.idx, made.data)] } : {},

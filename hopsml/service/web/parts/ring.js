@@ -3,6 +3,9 @@ import { html } from "../lib.js";
 
 const SIZE = 340, MIDDLE = SIZE / 2, RADIUS = 118, MOST = 48; // pixels; ranks that can be told apart
 
+/** A host's name without its domain, so many letters of it; an address as it is. */
+const shortHost = (host, letters) => (/^[\d.]+$|:/.test(host) ? host : host.split(".")[0].slice(0, letters));
+
 function Ring({ workers, marks, goesOn }) {
   if (workers.length < 2 || workers.length > MOST) return null;
   const dot = Math.min(18, (RADIUS * 2) / workers.length + 6);
@@ -39,15 +42,15 @@ function Ring({ workers, marks, goesOn }) {
       const [x, y] = at(place), why = marks.find((one) => one.rank === rank)?.why;
       return html`<g key=${rank} class=${kind(rank)}><title>${`rank ${rank}${why ? `: ${why}` : ""}`}</title><circle cx=${x} cy=${y} r=${dot} /><text x=${x} y=${y}>${rank}</text></g>`;
     })}
-    ${isOne ? html`<text class="host" x=${MIDDLE} y=${MIDDLE}>all on ${hosts[0][0].split(".")[0].slice(0, 20)}</text>` : hosts.length <= 8 && hosts.map(([name, first, many]) => {
+    ${isOne ? html`<text class="host" x=${MIDDLE} y=${MIDDLE}>all on ${shortHost(hosts[0][0], 20)}</text>` : hosts.length <= 8 && hosts.map(([name, first, many]) => {
       const [x, y] = at(first + (many - 1) / 2, RADIUS - dot - 18);
-      return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${name.split(".")[0].slice(0, 12)}</text>`;
+      return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${shortHost(name, 12)}</text>`;
     })}</svg>
-    <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : "Nobody holds the others up"}</h2>
+    <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : goesOn ? "Nobody holds the others up" : "In ring order"}</h2>
       ${slow.length > 0 && html`<ul class="why">${slow.map((one) => html`<li key=${one.rank}><strong>Rank ${one.rank}:</strong> ${one.why}</li>`)}</ul>`}
       ${slowLinks.length > 0 && html`<p class="small">Loaded more than the others: ${slowLinks.map((one) => `${one.from} → ${one.to}`).join(", ")}</p>`}
       ${waiting > 0 && html`<p class="soft small">${waiting === 1 ? "One waits" : `${waiting} wait`} for it, dashed in the ring.</p>`}
-      ${!slow.length && html`<p class="soft small">${goesOn ? "By what each used of its machine in the last minute; it takes some samples first." : "It is looked at while a run goes on."}</p>`}</div></section>`;
+      ${!slow.length && html`<p class="soft small">${goesOn ? "By what each used of its machine in the last minute; it takes some samples first." : "Who holds the others up is looked at while a run goes on."}</p>`}</div></section>`;
 }
 
 export { Ring };

@@ -1,0 +1,28 @@
+"""Lists of the job service: for a terminal as wide as it is, for programs a line for each entry, with all of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+
+from hopsml.tracking.listing import table
+
+
+def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
+    """Print a table, whose first row has the titles.
+
+    ``numbers``: columns that are aligned at the right; ``wraps``: the one that goes on below where a terminal is narrow.
+    """
+    if not sys.stdout.isatty():
+        print("\n".join(table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False)
+    for title in rows[0]:
+        shown.add_column(title, justify="right" if title in numbers else "left", no_wrap=title != wraps)
+    for row in rows[1:]:
+        shown.add_row(*map(Text, row))
+    Console().print(shown)

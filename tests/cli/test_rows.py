@@ -1,0 +1,40 @@
+"""Lists of the job service: whole lines for programs, no wider than a terminal for people."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.text import Text
+
+from hopsml.cli.rows import print_rows
+
+pytestmark = pytest.mark.fast
+
+CAUSE = "task main failed: exit status 1: " + "a long cause " * 20
+ROWS = [("job", "priority", "cause"), ("digits-1", "50", CAUSE.rstrip()), ("a-2", "100", "two\nlines")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_program_gets_a_line_for_each_with_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, numbers=("priority",), wraps="cause")
+    title, first, second = capsys.readouterr().out.splitlines()
+    assert title.split() == list(ROWS[0])
+    assert first.endswith(CAUSE.rstrip()) and second.split() == ["a-2", "100", "two", "lines"]
+    assert first.index("50") + 2 == second.index("100") + 3, "numbers end below each other"
+
+
+def test_a_person_gets_no_line_that_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    print_rows(ROWS, numbers=("priority",), wraps="cause")
+    lines = Text.from_ansi(terminal.getvalue()).plain.splitlines()
+    assert len(lines) > len(ROWS) and max(map(len, lines)) <= 40
+    assert "digits-1" in lines[1] and " ".join("".join(lines).split()).count("cause") > 10
