@@ -21,11 +21,18 @@ def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) ->
     Raises ArgumentError that names the option, the file, each field that is wrong, and which ``fields`` there are.
     """
     try:
-        return check(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return check(yaml.safe_load(path.read_bytes()))
     except OSError as error:
         raise ArgumentError(f"{option} {path}: it cannot be read: {error.strerror}; name a file") from error
     except yaml.YAMLError as error:
-        raise ArgumentError(f"{option} {path}: this is no YAML: {error}; correct it") from error
+        raise ArgumentError(f"{option} {path}: this is no YAML: {_problem(error)}; correct it") from error
     except ValidationError as error:
         said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:SHOWN])
         raise ArgumentError(f"{option} {path}: {said}; {fields}") from error
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What is wrong, in one line, and where that is known the number of the file's."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error).partition("\n")[0]

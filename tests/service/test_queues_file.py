@@ -27,13 +27,17 @@ def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> No
     [
         ("research: {wieght: 2}", "research.wieght: Extra inputs"),
         ("research: {limit: {gpus: -1}}", "research.limit.gpus"),
-        ("a: [", "this is no YAML"),
+        (
+            "default: {}\na: [",
+            "this is no YAML: line 2: expected the node content, but found '<stream end>'; correct it",
+        ),
+        ("a: \udcff", "this is no YAML: unacceptable character #x00ff: invalid start byte; correct it"),
         ("[a, b]", "valid dictionary"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_option_and_the_file(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "queues.yaml"
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ArgumentError) as raised:
         queues.load(file)
     assert said in str(raised.value) and f"--queues {file}: " in str(raised.value)
