@@ -108,6 +108,32 @@ class JobRun(msgspec.Struct, frozen=True):
     metric: float | None
 
 
+class JobMetric(msgspec.Struct, frozen=True):
+    """A metric of a run: how often it was reported, last at which step; None where no value was a number."""
+
+    name: str
+    reports: int
+    step: float
+    last: float | None
+    lowest: float | None
+    highest: float | None
+
+
+class JobRunMetrics(JobRun, frozen=True, kw_only=True):
+    """A run that a task of a job has made, with all that it has reported."""
+
+    metrics: list[JobMetric]
+
+
+class _RankLog(msgspec.Struct, frozen=True):
+    run: str
+    newest: str
+    lines: list[str]
+    end: int
+    is_whole: bool
+    is_over: bool
+
+
 class TokenRecord(msgspec.Struct, frozen=True):
     """A token of somebody's, without itself. Times: seconds since 1970."""
 
@@ -284,6 +310,34 @@ class Client:
     def runs(self, job: str | int) -> list[JobRun]:
         """The runs that its tasks have made, the oldest first; ``hopsml status RUN`` tells more of one."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/runs"), list[JobRun])
+
+    def metrics(self, job: str | int) -> list[JobRunMetrics]:
+        """What each of its runs has reported, the oldest first; ``hopsml metrics RUN`` tells it step by step."""
+        return self._as(self._call("GET", f"jobs/{_quoted(job)}/metrics"), list[JobRunMetrics])
+
+    def rank_log(
+        self, job: str | int, rank: int, task: str = "", run: str = "", *, follow: bool = False, poll_s: float = 1.0
+    ) -> Iterator[str]:
+        """The lines that one worker has printed: of the run that is named, else of the newest one, of a task or of any.
+
+        ``follow``: as they come, to the end of the job, from run to run; or of the run that is named. A worker's log
+        reaches the run's directory some seconds later. ``poll_s``: between two looks. Raises ArgumentError where there is
+        no such rank.
+        """
+        asked, offset = run, 0
+        while True:
+            query = {"task": task, "run": asked, "offset": offset}
+            path = f"jobs/{_quoted(job)}/ranks/{rank}/log"
+            tries = _FOLLOWING_TRIES if follow else _TRIES
+            part = self._as(self._call("GET", path, query=query, tries=tries), _RankLog)
+            yield from part.lines
+            asked, offset = part.run, part.end
+            if part.is_over and part.is_whole and follow and not run and part.newest != part.run:
+                asked, offset = "", 0
+            elif part.is_whole and (part.is_over or not follow):
+                return
+            elif part.is_whole:
+                time.sleep(poll_s)
 
     def log(self, job: str | int, task: str = "", offset: int = 0, *, try_number: int | None = None) -> tuple[str, int]:
         """Some of what the driver of a task has printed from byte ``offset`` on, and where the next part begins.

@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands that speak with a service."""
-    for command in (submit, run, ls, show, why, logs, cancel, pause, resume, move, clone):
+    for command in (submit, run, ls, show, why, logs, metrics, cancel, pause, resume, move, clone):
         app.command()(command)
 
 
@@ -207,6 +207,10 @@ def logs(
     number: Annotated[
         int | None, typer.Option("--try", min=1, help="of which try of the job, from 1 on; of the newest one else")
     ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="what this worker of its newest run has printed, not the driver")
+    ] = None,
+    run: Annotated[str, typer.Option(help="with --rank: of this run; `hopsml job show` lists them")] = "",
 ) -> None:
     """Print what the driver of a job has printed; of a job that was tried again, which try it is stands on stderr.
 
@@ -214,7 +218,14 @@ def logs(
     """
     if follow and number is not None:
         raise typer.BadParameter("--follow goes on to the newest try: leave --try out, or --follow")
+    if rank is None and run:
+        raise typer.BadParameter("--run names the run whose worker --rank is: add --rank")
+    if rank is not None and number is not None:
+        raise typer.BadParameter("--try is of drivers; of workers --run names the run")
     client = _client()
+    if rank is not None:
+        _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow))
+        return
     if follow:
         _print_log(client.follow(job, task))
         return
@@ -243,6 +254,28 @@ def _tell_try(job: ServiceJob, number: int) -> None:
     if 1 < job.tries >= number:
         sys.stdout.flush()
         typer.echo(f"{job.id} was tried {job.tries} times; this is try {number} (--try names another one)", err=True)
+
+
+def metrics(job: JobArgument, json: AsJson = False) -> None:
+    """Print what the runs of a job have reported: of each metric the last value, its step, the lowest and the highest."""
+    found = _client().metrics(job)
+    if json:
+        import msgspec
+
+        _print_json(msgspec.to_builtins(found))
+        return
+    if not any(run.metrics for run in found):
+        typer.echo(f"no run of job {job} has reported anything yet (hopsml.report in the training function)", err=True)
+    from hopsml.cli.rows import print_rows
+    from hopsml.tracking.listing import figure
+
+    for run in found:
+        print(f"run {run.id}: {run.state}")
+        rows: list[tuple[str, ...]] = [("metric", "last", "step", "lowest", "highest", "reports")]
+        for one in run.metrics:
+            rows.append((one.name, *map(figure, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))
+        if run.metrics:
+            print_rows(rows, numbers=rows[0][1:])
 
 
 def cancel(job: JobArgument) -> None:

@@ -62,6 +62,10 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.JobDetail, client.ServiceJobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.ChangeAnswer, client.JobChange),
+        (job_models.JobRunAnswer, client.JobRun),
+        (job_models.JobMetricsAnswer, client.JobRunMetrics),
+        (job_models.MetricAnswer, client.JobMetric),
+        (job_models.RankLogAnswer, client._RankLog),
         (job_models.TokenAnswer, client.TokenRecord),
         (audit_routes.AuditAnswer, client.AuditRecord),
         (job_models.ScheduleAnswer, client.ServiceSchedule),
@@ -383,6 +387,52 @@ def test_the_runs_of_a_job_are_its_own(served: Served, tmp_path: Path) -> None:
         ("-main_1", "FINISHED", 0.5),
         ("-main_2", "FINISHED", None),
     ]
+
+
+def test_what_its_runs_have_reported(served: Served, tmp_path: Path) -> None:
+    served.submit()
+    own = served.jobs.own_name(served.jobs.store.job(1))
+    project = ProjectOnDisk(tmp_path / "project")
+    assert served.ask("GET", "jobs/1/metrics", Role.VIEWER).json() == []
+    made = project.run(f"{own}-main_1", state=None)
+    for step, loss in enumerate((3.0, 1.0, float("nan"), 2.0)):
+        made.report(step, loss=loss, **({"accuracy": 0.5} if step == 1 else {}))
+    project.run(f"{own}-main_2", started=2000.0)
+    served.project.runs.refresh(0.0)
+    first, second = served.ask("GET", "jobs/1/metrics", Role.VIEWER).json()
+    assert (second["metrics"], first["id"], first["state"]) == ([], f"{own}-main_1", "RUNNING")
+    assert first["metrics"] == [
+        {"name": "accuracy", "reports": 1, "step": 1.0, "last": 0.5, "lowest": 0.5, "highest": 0.5},
+        {"name": "loss", "reports": 4, "step": 3.0, "last": 2.0, "lowest": 1.0, "highest": 3.0},
+    ]
+
+
+def test_what_a_worker_has_printed_is_read_on_from_run_to_run(served: Served, tmp_path: Path) -> None:
+    served.submit()
+    own = served.jobs.own_name(served.jobs.store.job(1))
+    project = ProjectOnDisk(tmp_path / "project")
+
+    def read(rank: int, more: str = "") -> dict[str, Any]:
+        served.project.runs.refresh(0.0)
+        found: dict[str, Any] = served.ask("GET", f"jobs/1/ranks/{rank}/log?{more}", Role.VIEWER).json()
+        return {name: value.removeprefix(own) if isinstance(value, str) else value for name, value in found.items()}
+
+    assert read(1) == {"run": "", "newest": "", "lines": [], "end": 0, "is_whole": True, "is_over": False}
+    first = project.run(f"{own}-main_1", state=None)
+    first.print(0, "of the other")
+    first.print(1, "one", "two", "three")
+    part = read(1, "limit=2")
+    assert (part["run"], part["lines"], part["end"], part["is_whole"]) == ("-main_1", ["one", "two"], 2, False)
+    part = read(1, f"run={own}-main_1&offset=2")
+    assert (part["lines"], part["end"], part["is_whole"], part["is_over"]) == (["three"], 3, True, False)
+    first.write("status.json", {"state": "FINISHED", "seconds": 1.0})
+    project.run(f"{own}-eval_1", started=3000.0).print(0, "judged")
+    part = read(1, f"run={own}-main_1&offset=3")
+    assert (part["lines"], part["newest"], part["is_over"]) == ([], "-eval_1", True)
+    assert read(0)["lines"] == ["judged"] and read(0, "task=main")["lines"] == ["of the other"]
+    refused = read(7)
+    assert "has no log of rank 7" in refused["error"] and refused["remedy"] == "those that there are: 0"
+    assert "has made no run 'x'" in read(0, "run=x")["error"]
 
 
 def test_a_try_that_was_not_made_has_no_log(served: Served) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,8 @@ def count(folder):
     for batch in state.resume(hopsml.elastic.Sampler(200, global_batch_size=1, seed=1, epochs=1)):
         open(f"{folder}/samples", "a").write("".join(f"{int(sample)}\\n" for sample in batch))
         state.seen += 1
+        print("has seen", state.seen, flush=True)
+        hopsml.report(step=state.seen, seen=state.seen)
         state.commit(every=1)
         time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.05)
     return {"seen": state.seen}
@@ -246,6 +249,9 @@ def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> 
     client = service.start(cores=2)
     job, samples = client.submit(path), service.jobs / "samples"
     wait_until(lambda: samples.exists() and len(samples.read_text().split()) > 20, "some steps")
+    printed: list[str] = []
+    follows = threading.Thread(target=lambda: printed.extend(client.rank_log(job.id, 0, follow=True)))
+    follows.start()
     client.pause(job.id)
     wait_until(reaches(client, job.id, Lifecycle.PAUSED), "the pause")
     (service.jobs / "hurry").touch()
@@ -256,6 +262,10 @@ def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> 
     assert len(trained) <= 200 + 2 * 2, "no step but those under way was made twice"
     runs = sorted(path.name for path in (service.state / "project" / "Experiments").iterdir())
     assert len(runs) == 2 and all(name.startswith("counts-1-") and "-main_" in name for name in runs)
+    follows.join(WAIT_S)
+    assert {line for line in printed if "has seen" in line} >= {f"has seen {count}" for count in (1, 100)}
+    assert printed[-1] == "has seen 200", "from the one run to the other, to the end of the job"
+    assert [metric.last for run in client.metrics(job.id) for metric in run.metrics][-1] == 200.0
     service.stop()
 
 

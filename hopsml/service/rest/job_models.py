@@ -142,6 +142,34 @@ class JobRunAnswer(BaseModel):
     metric: float | None = Field(description="The main one; null where there is none, or no number.")
 
 
+class MetricAnswer(BaseModel):
+    """A metric that a run has reported; null where no value was a number."""
+
+    name: str
+    reports: int = Field(description="How often it was reported.")
+    step: float = Field(description="Of the last report.")
+    last: float | None
+    lowest: float | None
+    highest: float | None
+
+
+class JobMetricsAnswer(JobRunAnswer):
+    """A run that a task of a job has made, with all that it has reported."""
+
+    metrics: list[MetricAnswer]
+
+
+class RankLogAnswer(BaseModel):
+    """Some lines that one worker of a run has printed; `run` is empty where there is none yet."""
+
+    run: str
+    newest: str = Field(description="The job's newest run.")
+    lines: list[str]
+    end: int = Field(description="Where the next part begins, in lines.")
+    is_whole: bool = Field(description="Nothing more is there now.")
+    is_over: bool = Field(description="Nothing more will come from this run, or, of the newest one, from the job.")
+
+
 class Reasons(BaseModel):
     """Why a job does not run."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from dataclasses import asdict
@@ -13,12 +12,10 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import job_trace
 from hopsml.service import spec as specs
-from hopsml.service.browse.run_list import RunIndex
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
 from hopsml.service.rest.log_feed import whole_characters
-from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow, NewJob, WishKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
@@ -207,23 +204,6 @@ def changes(
 ) -> list[models.ChangeAnswer]:
     """What has happened to a job, the oldest first; ``after``: only what is newer than this id."""
     return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
-
-
-@router.get("/jobs/{job}/runs")
-def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
-    """The runs that the tasks of a job have made, the oldest first."""
-    known: RunIndex = request.app.state.project.runs
-    known.refresh(STALE_S)
-    made = [run for run in known.rows().values() if run.id.startswith(f"{jobs.own_name(row)}-")]
-    return [
-        models.JobRunAnswer(
-            id=run.id,
-            state=run.state,
-            metric_name=run.metric_name,
-            metric=run.metric if run.metric is not None and math.isfinite(run.metric) else None,
-        )
-        for run in sorted(made, key=lambda run: (run.started or 0.0, run.id))
-    ]
 
 
 @router.get("/jobs/{job}/log")

@@ -20,6 +20,7 @@ from hopsml.service.rest import (
     dataset_routes,
     job_models,
     job_routes,
+    job_run_routes,
     job_streams,
     metric_routes,
     note_routes,
@@ -57,6 +58,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 _ROUTERS = (
     job_streams.router,  # before the others: /jobs/events is no job
     job_routes.router,
+    job_run_routes.router,
     cluster_routes.router,
     schedule_routes.router,
     secret_routes.router,

@@ -218,14 +218,18 @@ def with_count(gang: GangShape, part: SlotGroup, count: int) -> GangShape:
 
 
 def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
-    """Who has slots like these on nodes of the same label, who ends first is told first."""
+    """Who has slots like these on nodes of the same label, who ends first is told first.
+
+    A job's driver is counted only where it has nothing else there: people count workers.
+    """
     found = []
     for other in scheduler.started.values():
-        slots = 0
+        workers = drivers = 0
         for its, nodes in zip(other.request.gang.parts, other.placement, strict=True):
             if its.label == part.label and _concern(its.each, part.each):
-                slots += sum(nodes.values())
-        if slots:
+                count = sum(nodes.values())
+                workers, drivers = (workers, drivers + count) if its.is_driver else (workers + count, drivers)
+        if slots := workers or drivers:
             end = holding.expected_end_s(other, now)
             found.append(Holder(other.request.job_id, other.request.user, slots, end))
     return sorted(found, key=lambda holder: (holder.until_s, -holder.slots, holder.job_id))

@@ -50,6 +50,14 @@ class TestWhy:
             " 3 more jobs hold the rest"
         )
 
+    def test_who_holds_what_is_counted_in_workers(self):
+        cluster = Cluster({"node2": 3}, NO_PREEMPTION)
+        core = Resources(cores=1)
+        parts = (SlotGroup("main", 2, core), SlotGroup("driver", 1, core, is_driver=True))
+        cluster.submit("two workers", GangShape(parts))
+        cluster.submit("wants", GangShape((SlotGroup("main", 1, core),)))
+        assert told(cluster, "wants") == "needs 1 slot of 1 core, 0 are free; two workers holds 2"
+
     def test_others_are_about_to_leave(self):
         cluster = three_nodes(BY_PRIORITY)
         cluster.submit("low", gang(12), user="bob", priority=10)

@@ -1,0 +1,102 @@
+"""What the runs of a job have reported and printed, below ``/api/v1/jobs``."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+
+from hopsml.errors import ArgumentError
+from hopsml.service.browse.logs import MOST_LINES, LogQuery
+from hopsml.service.browse.metrics import CHIEF, Metrics
+from hopsml.service.browse.project import Project
+from hopsml.service.browse.run_row import RunRow
+from hopsml.service.jobs import JobService
+from hopsml.service.rest import job_models as models
+from hopsml.service.rest.job_routes import TheJob, TheJobs
+from hopsml.service.rest.run_routes import STALE_S
+from hopsml.service.store import JobRow
+from hopsml.states import ENDS
+
+router = APIRouter(prefix="/api/v1")
+
+
+@router.get("/jobs/{job}/runs")
+def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
+    """The runs that the tasks of a job have made, the oldest first."""
+    return [models.JobRunAnswer.model_validate(_told(run)) for run in _made(_project(request), jobs, row)]
+
+
+@router.get("/jobs/{job}/metrics")
+def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetricsAnswer]:
+    """What each run of a job has reported, the oldest run first; what its workers used of their machines is left out."""
+    project = _project(request)
+    return [
+        models.JobMetricsAnswer.model_validate({**_told(run), "metrics": _summaries(project.metrics(run.id))})
+        for run in _made(project, jobs, row)
+    ]
+
+
+@router.get("/jobs/{job}/ranks/{rank}/log")
+def rank_log(
+    row: TheJob,
+    jobs: TheJobs,
+    request: Request,
+    rank: Annotated[int, Path(ge=0, lt=1 << 31)],
+    task: str = "",
+    run: str = "",
+    offset: Annotated[int, Query(ge=0, lt=1 << 53, description="In lines.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = MOST_LINES,
+) -> models.RankLogAnswer:
+    """What one worker of a run has printed, line by line; of the job's newest run where none is named."""
+    project = _project(request)
+    made = [one for one in _made(project, jobs, row) if not task or one.id.startswith(f"{jobs.own_name(row)}-{task}_")]
+    if run and run not in [one.id for one in made]:
+        raise ArgumentError(f"job {row.id} has made no run {run[:80]!r}; `hopsml job show {row.serial}` lists its runs")
+    if not made:
+        return models.RankLogAnswer(run="", newest="", lines=[], end=0, is_whole=True, is_over=row.state.is_final)
+    asked = next((one for one in made if one.id == run), made[-1])
+    page = project.logs(asked.id, LogQuery(rank)).page(offset, limit)
+    is_over = row.state.is_final or asked.state in ENDS
+    if rank not in page.ranks and (is_over or page.ranks):
+        there = ", ".join(map(str, page.ranks)) or "none"
+        raise ArgumentError(f"run {asked.id} has no log of rank {rank}; those that there are: {there}")
+    end = offset + len(page.lines)
+    return models.RankLogAnswer(
+        run=asked.id,
+        newest=made[-1].id,
+        lines=[line.text for line in page.lines],
+        end=end,
+        is_whole=page.read >= page.bytes and end >= page.total,
+        is_over=row.state.is_final or (is_over and made[-1].id != asked.id),
+    )
+
+
+def _project(request: Request) -> Project:
+    project: Project = request.app.state.project
+    return project
+
+
+def _made(project: Project, jobs: JobService, row: JobRow) -> list[RunRow]:
+    project.runs.refresh(STALE_S)
+    made = [run for run in project.runs.rows().values() if run.id.startswith(f"{jobs.own_name(row)}-")]
+    return sorted(made, key=lambda run: (run.started or 0.0, run.id))
+
+
+def _told(run: RunRow) -> dict[str, str | float | None]:
+    metric = run.metric if run.metric is not None and math.isfinite(run.metric) else None
+    return {"id": run.id, "state": run.state, "metric_name": run.metric_name, "metric": metric}
+
+
+def _summaries(reader: Metrics) -> list[models.MetricAnswer]:
+    reported = [tag for tag, source, _ in reader.tags() if source == CHIEF]
+    found = []
+    for one in reader.series(reported, 2):
+        if one.source == CHIEF:
+            last, lowest, highest = reader.summary(one.tag) or (None, None, None)
+            answer = models.MetricAnswer(
+                name=one.tag, reports=one.count, step=one.steps[-1], last=last, lowest=lowest, highest=highest
+            )
+            found.append(answer)
+    return found
