@@ -85,6 +85,7 @@ class LabKernel(Kernel):
         self.client: Any = BlockingKernelClient(connection_file=str(runtime / f"kernel-{kernel}.json"))
         self.client.load_connection_file()
         self.client.start_channels()
+        self.client.hb_channel.time_to_dead = 60.0  # a kernel that is slow to start beside other tests is not dead
         self.client.wait_for_ready(60)
 
 

@@ -54,8 +54,8 @@ class TestWhy:
         cluster = Cluster({"node2": 3}, NO_PREEMPTION)
         core = Resources(cores=1)
         parts = (SlotGroup("main", 2, core), SlotGroup("driver", 1, core, is_driver=True))
-        cluster.submit("two workers", GangShape(parts))
-        cluster.submit("wants", GangShape((SlotGroup("main", 1, core),)))
+        cluster.scheduler.submit(GangRequest("two workers", GangShape(parts)), 0.0)
+        cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("main", 1, core),))), 0.0)
         assert told(cluster, "wants") == "needs 1 slot of 1 core, 0 are free; two workers holds 2"
 
     def test_others_are_about_to_leave(self):
