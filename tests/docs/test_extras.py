@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -28,3 +29,12 @@ def test_every_extra_is_named_beside_the_command() -> None:
 def test_the_first_steps_say_what_each_is_for() -> None:
     cells = pages.rows("docs/first-steps.md", "What you need")
     assert {name for cell, _ in cells for name in pages.names(cell)} == extras()
+
+
+def test_every_page_installs_the_wheel_that_is_made_whatever_its_platform_with_extras_that_there_are() -> None:
+    told = [(page, line) for page in pages.users_pages() for line in pages.text(page).splitlines() if ".whl" in line]
+    assert len({page for page, _ in told}) >= 5
+    for page, line in told:
+        installed = re.findall(r'pip install "\$\(ls dist/hopsml-\*\.whl\)\[([a-z,-]+)\]"', line)
+        assert len(installed) == line.count(".whl"), (page, line)
+        assert set(",".join(installed).split(",")) <= extras(), (page, line)
