@@ -150,6 +150,17 @@ def test_pages_of_jobs(served: Served) -> None:
     assert [job["serial"] for page in (first, second) for job in page["jobs"]] == [5, 4, 3, 2]
 
 
+def test_those_that_go_first(served: Served) -> None:
+    for name, priority in (("old", 50), ("urgent", 90), ("low", 10), ("new", 50)):
+        served.submit(spec=JOB.replace("digits", name) + f"priority: {priority}\n")
+    page = served.ask("GET", "jobs?order=turn&limit=3").json()
+    assert [job["name"] for job in page["jobs"]] == ["urgent", "old", "new"] and page["cursor"] is not None
+    page = served.ask("GET", "jobs?order=turn&limit=4&state=WAITING").json()
+    assert [job["name"] for job in page["jobs"]][-1] == "low" and page["cursor"] is None
+    refused = served.ask("GET", "jobs?order=turn&before=3")
+    assert refused.status_code == 400 and "only the first page" in refused.json()["remedy"]
+
+
 def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_routes, "WHYS", 2)
     for _ in range(4):

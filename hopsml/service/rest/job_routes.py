@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
@@ -159,9 +159,18 @@ def listed(
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     why: Annotated[bool, Query(description=f"Whether to say why jobs wait, of the first {WHYS} that do.")] = False,
+    order: Annotated[
+        Literal["newest", "turn"], Query(description="turn: by priority, then the oldest; there are no further pages.")
+    ] = "newest",
 ) -> models.JobPage:
-    """Jobs, the newest first."""
-    page = jobs.store.jobs(JobFilter(tuple(state), owner, queue, text), before=before, limit=limit)
+    """Jobs, the newest first, or those that go first."""
+    wanted = JobFilter(tuple(state), owner, queue, text)
+    if order == "turn" and before is not None:
+        raise ArgumentError(f"before={before} with order=turn: only the first page is to be had in that order")
+    if order == "turn":
+        page = jobs.store.next_in_turn(wanted, limit)
+    else:
+        page = jobs.store.jobs(wanted, before=before, limit=limit)
     waiting = [row for row in page.jobs if row.state == Lifecycle.WAITING] if why else []
     reasons = {row.serial: jobs.why(row) for row in waiting[:WHYS]}
     told = [models.JobAnswer.of(row, reasons.get(row.serial, "")) for row in page.jobs]

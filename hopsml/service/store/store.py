@@ -31,6 +31,7 @@ from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
+    from sqlalchemy.sql import ColumnElement
 
 # What is to be stored with a change, in its transaction; it is told what was changed.
 Also = Callable[["Connection", str], None]
@@ -105,19 +106,28 @@ class JobStore:
 
     def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> RowPage:
         """Jobs, the newest first; ``before``: the cursor of the page before."""
-        chosen = wanted or JobFilter()
+        older = [jobs.c.serial < before] if before is not None else []
+        found = self._chosen(wanted or JobFilter(), (jobs.c.serial.desc(),), limit + 1, *older)
+        return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
+
+    def next_in_turn(self, wanted: JobFilter, limit: int) -> RowPage:
+        """Jobs by priority, then the oldest first, as queues take those that wait; a cursor where there are more."""
+        found = self._chosen(wanted, (jobs.c.priority.desc(), jobs.c.serial), limit + 1)
+        return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
+
+    def _chosen(
+        self, wanted: JobFilter, order: Sequence[ColumnElement[Any]], limit: int, *more: ColumnElement[bool]
+    ) -> tuple[JobRow, ...]:
         rules = [
-            jobs.c.state.in_([state.value for state in chosen.states]) if chosen.states else None,
-            jobs.c.owner == chosen.owner if chosen.owner else None,
-            jobs.c.queue == chosen.queue if chosen.queue else None,
-            jobs.c.name.icontains(chosen.text, autoescape=True) if chosen.text else None,
-            jobs.c.serial < before if before is not None else None,
+            jobs.c.state.in_([state.value for state in wanted.states]) if wanted.states else None,
+            jobs.c.owner == wanted.owner if wanted.owner else None,
+            jobs.c.queue == wanted.queue if wanted.queue else None,
+            jobs.c.name.icontains(wanted.text, autoescape=True) if wanted.text else None,
+            *more,
         ]
         query = select(*_JOB_COLUMNS).where(*(rule for rule in rules if rule is not None))
         with self.reading() as connection:
-            rows = connection.execute(query.order_by(jobs.c.serial.desc()).limit(limit + 1)).all()
-        found = tuple(map(_job_row, rows[:limit]))
-        return RowPage(found, found[-1].serial if len(rows) > limit else None)
+            return tuple(map(_job_row, connection.execute(query.order_by(*order).limit(limit)).all()))
 
     def counts(self) -> list[JobCount]:
         """How many jobs there are, by queue and state."""

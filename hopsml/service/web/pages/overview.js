@@ -13,7 +13,7 @@ const ACTIVE = ["STARTING", "RUNNING", "CLOSING"];
 async function look(abort) {
   const jobs = (query) => get(address(["v1", "jobs"], { limit: SHOWN, ...query }), abort);
   const [cluster, active, waiting] = await Promise.all([
-    get(address(["v1", "cluster"]), abort), jobs({ state: ACTIVE }), jobs({ state: "WAITING", why: true })]);
+    get(address(["v1", "cluster"]), abort), jobs({ state: ACTIVE }), jobs({ state: "WAITING", order: "turn", why: true })]);
   return { cluster, active, waiting };
 }
 
