@@ -290,6 +290,7 @@ def test_its_driver_takes_the_backend_that_it_is_made_with(tmp_path: Path) -> No
     (tmp_path / "made").mkdir()
     path = whole_script.driver_of("torch", tmp_path / "pair.py", tmp_path / "made", "gloo")
     variables = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project", "HOPSML_PROFILE": "local"}
+    variables["HOPSML_LOCAL_SLOTS"] = "2"  # the others of a larger group would wait for rank 0, too
     done = subprocess.run([sys.executable, str(path)], env=variables, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     (log,) = tmp_path.glob("project/Experiments/*/logs/g0-rank1.log")
