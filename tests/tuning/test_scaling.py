@@ -102,15 +102,15 @@ def test_a_larger_network_is_no_faster():
 
 
 def test_each_cost_of_a_step_is_counted_where_it_arises():
-    """Two gradients of 1 MB in one collective of 4 workers on one core each, against the sum written out."""
+    """Two gradients of 1 MB in one collective of 4 workers, two on each core, against the sum written out."""
     size, workers = 1 << 20, 4
     training = Training(0.1, (size, size), per_gradient_s=1e-3, per_byte_s=2e-9, per_step_s=5e-3)
     settings = StepSettings(wire_bytes=2, convert_s=3e-9)
-    cluster = Cluster(LINK, LINK, workers_per_host=1)
+    cluster = Cluster(LINK, LINK, workers_per_host=4, cores_per_host=2)  # two workers share a core
     step = scaling.step(training, cluster, workers, settings)
     outside = 2 * 1e-3 + 2 * size * (2e-9 + 3e-9)
     wire = costs.flat(cluster, workers, size, "ring")  # half of two times 1 MB
-    assert step.communication_s == pytest.approx(wire + outside * cluster.load(workers) + 5e-3)
+    assert step.communication_s == pytest.approx(wire + outside * 2 + 5e-3) and step.compute_s == pytest.approx(0.2)
     assert step.seconds == pytest.approx(step.compute_s + step.communication_s)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.scheduler import holding
+from hopsml.service.scheduler import admission, holding
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
@@ -187,6 +187,13 @@ class TestRoomKept:
             cluster.submit("large", gang(4))
             assert cluster.submit("just", gang(1), expected_s=expected_s) == actions
 
+    def test_room_is_expected_when_a_job_ends_even_if_it_is_protected_for_longer(self):
+        cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=0.0, least_run_s=300.0))
+        cluster.submit("low", gang(3), priority=40, expected_s=100.0)
+        cluster.submit("large", gang(4), priority=60)
+        assert cluster.submit("longer", gang(1), priority=60, expected_s=200.0) == []
+        assert cluster.submit("shorter", gang(1), priority=60, expected_s=100.0) == ["+shorter"]
+
     def test_or_take_what_is_spare(self):
         cluster = Cluster({"a": 4, "b": 4, "c": 4}, self.POLICY)
         cluster.submit("running", gang(1, gpus=4), expected_s=HOUR)
@@ -253,6 +260,9 @@ class TestQueues:
         for name, mib, starts in (("one", 1025, True), ("two", 1024, False), ("three", 1023, True), ("four", 1, False)):
             drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
             assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
+        last = GangRequest("last", GangShape((SlotGroup("d", 1, Resources(cores=1, memory_mib=2048), is_driver=True),)))
+        assert admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
+        assert "at most 2047 MiB" in admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
         actions = scheduler.ended("one", 1.0)  # leaves room for the two that wait, and not for a byte more
         assert [action.job_id for action in actions if isinstance(action, StartJob)] == ["two", "four"]
 
