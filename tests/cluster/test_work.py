@@ -1,12 +1,16 @@
-"""A worker's life on its agent, where it does not even begin: what the run is told."""
+"""A worker's life on its agent: what the run receives where it does not begin, and of one that has ended unread."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import msgspec
 import pytest
 
@@ -16,6 +20,7 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import (
     CommitSource,
     FailureReport,
@@ -25,10 +30,13 @@ from hopsml.cluster.shared.protocol import (
     Persisted,
     Resume,
     WorkerClosed,
+    WorkerFinished,
+    WorkerReports,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
+from tests.cluster.workloads import wait_until
 from tests.experiment.test_attempts import directory
 
 pytestmark = pytest.mark.fast
@@ -154,3 +162,123 @@ def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
     monkeypatch.setattr(LocalTree, "close", close)
     asyncio.run(life())
     assert checkpoints.steps(run.checkpoints) == [9]
+
+
+# ------------------------------------------------------------------------------------- a worker that ends while nobody reads
+
+
+def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: bool = False) -> list[Message]:
+    """Messages about a worker whose agent reads nothing until the worker has ended, and for an hour afterwards.
+
+    ``kill_server``: the fork server is killed as well, before anything is read.
+    """
+    told: list[Message] = []
+    loop = asyncio.new_event_loop()
+    passed_s = 0.0
+    loop.time = lambda: time.monotonic() + passed_s  # type: ignore[method-assign] # the hour takes no time
+    read_on = asyncio.Event()
+
+    async def life() -> None:
+        nonlocal passed_s
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        chief = msgspec.structs.replace(LAUNCH, rank=0, role="chief")
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, chief, send=told.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        running = asyncio.create_task(work.run(server))
+        await asyncio.to_thread(wait_until, lambda: work._pid and processes.has_ended(work._pid), "the worker's end")
+        if kill_server:
+            os.kill(server.pid, signal.SIGKILL)
+        while server._exited:  # until the agent has received that end
+            await asyncio.sleep(0.01)
+        passed_s = 3600.0
+        for _ in range(100):  # of the loop's turns
+            await asyncio.sleep(0)
+        read_on.set()
+        await running
+        await server.close()
+
+    try:
+        loop.run_until_complete(life())
+    finally:
+        loop.close()
+    return told
+
+
+def steps_reported(told: list[Message]) -> list[int | None]:
+    return [report.step for message in told if isinstance(message, WorkerReports) for report in message.reports]
+
+
+def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
+    """A training function that reports 300 steps and then calls ``end``."""
+
+    def train() -> Any:
+        import hopsml
+
+        for step in range(300):
+            hopsml.report(step=step, loss=0.5)
+        return end()
+
+    return train
+
+
+@pytest.mark.parametrize("kill_server", [False, True], ids=["", "its fork server was killed afterwards"])
+def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not_lost(
+    tmp_path: Path, kill_server: bool
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server)
+    assert steps_reported(told) == list(range(300))
+    assert [message for message in told if isinstance(message, FailureReport)] == []
+    (finished,) = (message for message in told if isinstance(message, WorkerFinished))
+    assert cloudpickle.loads(finished.result)["steps"] == 300
+    assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: os._exit(0), "left the process with exit status 0 without returning"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+    ],
+    ids=["raises", "os._exit(0)", "is killed"],
+)
+def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_its_reports_are_stored(
+    tmp_path: Path, end: Callable[[], Any], cause: str
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
+    assert steps_reported(told) == list(range(300))
+    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    assert cause in failed.cause
+
+
+def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:
+    """A process that it has forked, or a stray write to the descriptor, has broken the stream."""
+
+    def train() -> None:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        os.write(context.event_pipe, b"\xff\xff\xff\xff no frame")
+        time.sleep(600)
+
+    run, told = directory(tmp_path, "app_1", 1), list[Message]()
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(formation(Path(run.url.removeprefix("file://"))), payload=cloudpickle.dumps((train, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    assert "cannot be read" in failed.cause

@@ -376,6 +376,8 @@ class Agent:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass
+            case protocol.MessagesTaken():
+                self.outbox.taken(message.size)
             case protocol.Preload():
                 self._preload(message.modules)
             case protocol.ProbePeer():
