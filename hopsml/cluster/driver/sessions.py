@@ -222,7 +222,7 @@ class _Handler:
         else:
             log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
             connection.close(BROKEN)
-        self._leave()
+        self._leave(connection)
 
     def ended(self, connection: Connection) -> None:
         """Count what went wrong, and tell the listener where it was an agent's."""
@@ -235,8 +235,10 @@ class _Handler:
         elif not connection.was_open and self._knows_token:
             problem = connection.refused_by_protocol
             self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
-        self._leave()
+        self._leave(connection)
 
-    def _leave(self) -> None:
+    def _leave(self, connection: Connection) -> None:
         if self._session is not None:
-            self._door.forget(self._session, "its connection broke: the executor or the agent in it was ended")
+            word = connection.last_word
+            broke = "its connection broke: the executor or the agent in it was ended"
+            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
