@@ -95,6 +95,9 @@ class SimulatedBackend:
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         return {}
 
+    def why_lost(self, task: int, pid: int) -> str:
+        return ""
+
     def gone(self) -> str:
         return ""
 

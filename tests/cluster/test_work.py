@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,56 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
     assert cause in failed.cause
 
 
+@contextmanager
+def memory_limited_to(megabytes: int) -> Iterator[Path]:
+    """The file that takes processes into a control group of so little memory; skips the test where none can be made."""
+    group = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup", f"t-{os.getpid()}")
+    try:
+        group.mkdir()
+        limit = next(group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists())
+        limit.write_text(str(megabytes << 20))
+    except (OSError, StopIteration) as error:
+        pytest.skip(f"no control group of memory can be made here: {error}")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text().strip(), "the group's processes to end")
+        group.rmdir()
+
+
+def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
+    """The report of a worker that gets SIGKILL; ``procs``: takes the fork server, and so the worker, into a group."""
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        if procs is not None:
+            procs.write_text(str(server.pid))
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    return failed
+
+
+def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwise(tmp_path: Path) -> None:
+    def grow() -> int:
+        return len(bytearray(os.urandom(1 << 20)) * 400)
+
+    with memory_limited_to(150) as procs:
+        failed = killed(tmp_path / "a", grow, procs)
+    assert failed.outside and "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
+    assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
+    failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert failed.outside and "nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+
+
 def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:
     """A process that it has forked, or a stray write to the descriptor, has broken the stream."""
 
@@ -267,18 +318,4 @@ def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path
         os.write(context.event_pipe, b"\xff\xff\xff\xff no frame")
         time.sleep(600)
 
-    run, told = directory(tmp_path, "app_1", 1), list[Message]()
-
-    async def life() -> None:
-        server = ForkClient((), *fork_client.start_process(()))
-        await server.ready
-        whole = msgspec.structs.replace(formation(Path(run.url.removeprefix("file://"))), payload=cloudpickle.dumps((train, {})))
-        work = Work(
-            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
-        )  # fmt: skip
-        await work.run(server)
-        await server.close()
-
-    asyncio.run(life())
-    (failed,) = (message for message in told if isinstance(message, FailureReport))
-    assert "cannot be read" in failed.cause
+    assert "cannot be read" in killed(tmp_path, train).cause

@@ -20,6 +20,7 @@ import msgspec
 
 from hopsml import settings
 from hopsml.cluster.agent import assigning
+from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
 from hopsml.cluster.agent.core_claim import SlotCores, WorkerCores
 from hopsml.cluster.agent.gpu_claim import WiderSlot, all_gpus
@@ -97,6 +98,7 @@ class Work:
         self._pipe = WorkerPipe(self._undeliverable)
         self._mends = WorkerPipe(self._undeliverable)  # the word that others are lost, or come
         self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
+        self._oom: OomWatch | None = None
         self._idleness: Idleness | None = None
         self._quiet = True  # nothing was to be said of it with the last heartbeat
         self._held = 0  # heartbeats for which its process has been stopped
@@ -249,6 +251,7 @@ class Work:
             slots = [*self._slots(server), *mends]
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
+            self._oom = OomWatch(self._pid)
         except OSError:  # the server is gone, or starts none
             os.close(read_end)
             raise
@@ -435,10 +438,11 @@ class Work:
     def _conclude(self, exited: Exited) -> None:
         if self.reported or self.stopping:
             return
-        cause, outside = processes.describe_exit(exited.status), processes.was_killed(exited.status)
+        sender = self._oom.explain() if self._oom is not None else "nobody in hopsml sent it"
+        cause = processes.describe_exit(exited.status, sender)
         if os.WIFSIGNALED(exited.status):
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
-        self._fail(cause, outside=outside)
+        self._fail(cause, outside=processes.was_killed(exited.status))
 
     def _fail(
         self,
