@@ -90,6 +90,19 @@ def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
     )
 
 
+def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
+    """Return why no checkpoint of a run that has ended was evaluated; "" where one was."""
+    if not judgements:
+        return f"{run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
+    if all(one.problem for one in judgements):
+        first = min(judgements, key=lambda one: one.step)
+        return (
+            f"none of the {len(judgements)} checkpoints of {run} could be read, so nothing was evaluated; that of step "
+            f"{first.step}: {first.problem}"
+        )
+    return ""
+
+
 def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
     """What people see of a checkpoint: its metrics, and ``best_step``, the best checkpoint up to it that is judged."""
     best = best_of([one for one in judgements if one.step <= judgement.step], asked)
@@ -147,6 +160,12 @@ def called(function: Callable[..., Any]) -> str:
 # ------------------------------------------------------------------------------------------ in the evaluator's process
 
 
+def say(context: WorkerContext, text: str) -> None:
+    """Send a note of the run to the driver, and print it to the evaluator's log."""
+    print(f"hopsml: {text}", flush=True)
+    context.note(text)
+
+
 class DriverWatch:
     """Whether the driver of a run is gone. StorageError where the store does not answer."""
 
@@ -186,10 +205,8 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
                 raise
             print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
         time.sleep(LOOK_S)
-    if not evaluator.judgements:
-        print(
-            f"hopsml: {evaluator.asked.run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
-        )
+    if problem := nothing_evaluated(evaluator.judgements, evaluator.asked.run):
+        say(context, problem)
     best = best_of(evaluator.judgements, evaluator.asked)
     skipped = [one.step for one in evaluator.judgements if one.problem]
     found = {"evaluated": len(evaluator.judgements) - len(skipped), "skipped": len(skipped)}
@@ -223,9 +240,10 @@ class Evaluator:
         self._write_events()
         self._warn()
         if lost:
-            print(
-                f"hopsml: the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if "
-                "the run goes on after all, evaluate() takes up what it adds"
+            say(
+                self._context,
+                f"the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if the run "
+                "goes on after all, evaluate() takes up what it adds",
             )
         return ended or lost
 
@@ -233,7 +251,7 @@ class Evaluator:
         """Once, of a metric that nothing has: nobody would see why there is no best checkpoint."""
         if not self._has_warned and (said := without_metric(self.judgements, self.asked)):
             self._has_warned = True
-            print(f"hopsml: {said}", flush=True)
+            say(self._context, said)
 
     def _complete(self) -> list[int]:
         source = self._run.checkpoints

@@ -23,6 +23,11 @@ from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
 
+# From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
+# one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
+EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
+
+
 @dataclass
 class MemberState:
     """One worker of the present generation, by what is known of how far it came."""
@@ -32,6 +37,7 @@ class MemberState:
     forms: int = 0  # how many members form the group that it has come to; 0: to none
     finished: bool = False
     exited: bool = False  # finished by sys.exit(0)
+    noted: bool = False  # people know that it has left the others at work
     failed: bool = False
     over: bool = False  # closed, or lost with its agent
     lost: bool = False
@@ -294,18 +300,33 @@ class Gang:
         """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
         if self.left_at is None or not working:
             return []
-        gone = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
-        how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if gone else ("returned", self.spec.returned_s)
-        since = max(self.left_at, *(self.liveness.idle_since(agent_id, now) for agent_id in working))
-        if limit_s is None or now - since < limit_s:  # None where waiting is normal: an evaluator, a parameter server
+        exited = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
+        how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if exited else ("returned", self.spec.returned_s)
+        if limit_s is None:  # waiting is normal: an evaluator, a parameter server
             return []
-        gone = gone or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
-        waiting = ranks(sorted(member.rank for member in working.values()))
-        reason = (
-            f"{how}, and {waiting} {'has' if len(working) == 1 else 'have'} done nothing for {limit_s:g} s since, most "
-            "likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
-        )
-        return self._end(Conclude(Phase.FAILED, "worker", reason, gone[0][1], gone[0][0]), now)
+        since = max(self.left_at, *(self.liveness.idle_since(agent_id, now) for agent_id in working))
+        gone = exited or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
+        waiting, have = ranks(sorted(m.rank for m in working.values())), "has" if len(working) == 1 else "have"
+        rule = "every rank must take part in every collective, up to the last one"
+        rank, agent_id = gone[0]
+        if now - since >= limit_s:
+            reason = (
+                f"{how}, and {waiting} {have} done nothing for {limit_s:g} s since, most likely waiting for it in a "
+                f"collective: {rule}"
+            )
+            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
+        # A member may wait with its processor at work, as NCCL does: that it is not idle says nothing after sys.exit(0).
+        is_due = now - self.left_at >= EXITED_NOTE_S if exited else now - since >= RETURNED_NOTE_S
+        if self.members[agent_id].noted or not is_due:
+            return []
+        self.members[agent_id].noted = True
+        still = f"while {waiting} still {'works' if len(working) == 1 else 'work'}" if exited else f"before {waiting}"
+        return [
+            events.Note(
+                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a collective, "
+                f"the run fails after {limit_s:g} s without activity: {rule}"
+            )
+        ]
 
     # -------------------------------------------------------------------------------- the end of the run
 

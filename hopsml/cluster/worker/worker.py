@@ -230,6 +230,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
         progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        note=lambda text: _note(pipe, text),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
         sidecar=Path(assignment.sidecar) if assignment.sidecar else None,
