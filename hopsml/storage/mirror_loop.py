@@ -181,7 +181,8 @@ class Loop:
         committed = self._committed.setdefault(directory, set())
         committed.add(step or 0)
         if keep:  # after the newer one is there, so that the store is never without
-            committed.difference_update(checkpoints.prune(directory, keep, self._wanted.timeout_s, known=committed))
+            gone = checkpoints.prune(directory, keep, self._wanted.timeout_s, known=committed, latest=step)
+            committed.difference_update(gone)
 
     def _resume(self) -> None:
         """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""
