@@ -224,6 +224,7 @@ class Evaluator:
         self._facts = Facts(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
+        self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with its version then
         self._has_warned = False
         self.is_calling = False  # what is raised then is the function's
         self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
@@ -234,6 +235,7 @@ class Evaluator:
         """Judge what is there; whether nothing more can come."""
         ended = self._run.read_status() is not None  # asked first: what it left is there by then
         lost = not ended and self._watch.is_lost() and self._run.read_status() is None  # not just now
+        self._reopen()
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
             self._note(self._judge(step))
         self._write_best()
@@ -262,9 +264,26 @@ class Evaluator:
             if step not in judged and checkpoints.is_complete(urls.join(source, step_name(step)))
         ]
 
+    def _reopen(self) -> None:
+        """Evaluate a step again whose checkpoint was corrupt, or deleted, and has been committed once more since."""
+        for one in [one for one in self.judgements if one.problem]:
+            version = self._version(one.step)
+            if version and version != self._failed.get(one.step):
+                self._failed[one.step] = version
+                self.judgements.remove(one)
+
+    def _version(self, step: int) -> float:
+        """When the complete checkpoint of a step was committed, by the store's clock; 0 without one."""
+        url = urls.join(self._run.checkpoints, step_name(step))
+        try:
+            manifest = urls.join(url, checkpoints.MANIFEST)
+            return for_url(url).status(manifest).modified_s if checkpoints.is_complete(url) else 0.0
+        except PathNotFound:
+            return 0.0
+
     def _judge(self, step: int) -> Judgement:
         folder = self._context.work_dir.parent / "evaluated" / step_name(step)
-        began = time.monotonic()
+        began, version = time.monotonic(), self._version(step)
         shutil.rmtree(folder, ignore_errors=True)  # of an evaluator that was killed
         try:
             checkpoints.fetch(self._run.checkpoints, step, folder)
@@ -272,6 +291,7 @@ class Evaluator:
             PathNotFound,
             checkpoints.CorruptCheckpoint,
         ) as error:  # its run keeps a few, and has deleted it meanwhile
+            self._failed[step] = version
             return Judgement(step, problem=str(error))
         self.is_calling = True
         try:
@@ -285,7 +305,8 @@ class Evaluator:
         """Write it down, once; tell the driver, and the training where it does not improve any more."""
         name = urls.join(self._facts.folder, f"{step_name(judgement.step)}.json")
         try:
-            for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=False)
+            is_second = judgement.step in self._failed and not judgement.problem
+            for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=is_second)
         except PathExists:  # another evaluator has been faster: its word counts
             self.judgements = self._facts.written()
             return

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
 from hopsml.service.browse import changes, files
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.compare import compared
 from hopsml.service.browse.project import Project, ReaderCache
 from hopsml.service.browse.search_detail import improvements
+from hopsml.storage.filesystem import for_url
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.local
@@ -65,10 +67,61 @@ def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: Proje
     os.symlink("/etc", run.folder / "etc")
     os.symlink(run.folder / "run.json", run.folder / "same")
     browsed = Project(project.url)
-    with pytest.raises(ArgumentError, match="a link leads out"):
+    with pytest.raises(PermissionRefused, match="a link leads out"):
         browsed.files("app_1", "etc/passwd")
-    url, _ = browsed.files("app_1", "same")
-    assert files.length(url) == (run.folder / "run.json").stat().st_size
+    url, entries = browsed.files("app_1", "same")
+    assert entries == [] and files.length(url) == (run.folder / "run.json").stat().st_size
+    assert [entry.name for entry in browsed.files("app_1", "")[1]] == ["logs", "run.json", "same", "status.json"]
+
+
+def test_a_link_that_is_set_after_the_check_of_a_path_leads_nowhere(project: ProjectOnDisk, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the server's own")
+    run = project.run("app_1")
+    (run.folder / "notes.txt").write_text("harmless")
+    browsed = Project(project.url)
+    url, _ = browsed.files("app_1", "notes.txt")
+    (run.folder / "notes.txt").unlink()
+    os.symlink(secret, run.folder / "notes.txt")
+    with pytest.raises(PermissionRefused, match="a link leads out"):
+        list(files.pieces(url, 0, 100))
+
+
+def test_a_run_that_is_a_link_or_lies_behind_one_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
+    ProjectOnDisk(tmp_path / "private").run("app_2").print(0, "secret")
+    project.run("app_1")
+    os.symlink(tmp_path / "private" / "Experiments" / "app_2", project.folder / "Experiments" / "app_2")
+    os.symlink(project.folder / "Experiments" / "app_1", project.folder / "Experiments" / "app_3")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert list(browsed.runs.rows()) == ["app_1"]
+    for name in ("app_2", "app_3"):
+        with pytest.raises(PermissionRefused):
+            browsed.directory(name)
+
+
+def test_a_record_or_pipe_in_place_of_a_file_neither_leaks_nor_blocks(project: ProjectOnDisk, tmp_path: Path) -> None:
+    other = ProjectOnDisk(tmp_path / "private").run("app_2", name="secret")
+    project.run("app_1")
+    linked, piped = project.run("app_3"), project.run("app_4")
+    (linked.folder / "run.json").unlink()
+    os.symlink(other.folder / "run.json", linked.folder / "run.json")
+    os.mkfifo(piped.folder / "metrics.jsonl")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert sorted(browsed.runs.rows()) == ["app_1", "app_4"]
+    with pytest.raises(PermissionRefused, match="no regular file"):
+        browsed.metrics("app_4")
+
+
+def test_what_the_server_writes_into_a_run_does_not_follow_a_link(project: ProjectOnDisk, tmp_path: Path) -> None:
+    project.run("app_1")
+    Project(project.url)
+    (tmp_path / "home").mkdir()
+    os.symlink(tmp_path / "home", project.folder / "Experiments" / "app_1" / "below")
+    with pytest.raises(PermissionRefused):
+        for_url(project.url).write_bytes(f"{project.url}/Experiments/app_1/below/profile.json", b"{}")
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:

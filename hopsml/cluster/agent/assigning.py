@@ -119,7 +119,7 @@ def stored_ahead(formation: Formation) -> int | None:
         url = urls.join(source, step_name(step))
         if step <= commit.stored:
             return None
-        if checkpoints.is_complete(url) and filesystem.exists(urls.join(url, STATE_FILE)):  # not one of the user's own
+        if filesystem.exists(urls.join(url, STATE_FILE)) and checkpoints.is_sound(url):  # not one of the user's own
             return step
     return None
 

@@ -13,7 +13,7 @@ from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
 from hopsml.service.browse.metrics import Metrics
 from hopsml.service.browse.run_list import RunIndex
-from hopsml.storage import urls
+from hopsml.storage import confinement, urls
 from hopsml.storage.run_dir import RunDir
 
 KEPT = 256  # readers of metrics and of searches, each with what it has read: more than are ever compared
@@ -44,6 +44,7 @@ class Project:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        confinement.confine(self.url)  # whoever asks sees files of the server's user only where they lie in a run
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
         self._readers, self._logs = ReaderCache(KEPT), ReaderCache(KEPT_LOGS)

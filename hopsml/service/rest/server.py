@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hopsml import extras
+from hopsml.cluster.shared import http_connections
+from hopsml.cluster.shared.acceptor import logged_once
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
     from hopsml.service.rest.event_stream import Broadcaster, Streams
     from hopsml.service.rest.tls import Certificate
+
+log = logging.getLogger("hopsml.service")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
@@ -120,11 +126,12 @@ async def answer(
     )
     config.load()
     renewing: asyncio.Task[None] | None = None
+    context: ssl.SSLContext | None = None
     if certificate is not None:
         from hopsml.service.rest import tls
 
-        config.ssl = certificate.context()
-        renewing = asyncio.create_task(tls.renewing(certificate, config.ssl))
+        context = certificate.context()
+        renewing = asyncio.create_task(tls.renewing(certificate, context))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are handled here
 
@@ -136,12 +143,14 @@ async def answer(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: ending.add(loop.create_task(end())))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if server.started:
-        ready()
+    serving = asyncio.create_task(server.serve(sockets=[]))
     try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            async with http_connections.accepting(server, listener, context, logged_once(log)):
+                ready()
+                await serving
         await serving
     finally:
         if renewing is not None:
