@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hopsml import experiment
+from hopsml.errors import RunError, WorkerFailed
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import local_application
 from tests.experiment.test_torch import submit
@@ -377,3 +379,70 @@ def test_copies_of_a_prepared_model_are_ordinary_models(project: Path, tmp_path:
         assert kind == "Sequential" and differs and first == second, (case, found[case])
     assert found["elsewhere"] == 2 * ["Sequential False"]
     assert found["AveragedModel"] == 2 * ["Sequential"]
+
+
+def tried(lr: float) -> dict[str, float]:
+    """A trial whose workers begin with different models."""
+    import torch
+    import torch.distributed as dist
+
+    import hopsml
+
+    torch.manual_seed(hopsml.distributed.rank())
+    model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
+    weights = hopsml.distributed.exchange(next(iter(model.state_dict().values())).sum().item())
+    formed = dist.get_world_size() if dist.is_initialized() else 0
+    return {"metric": lr, "spread": max(weights) - min(weights), "formed": formed, "workers": len(weights)}
+
+
+def search(function: Callable[..., Any], **given: Any) -> Any:
+    space = {"lr": ("DISCRETE", [0.1])}
+    return experiment.search(
+        function, space, searcher="grid", num_trials=None, metric="metric", progress=False, retries=0, **given
+    )
+
+
+def test_trials_of_several_workers_form_the_group_of_the_framework_that_is_named(project: Path) -> None:
+    found = search(tried, workers_per_trial=2, framework="torch")
+    assert (found.metrics["formed"], found.metrics["workers"], found.metrics["spread"]) == (2, 2, 0.0)
+    elastic = search(tried, workers_per_trial=(1, 2), framework="torch", max_executors=2)
+    assert elastic.metrics["formed"] == elastic.metrics["workers"] and elastic.metrics["spread"] == 0.0
+
+
+def test_a_trial_of_one_worker_forms_no_group_and_that_is_said(project: Path) -> None:
+    handle = experiment.submit_search(
+        tried, {"lr": ("DISCRETE", [0.1])}, searcher="grid", num_trials=None, metric="metric", progress=False,
+        framework="torch",
+    )  # fmt: skip
+    assert handle.result().metrics["workers"] == 1
+    assert any("framework='torch' has no effect" in note for note in handle.state.notes)
+
+
+@pytest.mark.variant
+def test_trials_of_jax_see_the_devices_of_all_their_workers(project: Path) -> None:
+    def devices(lr: float) -> dict[str, float]:
+        import jax
+
+        return {"metric": lr, "processes": jax.process_count(), "devices": len(jax.devices())}
+
+    assert search(devices, workers_per_trial=2, framework="jax").metrics["processes"] == 2
+
+
+def of_a_model() -> float:
+    import torch
+
+    import hopsml
+
+    return hopsml.torch.prepare(torch.nn.Linear(4, 1)).weight.sum().item()
+
+
+def test_prepare_without_a_process_group_of_several_workers_names_what_forms_one(project: Path) -> None:
+    with pytest.raises(RunError, match=r"workers_per_trial=..., framework='torch'\) forms it in each trial"):
+        search(tried, workers_per_trial=2)
+    for verb in (experiment.distributed, experiment.collective_all_reduce):
+        with pytest.raises(WorkerFailed, match=r"in a run of 2 workers .* start the run by experiment.torch\(train"):
+            verb(of_a_model, num_workers=2, progress=False)
+        assert isinstance(verb(of_a_model, num_workers=1, progress=False).value, float)
+    with pytest.raises(WorkerFailed, match="in a run of 2 workers"):
+        experiment.distributed(of_a_model, min_workers=1, max_workers=2, progress=False)
+    assert isinstance(of_a_model(), float), "outside of a run nothing is changed"
