@@ -359,6 +359,8 @@ class SearchOptions(AnySearchOptions):
         metric: key of what is returned and reported; None where that is a single number.
         workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration
             that gives either: each trial is a distributed training of its own, an elastic one for a pair.
+        framework: what the workers of such a trial form a group for: "tensorflow", "torch" (a process group, as of
+            ``experiment.torch``), "jax", or "distributed": ranks and addresses alone.
         name, description: for people who look for the search later.
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
     """
@@ -372,6 +374,7 @@ class SearchOptions(AnySearchOptions):
     direction: str = "max"
     metric: str | None = None
     workers_per_trial: Any = 1
+    framework: str = "tensorflow"
     name: str = "no-name"
     description: str | None = None
     local_logdir: bool = False

@@ -187,7 +187,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
     return replace(
         spec,
         seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
-        preload=_modules(spec, captured.preload) if spec.preload is None else spec.preload,
+        preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=settings.storage_timeout_s(),
         communication=encrypted(spec.communication),
         hooks=HOOKS,
@@ -209,7 +209,7 @@ def encrypted(communication: Communication) -> Communication:
     return replace(communication, encryption=communication.encryption or settings.encryption())
 
 
-def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
+def modules_of(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
     """What is imported before workers are forked, unless the call says so."""
     # Servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()

@@ -155,6 +155,10 @@ SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "num_trials": Changes(7),
     "direction": Changes("min"),
     "metric": Changes("accuracy"),
+    "framework": (
+        Changes("torch", {"workers_per_trial": 2}),
+        Refused("pytorch", "must be one of 'tensorflow', 'torch', 'jax', 'distributed'"),
+    ),
     "workers_per_trial": Shown("experiment/test_search_groups.py"),
     "deadline": Changes("20 min"),
     "budget": Changes(7.0),
