@@ -32,6 +32,7 @@ from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
+from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.render import memory
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
@@ -75,6 +76,7 @@ class ServerSettings:
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
+    lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -183,6 +185,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         address=address,
         policy=wanted.policy,
         queues=known,
+        lease_s=wanted.lease_s,
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
