@@ -372,6 +372,8 @@ def stop_outside_of_a_transaction(process: subprocess.Popen[str], database: Path
         wait_until(
             lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "SIGSTOP"
         )
+        if not database.exists():  # PostgreSQL ends the transaction
+            return True
         with contextlib.closing(sqlite3.connect(database, timeout=0.0, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
