@@ -127,6 +127,7 @@ class JobService:
                     f"job {job.name}: tasks.{name}.environment: jobs of profile {self.profile} run on this machine in the "
                     "environment of the service: install there what they need, and leave environment out"
                 )
+        self.workspaces.check_archives(job)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
 

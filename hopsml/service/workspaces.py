@@ -30,7 +30,7 @@ from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec, Task
 from hopsml.service.store import JobRow
 from hopsml.storage import urls
-from hopsml.submission import SubmissionPlan
+from hopsml.submission import SubmissionPlan, shipping
 
 MOST_BYTES = 64 << 20  # of a zip
 MOST_UNPACKED_BYTES = 512 << 20
@@ -45,9 +45,11 @@ SecretValues = Callable[[str, Sequence[str]], Mapping[str, str]]
 class Workspaces:
     """All below one folder, which only this user may read."""
 
-    def __init__(self, root: Path, project_url: str, secrets: SecretValues) -> None:
-        """``project_url``: where the runs of all jobs lie; ``secrets``: an owner's, by name."""
-        self._root, self._project_url, self._secrets = root, project_url, secrets
+    def __init__(self, root: Path, project_url: str, secrets: SecretValues, archives: Sequence[str] = ()) -> None:
+        """``project_url``: where the runs of all jobs lie; ``secrets``: an owner's, by name; ``archives``: URLs of stores
+        below which packed environments may lie.
+        """
+        self._root, self._project_url, self._secrets, self._archives = root, project_url, secrets, archives
         for name in ("workspaces", "jobs"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             (root / name).chmod(0o700)  # whatever the umask
@@ -83,6 +85,12 @@ class Workspaces:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         return found
 
+    def check_archives(self, spec: JobSpec) -> None:
+        """Raise ArgumentError for a packed environment on a store that is not allowed."""
+        for task in spec.tasks.values():
+            if task.environment is not None and task.environment.archive is not None:
+                shipping.check_allowed(task.environment.archive, self._archives)
+
     def order(
         self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str, slots: int = 0
     ) -> SubmitOrder:
@@ -107,6 +115,7 @@ class Workspaces:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
         def plan() -> SubmissionPlan:
+            self.check_archives(spec)  # the job may have been stored under other rules
             named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -225,7 +234,7 @@ def _binds(file: Path, name: str) -> bool:
     """Whether a module may have this name: where it cannot be told, it may."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: of expressions that are too deep
         return True
     imports_all = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
     return imports_all or any(

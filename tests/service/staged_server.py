@@ -97,6 +97,9 @@ class StagedEngine:
             if seen.id == application_id:
                 self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
 
+    def forget(self) -> None:
+        """Nothing is remembered of orders."""
+
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""
         return each

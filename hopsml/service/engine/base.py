@@ -85,6 +85,9 @@ class Engine(Protocol):
     def kill(self, application_id: str) -> None:
         """End an application now."""
 
+    def forget(self) -> None:
+        """Drop what is remembered of orders to drivers: another server may have given them others since."""
+
     def worker(self, each: Resources) -> Resources:
         """What a worker of this size really takes."""
 

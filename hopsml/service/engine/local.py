@@ -105,6 +105,10 @@ class LocalEngine:
         """SIGKILL for the driver and what it has started; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
 
+    def forget(self) -> None:
+        """Slots are written anew, whatever was written before."""
+        self._talk.forget_all()
+
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""
         return each

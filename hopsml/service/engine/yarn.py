@@ -116,6 +116,10 @@ class YarnEngine:
         with contextlib.suppress(ClusterError):  # seen by the next look, which will ask again
             self._manager.kill(application_id)
 
+    def forget(self) -> None:
+        """Slots are written anew, whatever was written before."""
+        self._talk.forget_all()
+
     def worker(self, each: Resources) -> Resources:
         """YARN gives memory in steps."""
         return replace(each, memory_mib=-(-each.memory_mib // self._step_mib) * self._step_mib)

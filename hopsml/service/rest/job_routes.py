@@ -142,6 +142,7 @@ def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> mod
     needs(caller, Role.USER)
     job = specs.JobSpec.model_validate_json(row.spec)
     jobs.secrets.check(caller.user, job.secrets)
+    jobs.workspaces.check_archives(job)
     new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
     return _submitted(new, job, jobs, entry)
 

@@ -75,6 +75,17 @@ def test_of_what_is_there_no_more_is_said_than_was_seen() -> None:
     assert stepped(two, sight(two, *running)).cause == "all of its drivers run"
 
 
+@pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING])
+def test_a_job_without_applications_has_not_finished_and_is_tried_again(state: Lifecycle) -> None:
+    ending = Ending.PREEMPTED if state == Lifecycle.CLOSING else Ending.NONE
+    for launches in ((), placed(TRAIN, TaskRule("more")).launches[:1]):
+        record = replace(placed(TRAIN, TaskRule("more")), state=state, ending=ending, launches=launches)
+        for one in launches:
+            record = record.changed(replace(one, state=Lifecycle.FINISHED))
+        after = step(record, EMPTY, PREFIX, 200.0).record
+        assert after.state == Lifecycle.WAITING and not after.ended_s
+
+
 def test_nothing_is_concluded_while_the_engine_is_silent() -> None:
     record = stepped(placed(), EMPTY, 101.0)
     for now in range(102, 5000, 100):
