@@ -109,7 +109,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate))
+            answers = server.answer(
+                app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, project.trim
+            )
+            asyncio.run(answers)
         finally:
             jobs.close()
     finally:
