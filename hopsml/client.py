@@ -406,6 +406,13 @@ class Client:
         """Queue the same job, with the same code, once more."""
         return self._changed(job, "clone")
 
+    def remove(self, job: str | int) -> ServiceJob:
+        """Delete the files that it has left at the server: its code, where no other job needs it, and its drivers' logs.
+
+        Its record and its runs stay. Raises ServiceError for one that is not over.
+        """
+        return self._changed(job, "remove")
+
     def cluster(self) -> dict[str, Any]:
         """``capacity``, ``free`` (gpus, cores, memory_mib), ``leads``, ``leader``, ``problem``."""
         return self._as(self._call("GET", "cluster"), dict[str, Any])

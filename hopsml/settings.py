@@ -52,6 +52,17 @@ def drain_s() -> float:
     return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
 
 
+def ui_memory_bytes() -> int:
+    """Memory that a page's server may use for what it has read of viewed runs, in bytes.
+
+    From ``HOPSML_UI_MEMORY_MB``, else 256. Raises ArgumentError.
+    """
+    text = os.environ.get("HOPSML_UI_MEMORY_MB", "") or "256"
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
+        raise ArgumentError(f"HOPSML_UI_MEMORY_MB={text!r}: write a whole number of megabytes, 1 to {1 << 20}")
+    return int(text) << 20
+
+
 def encryption() -> bool:
     """Whether hopsml's collective encrypts in all runs, whatever they are asked for.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
@@ -215,11 +218,80 @@ def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: 
     assert len(told.since("e-2")) == 3
 
 
+@dataclass
+class Held:
+    held_bytes: int = 0
+
+
 def test_the_least_used_reader_goes() -> None:
-    kept = ReaderCache(2)
-    first = kept.get("a", object)
-    kept.get("b", object)
-    assert kept.get("a", object) is first
-    kept.get("c", object)
-    assert kept.get("a", object) is first
-    assert kept.get("b", object) is not first
+    kept = ReaderCache(2, 100)
+    first = kept.get("a", Held)
+    kept.get("b", Held)
+    assert kept.get("a", Held) is first
+    kept.get("c", Held)
+    assert kept.get("a", Held) is first
+    assert len(kept) == 2
+    kept.get("b", lambda: Held(1))
+    assert kept.held_bytes == 1, "the first reader of b was dropped"
+
+
+def test_readers_that_have_grown_are_dropped_but_for_the_one_used_last() -> None:
+    kept = ReaderCache(10, 100)
+    readers = [kept.get(name, lambda: Held(40)) for name in "ab"]
+    readers[1].held_bytes = 90
+    kept.trim()
+    assert len(kept) == 1 and kept.held_bytes == 90
+    readers[1].held_bytes = 500
+    kept.trim()
+    assert kept.get("b", Held) is readers[1]
+    assert kept.get("c", lambda: Held(10)).held_bytes == kept.held_bytes == 10
+
+
+def test_a_reader_that_nobody_uses_is_dropped_after_a_while() -> None:
+    now = [0.0]
+    kept = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
+    kept.get("a", Held)
+    now[0] = 50.0
+    second = kept.get("b", Held)
+    now[0] = 100.0
+    kept.trim()
+    assert len(kept) == 1 and kept.get("b", Held) is second
+
+
+def test_more_viewed_runs_than_fit_stay_within_the_memory_and_are_read_again(project: ProjectOnDisk) -> None:
+    ids = [f"app_{number}" for number in range(12)]
+    values = [float(step) for step in range(4_000)]
+    for run_id in ids:
+        project.run(run_id).report_all("loss", values)
+    project.run("app_logs").print(0, *(f"line {number}" for number in range(100_000)))
+    browsed = Project(project.url, memory_bytes=1 << 20)
+    for _ in range(2):
+        for run_id in ids:
+            assert browsed.metrics(run_id).summary("loss") == (3999.0, 0.0, 3999.0)
+            assert browsed.held_bytes <= 1 << 20
+    compare = compared(browsed, ids, step=1234.0)
+    assert [one.at_step for one in compare.values] == [1234.0] * 12
+    assert [one and one.count for one in compare.curves] == [4_000] * 12
+    assert browsed.held_bytes <= 1 << 20
+
+
+def test_the_memory_for_viewed_runs_is_a_setting(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_UI_MEMORY_MB", "lots")
+    with pytest.raises(ArgumentError, match="HOPSML_UI_MEMORY_MB='lots'"):
+        Project(project.url)
+
+
+@pytest.mark.variant
+def test_as_many_long_runs_as_are_ever_kept_stay_within_256_megabytes(project: ProjectOnDisk) -> None:
+    values = [math.sin(step / 1000) for step in range(200_000)]
+    project.run("app_0").report_all("loss", values)
+    first = project.folder / "Experiments" / "app_0"
+    ids = ["app_0", *(f"app_{number}" for number in range(1, 256))]
+    for run_id in ids[1:]:
+        shutil.copytree(first, first.with_name(run_id), copy_function=os.link)
+    browsed = Project(project.url)
+    before = psutil.Process().memory_info().rss
+    for run_id in ids:
+        assert browsed.metrics(run_id).tags() == [("loss", "chief", 200_000)]
+    assert browsed.held_bytes <= 256 << 20
+    assert psutil.Process().memory_info().rss - before <= 256 << 20

@@ -27,6 +27,7 @@ log = logging.getLogger("hopsml.service")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
+SWEEP_S = 60.0  # between two looks for what was read and is not used any more
 _NEEDS = ("starlette", "uvicorn")
 
 
@@ -98,7 +99,7 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
     project = Project(project_url)
     project.runs.refresh()
     told = Broadcaster(ProjectFeed(Changes(project)))
-    asyncio.run(answer(application(project, token, told), listener, told, ready))
+    asyncio.run(answer(application(project, token, told), listener, told, ready, sweep=project.trim))
 
 
 async def answer(
@@ -107,10 +108,11 @@ async def answer(
     told: Broadcaster | Streams,
     ready: Callable[[], None],
     certificate: Certificate | None = None,
+    sweep: Callable[[], None] | None = None,
 ) -> None:
     """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
 
-    With a certificate over TLS alone.
+    With a certificate over TLS alone. ``sweep`` is called once a minute: what nobody uses any more is dropped.
     """
     import uvicorn
 
@@ -125,13 +127,13 @@ async def answer(
         timeout_graceful_shutdown=DRAIN_S,
     )
     config.load()
-    renewing: asyncio.Task[None] | None = None
+    beside = [asyncio.create_task(_sweeping(sweep))] if sweep is not None else []
     context: ssl.SSLContext | None = None
     if certificate is not None:
         from hopsml.service.rest import tls
 
         context = certificate.context()
-        renewing = asyncio.create_task(tls.renewing(certificate, context))
+        beside.append(asyncio.create_task(tls.renewing(certificate, context)))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are handled here
 
@@ -153,5 +155,11 @@ async def answer(
                 await serving
         await serving
     finally:
-        if renewing is not None:
-            renewing.cancel()
+        for task in beside:
+            task.cancel()
+
+
+async def _sweeping(sweep: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        sweep()
