@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hopsml import proxies
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
 from hopsml.states import Lifecycle
@@ -217,7 +218,7 @@ class Client:
             raise ArgumentError("the token has characters that none has: copy it once more into HOPSML_TOKEN")
         self._address, self._token = address.rstrip("/"), token
         trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
-        self._opener = urllib.request.build_opener(_StaysHere, *trust)
+        self._opener = proxies.opener(self._address, _StaysHere(), *trust)
 
     @classmethod
     def of_environment(cls) -> Client:
@@ -552,6 +553,7 @@ class Client:
             raise refusal
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
+            f"{proxies.explain(self._address)}"
         )
 
     def _as(self, found: Any, kind: type[T]) -> T:

@@ -22,6 +22,8 @@ SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 5.0
 ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
+KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
+DEFAULT_KEEPALIVE_S = 15.0  # firewalls forget connections after a minute at the least
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
 HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://: key=value, with commas between
@@ -42,6 +44,14 @@ def system_metrics_s() -> float:
     From ``HOPSML_SYSTEM_METRICS_S``, else 5.
     """
     return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
+
+
+def keepalive_s() -> float:
+    """Seconds of silence after which workers probe a TCP connection; 0: they set no keepalive.
+
+    From ``HOPSML_KEEPALIVE_S``, else 15.
+    """
+    return _seconds(KEEPALIVE, DEFAULT_KEEPALIVE_S, ", or 0 to set no keepalive")
 
 
 def drain_s() -> float:

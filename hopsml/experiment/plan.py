@@ -352,6 +352,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
+        settings.KEEPALIVE: str(settings.keepalive_s()),
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
         **({settings.CORES: os.environ[settings.CORES]} if settings.CORES in os.environ else {}),
         **spec.environment,

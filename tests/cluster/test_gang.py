@@ -364,6 +364,44 @@ def test_a_process_that_goes_on_is_forgiven():
     assert isinstance(note, events.Note) and machine.handle(events.Tick(), 130.9) == []
 
 
+def all_idle(spec: FixedGroup, idle_s: float) -> tuple[Gang, list[events.Action]]:
+    """Both workers have done nothing for ``idle_s`` seconds, rank 1 for a second less."""
+    machine = running(spec)
+    machine.handle(stepped("a", idle_s=idle_s + 1), 1000.0)
+    machine.handle(stepped("b", idle_s=idle_s), 1000.0)
+    return machine, machine.handle(events.Tick(), 1000.0)
+
+
+def test_workers_that_all_do_nothing_are_reported_once_with_what_may_hold_them():
+    machine, (note,) = all_idle(SPEC, SPEC.stalled_s)
+    assert isinstance(note, events.Note) and note.text.startswith("no worker has done anything for 120 s: most likely")
+    assert all(word in note.text for word in ("firewall", "http_proxy", "HOPSML_KEEPALIVE_S", "progress_timeout="))
+    assert machine.handle(events.Tick(), 1001.0) == [] and machine.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_nothing_is_reported_while_one_worker_is_at_work(busy: str):
+    machine, actions = all_idle(SPEC, SPEC.stalled_s - 0.1)
+    assert actions == []
+    machine.handle(stepped(busy, idle_s=0.0), 1001.0)
+    assert machine.handle(events.Tick(), 1001.0 + SPEC.stalled_s - 0.1) == []
+
+
+def test_a_progress_timeout_ends_a_fixed_group_whose_workers_all_do_nothing():
+    spec = FixedGroup(size=2, progress_timeout_s=30.0)
+    assert all_idle(spec, 29.9)[1] == []
+    machine, _ = all_idle(spec, 30.0)
+    assert machine.outcome is not None and machine.outcome.error == "worker" and machine.outcome.rank == 0
+    assert machine.outcome.reason.startswith("no worker has done anything for 30 s (progress_timeout=30): most likely")
+
+
+def test_a_progress_timeout_concerns_no_worker_alone():
+    machine = running(FixedGroup(size=2, progress_timeout_s=30.0, returned_s=None))
+    machine.handle(events.Finished("b", 0), 10.0)
+    machine.handle(stepped("a", idle_s=500.0), 600.0)
+    assert machine.handle(events.Tick(), 600.0) == []
+
+
 def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
     """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()

@@ -110,7 +110,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "reset_limit": (Changes(3, CHANGING), Noted(3)),
     "min_workers_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
     "heartbeat_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
-    "progress_timeout": (Changes(3.0, CHANGING), Noted(3.0)),
+    "progress_timeout": (Changes(3.0, CHANGING), Changes(3.0)),
     "host_failure_limit": (Changes(1, CHANGING), Noted(1)),
     "host_cooldown": (Changes(1.0, CHANGING), Noted(1.0)),
     "checkpoint_every": (Changes(1.0, CHANGING), Noted(1.0)),

@@ -26,6 +26,11 @@ from hopsml.cluster.shared.spec import FixedGroup
 # From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
 # one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
+STALLED = (
+    "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
+    "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml profile` shows "
+    "where they stand"
+)
 
 
 @dataclass
@@ -60,6 +65,7 @@ class Gang:
     outcome: Conclude | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
     liveness: Liveness = field(default_factory=Liveness)
+    told_stalled: bool = False  # a note has said that all workers do nothing
     left_at: float | None = None  # when the first member of the generation finished
     explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
 
@@ -294,7 +300,23 @@ class Gang:
             cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"
             self.failures.append(Failure(agent_id, self.members[agent_id].rank, cause, outside=True))
             self.members[agent_id].failed = True
-        return self._settled(now) if held else self._left_alone(working, now)
+        return self._settled(now) if held else self._left_alone(working, now) or self._stalled(working, now)
+
+    def _stalled(self, working: dict[str, MemberState], now: float) -> list[Action]:
+        """Report once that all workers do nothing, and end the run where ``progress_timeout`` limits how long they may."""
+        if len(working) < 2:
+            return []
+        idle_s = now - max(self.liveness.idle_since(agent_id, now) for agent_id in working)
+        limit_s = None if self.spec.changes else self.spec.progress_timeout_s
+        if limit_s is not None and idle_s >= limit_s:
+            agent_id, first = min(working.items(), key=lambda item: item[1].rank)
+            reason = f"no worker has done anything for {idle_s:.0f} s (progress_timeout={limit_s:g}): {STALLED}"
+            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
+        if idle_s < self.spec.stalled_s or self.told_stalled:
+            return []
+        self.told_stalled = True
+        ends = "" if limit_s is not None or self.spec.changes else "; progress_timeout= would end the run"
+        return [events.Note(f"no worker has done anything for {idle_s:.0f} s: {STALLED}{ends}")]
 
     def _left_alone(self, working: dict[str, MemberState], now: float) -> list[Action]:
         """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
