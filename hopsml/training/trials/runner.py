@@ -24,7 +24,7 @@ import msgspec
 
 from hopsml import redact
 from hopsml.cluster.shared import processes
-from hopsml.cluster.shared.plain import outputs
+from hopsml.cluster.shared.plain import argument, outputs
 from hopsml.cluster.worker import calling, worker_folder
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
@@ -155,7 +155,7 @@ class Runner:
         try:
             trial_files.make(folder)
             config = pickle.loads(message.config)
-            trial_files.write_json(folder / ".hparams.json", config)
+            trial_files.write_json(folder / ".hparams.json", argument(config))
             resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
             trial = _Trial(message, folder, Reporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)
