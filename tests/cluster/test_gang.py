@@ -205,8 +205,9 @@ def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
     for name in NAMES:
         machine.handle(events.Finished(name, 0), 3.0)
     machine.handle(events.Closed("a", 0), 3.1)
-    drop, back, outcome = machine.handle(events.Tick(), 100.0)
+    drop, note, back, outcome = machine.handle(events.Tick(), 100.0)
     assert drop == events.DropAgents(("b",), "did not report its worker's end in time")
+    assert isinstance(note, events.Note) and note.text.startswith("the agent of rank 1 did not report in time that its last")
     assert (back, outcome) == (events.ReturnAgents(("a",)), events.Conclude(Phase.FINISHED))
 
 

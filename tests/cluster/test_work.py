@@ -15,6 +15,7 @@ import cloudpickle
 import msgspec
 import pytest
 
+from hopsml.cluster.agent import work as work_module
 from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.agent.outbox import Outbox
@@ -33,6 +34,7 @@ from hopsml.cluster.shared.protocol import (
     WorkerClosed,
     WorkerFinished,
     WorkerReports,
+    WorkNote,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
@@ -255,6 +257,35 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
     assert steps_reported(told) == list(range(300))
     (failed,) = (message for message in told if isinstance(message, FailureReport))
     assert cause in failed.cause
+
+
+def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> str:
+        import threading
+
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return "done"
+
+    monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (note,) = (message.text for message in told if isinstance(message, WorkNote))
+    assert "rank 1: its process was ended 0.3 s after its function had returned: threads that are no daemons" in note
+    assert any(isinstance(message, WorkerFinished) for message in told)
+    assert not any(isinstance(message, FailureReport) for message in told)
 
 
 @contextmanager

@@ -383,7 +383,17 @@ class Gang:
             silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
             for agent_id in silent:
                 self.members[agent_id].lost = True
-            dropped = [events.DropAgents(silent, "did not report its worker's end in time")] if silent else []
+            dropped: list[Action] = []
+            if silent:
+                dropped.append(events.DropAgents(silent, "did not report its worker's end in time"))
+            if silent and self.outcome is not None and self.outcome.phase is Phase.FINISHED:
+                whose = ranks(sorted(self.members[agent_id].rank for agent_id in silent))
+                dropped.append(
+                    events.Note(
+                        f"the agent of {whose} did not report in time that its last files are stored: some may be missing "
+                        "in the run directory"
+                    )
+                )
             return [*dropped, *self._conclude_if_over()]
         return self._end(self._start_timeout(), now)
 
