@@ -524,7 +524,9 @@ def test_the_users_variables_are_named_largest_first_and_no_internals_of_librari
     images, labels = np.zeros(3 * 2**20, np.uint8), np.zeros(2**20, np.uint8)
     with pytest.raises(CaptureError) as caught:
         capture(train, {"train_set": (images, labels)}, limit_bytes=2**20)
-    named = str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Put the data")[0].split("; ")
+    named = (
+        str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Put the data")[0].split("; ")
+    )
     assert named == [
         "`frame` (closure variable), a pandas.core.frame.DataFrame, 4.0 MiB",
         "args['train_set'] → [0], a numpy.ndarray, 3.0 MiB",
@@ -541,7 +543,9 @@ def test_what_the_user_gave_is_named_where_a_function_of_hopsmls_carries_his_out
     given = {"model": None, "train_set": np.zeros(2**21, np.uint8), "test_set": np.zeros(2**20, np.uint8)}
     with pytest.raises(CaptureError) as caught:
         capture(distributed.carry_out, {"function": train, "given": given}, limit_bytes=2**20)
-    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Put" in str(caught.value)
+    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Put" in str(
+        caught.value
+    )
 
 
 def test_a_huge_array_is_refused_without_being_copied(monkeypatch: pytest.MonkeyPatch) -> None:

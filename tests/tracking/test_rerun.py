@@ -268,7 +268,15 @@ def test_what_is_recorded_of_an_argument() -> None:
     assert described["x"]["sha256"] == hashlib.sha256(x.tobytes()).hexdigest()
     assert described["y"]["z"][0]["sha256"] == hashlib.sha256(np.ascontiguousarray(x.T).tobytes()).hexdigest()
     assert argument(x) == argument(x.copy()) and argument(x)["sha256"] != argument(x + 1)["sha256"]
-    small = {"a": np.float32(0.5), "b": np.arange(3), "c": "text", "d": None, "e": (1, [2.0]), "f": Path("/x"), "g": True}
+    small = {
+        "a": np.float32(0.5),
+        "b": np.arange(3),
+        "c": "text",
+        "d": None,
+        "e": (1, [2.0]),
+        "f": Path("/x"),
+        "g": True,
+    }
     assert argument(small) == as_json(small)
     pixels = x.tolist()
     assert argument(pixels)["shape"] == [40] and argument(pixels)["type"] == "list"

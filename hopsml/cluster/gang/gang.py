@@ -22,7 +22,6 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
-
 # From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
 # one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
@@ -323,8 +322,8 @@ class Gang:
         still = f"while {waiting} still {'works' if len(working) == 1 else 'work'}" if exited else f"before {waiting}"
         return [
             events.Note(
-                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a collective, "
-                f"the run fails after {limit_s:g} s without activity: {rule}"
+                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a "
+                f"collective, the run fails after {limit_s:g} s without activity: {rule}"
             )
         ]
 

@@ -12,7 +12,6 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import METRIC
 
-
 MOST_ELEMENTS = 1000  # of an array or a list of arguments that are recorded one by one
 MOST_CHARACTERS = 20_000  # of an argument's text
 
@@ -57,8 +56,8 @@ def argument(value: Any) -> Any:
     """An argument of the training function for the run's record: as ``as_json``, but for what is large.
 
     Of an array, a tensor, a table, a long list or a long text the record holds type, shape, data type, size in bytes and
-    digest; the content travels, and is kept, with the function. A digest (SHA-256) is that of the elements' bytes in C order,
-    of a list that of its JSON, of a table that of its rows' hashes.
+    digest; the content travels, and is kept, with the function. A digest (SHA-256) is that of the elements' bytes in C
+    order, of a list that of its JSON, of a table that of its rows' hashes.
     """
     if isinstance(value, Mapping):
         return {utf8(str(key)): argument(item) for key, item in value.items()}
@@ -69,10 +68,16 @@ def argument(value: Any) -> Any:
         return _described(value, [len(value)], len(data), _digest(data))
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
-        return as_json(value) if len(data) <= MOST_ELEMENTS else _described(value, [len(data)], len(data), _digest(data))
+        return (
+            as_json(value) if len(data) <= MOST_ELEMENTS else _described(value, [len(data)], len(data), _digest(data))
+        )
     if isinstance(value, str):
         return _text(value, value)
-    if not isinstance(value, type) and hasattr(value, "shape") and (hasattr(value, "dtype") or hasattr(value, "dtypes")):
+    if (
+        not isinstance(value, type)
+        and hasattr(value, "shape")
+        and (hasattr(value, "dtype") or hasattr(value, "dtypes"))
+    ):
         with contextlib.suppress(TypeError, ValueError):  # the specification of an array, whose sizes are not all known
             return _array(value)
     plain = as_json(value)
@@ -140,7 +145,7 @@ def _content(value: Any) -> Iterator[memoryview | bytes]:
     if found.dtype.hasobject:
         yield pickle.dumps(found.tolist())
     else:
-        yield memoryview(np.ascontiguousarray(found).reshape(-1).view(np.uint8))
+        yield np.ascontiguousarray(found).reshape(-1).view(np.uint8).data
 
 
 def _described(value: Any, shape: list[int], size_bytes: int, digest: str) -> dict[str, Any]:

@@ -146,7 +146,9 @@ class LaneQueue:
         """The runner has sent a message."""
         current = self.current
         if isinstance(message, Worn):
-            self.runner = RunnerState.LEAVING  # its time to leave begins behind the end of its trial, which is about to come
+            self.runner = (
+                RunnerState.LEAVING
+            )  # its time to leave begins behind the end of its trial, which is about to come
             return []
         if current is None or not _same(current, message):
             return []  # of a trial whose end was reported already
