@@ -121,7 +121,9 @@ class TestControlGroups:
         ("line", "group", "file"),
         [("0::/a/b\n", "a/b", "memory.events"), ("4:memory:/a/b\n", "memory/a/b", "memory.oom_control")],
     )
-    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(self, tmp_path: Path, line: str, group: str, file: str) -> None:
+    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(
+        self, tmp_path: Path, line: str, group: str, file: str
+    ) -> None:
         version_2 = file == "memory.events"
         folder = self.group(tmp_path / "fs" / group)
         current, limit = ("memory.current", "memory.max") if version_2 else (
@@ -131,17 +133,19 @@ class TestControlGroups:
         (folder / file).write_text("max 9\noom_kill 2\n")
         watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, line))
         assert watch.explain().startswith(
-            f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {folder / file} is still 2: look for"
+            f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {folder / file} is still 2: look"
         )
         (folder / file).write_text("max 99\noom_kill 3\n")
         assert watch.explain() == (
-            f"the kernel sent it for lack of memory: oom_kill in {folder / file} went from 2 to 3; the limit of its memory is "
-            "64 MB"
+            f"the kernel sent it for lack of memory: oom_kill in {folder / file} went from 2 to 3; the limit of its memory "
+            "is 64 MB"
         )
 
     def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:
         watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
-        assert watch.explain().startswith("nobody in hopsml sent it, and no memory.events of a control group says whether")
+        assert watch.explain().startswith(
+            "nobody in hopsml sent it, and no memory.events of a control group says whether"
+        )
 
 
 @pytest.mark.fast
