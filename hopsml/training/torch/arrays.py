@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from hopsml.collective.group import Group
 
 
 @contextmanager
@@ -40,6 +42,41 @@ def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
     yield flat.view(torch.uint8).numpy() if flat.numel() else flat.to(torch.uint8).numpy()
     if held is not found:
         found.copy_(held)
+
+
+def gathered(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensors of all members, of one shape and type, along a new first axis."""
+    import torch
+
+    with as_bytes(tensor) as array:
+        rows = group.all_gather(array, name=name)
+    return torch.from_numpy(rows).view(tensor.dtype).reshape(len(rows), *tensor.shape)
+
+
+def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: str) -> tuple[int, torch.Tensor]:
+    """The sum of all members' sparse tensors, and of how many they were.
+
+    Args:
+        group: the members.
+        tensor: this member's, coalesced.
+        counts: how many entries each member has, in rank order; the sum means nothing if there are other members by now.
+        name: of the operation, for the errors of members that disagree.
+    """
+    import torch
+
+    most, own = max(counts, default=0), tensor._nnz()
+    places = torch.zeros((most, tensor.sparse_dim()), dtype=torch.int64)
+    values = torch.zeros((most, *tensor.shape[tensor.sparse_dim() :]), dtype=tensor.dtype)
+    places[:own], values[:own] = tensor.indices().t(), tensor.values()
+    all_places, all_values = gathered(group, places, f"{name}: places"), gathered(group, values, name)
+    of_each = list(zip(counts, all_places, all_values, strict=False))
+    total = torch.sparse_coo_tensor(
+        torch.cat([one[:count] for count, one, _ in of_each]).t(),
+        torch.cat([one[:count] for count, _, one in of_each]),
+        tensor.shape,
+        check_invariants=False,
+    )
+    return min(len(all_places), len(all_values)), total.coalesce().to(tensor.device)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.worker import in_force
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
-from hopsml.training.torch.arrays import array_of, as_bytes
+from hopsml.training.torch.arrays import array_of, as_bytes, gathered, sparse_sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,6 +105,13 @@ def _carry_out(task: Callable[[], Any], future: Any) -> None:
         future.set_result(result)
 
 
+def _value_of(done: Any) -> Any:
+    try:
+        return done.value()
+    except BaseException as error:
+        raise error.with_traceback(None) from None  # C++ would put the frames into its error's text
+
+
 @cache
 def communication() -> _Worker:
     """The thread of this process that communicates. ``hopsml.all_reduce`` and its like keep its order from then on."""
@@ -131,7 +138,11 @@ def _process_group() -> type:
             return True
 
         def get_future(self) -> Any:
-            return self._future
+            """As C++ code takes it: with an error of its own where the operation fails.
+
+            A future of Python's that holds an exception is a success to it, and the exception its result.
+            """
+            return self._future.then(_value_of)
 
         def is_completed(self) -> bool:
             return bool(self._future.done())
@@ -188,6 +199,9 @@ def _process_group() -> type:
 
             def reduce(group: Group) -> None:
                 for tensor in tensors:
+                    if tensor.is_sparse:
+                        _reduce_sparse(group, tensor, reduction)
+                        continue
                     with array_of(tensor) as array:
                         group.all_reduce(array, reduction, out=array, name="torch all_reduce")
 
@@ -301,6 +315,19 @@ def _process_group() -> type:
             return self._submit(lambda group: group.barrier("torch barrier"), [])
 
     return CollectiveProcessGroup
+
+
+def _reduce_sparse(group: Group, tensor: torch.Tensor, reduction: str) -> None:
+    import torch
+
+    if reduction not in ("sum", "mean"):
+        raise ArgumentError(
+            f"the reduction {reduction} of sparse tensors over backend='hopsml', which has SUM and AVG for them"
+        )
+    own = tensor.detach().coalesce()
+    counts = gathered(group, torch.tensor([own._nnz()]), "torch all_reduce, sizes of sparse tensors")[:, 0].tolist()
+    _, total = sparse_sum(group, own, counts, "torch all_reduce, sparse")
+    tensor.detach().copy_(total / len(counts) if reduction == "mean" else total)
 
 
 def _gathered(group: Group, tensor: torch.Tensor) -> np.ndarray[Any, Any]:
