@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,12 +35,9 @@ def array_of(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
 @contextmanager
 def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
     """As ``array_of``, but one dimension of bytes: for what is moved and not calculated with, of any type."""
-    import torch
-
     found = tensor.detach()
     held = found.to("cpu").contiguous()
-    flat = held.reshape(-1)
-    yield flat.view(torch.uint8).numpy() if flat.numel() else flat.to(torch.uint8).numpy()
+    yield _bytes(held)
     if held is not found:
         found.copy_(held)
 
@@ -79,13 +77,42 @@ def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: 
     return min(len(all_places), len(all_values)), total.coalesce().to(tensor.device)
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+class _Memory:
+    """The memory of a contiguous tensor of a CPU, for numpy to look into.
+
+    Not by ``Tensor.numpy()``, which makes its memory one that can never be resized, as FullyShardedDataParallel does it.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor  # it lives as long as an array looks into it
+        size = tensor.numel() * tensor.element_size()
+        self.__array_interface__ = {
+            "data": (tensor.data_ptr(), False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return np.asarray(_Memory(tensor)) if tensor.numel() else np.empty(0, np.uint8)
+
+
+@cache
+def _type_of(dtype: torch.dtype) -> np.dtype[Any]:
+    """The type of numpy's that is the same."""
+    import numpy as np
     import torch
 
-    if tensor.dtype is torch.bfloat16:
+    if dtype is torch.bfloat16:
         import ml_dtypes
 
-        array: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array
-    found: np.ndarray[Any, Any] = tensor.numpy()
+        return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
     return found
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return _bytes(tensor).view(_type_of(tensor.dtype)).reshape(tuple(tensor.shape))
