@@ -160,8 +160,8 @@ def play(folder: str, only: list[str] | None = None) -> dict[str, Any]:
     def asynchronous() -> Any:
         x, y, out = of(rank + 1), of(rank + 1), [torch.empty(4), torch.empty(4)]
         works = [
-            dist.all_reduce(x, async_op=True), dist.broadcast(y, 1, async_op=True), dist.all_gather(out, of(rank), async_op=True),
-            dist.barrier(async_op=True),
+            dist.all_reduce(x, async_op=True), dist.broadcast(y, 1, async_op=True),
+            dist.all_gather(out, of(rank), async_op=True), dist.barrier(async_op=True),
         ]  # fmt: skip
         for work in works:
             work.wait()

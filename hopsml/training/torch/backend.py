@@ -38,8 +38,10 @@ def register() -> None:
     """Make the backend known to torch.distributed, once a process."""
     global _registered
     import torch.distributed as dist
+    from torch._dynamo import trace_rules
 
     if not _registered:
+        trace_rules.add(__name__)  # torch.compile is not to compile what C++ calls here amid a compiled model
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         _registered = True
 
@@ -110,7 +112,7 @@ def _carry_out(task: Callable[[], Any], future: Any) -> None:
 def _value_of(done: Any) -> Any:
     try:
         return done.value()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 as whoever waits does
         raise error.with_traceback(None) from None  # C++ would put the frames into its error's text
 
 
