@@ -72,7 +72,9 @@ def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
 
 
 @pytest.mark.variant
-def test_nulls_of_a_dataframe_are_values_that_are_missing_to_an_estimator(store: Path) -> None:
+def test_nulls_of_a_dataframe_are_values_that_are_missing_to_an_estimator(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pandas as pd
     from pyspark.sql import SparkSession
     from sklearn.compose import ColumnTransformer
@@ -81,6 +83,7 @@ def test_nulls_of_a_dataframe_are_values_that_are_missing_to_an_estimator(store:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
+    monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
     rows = [(20, 1.0, "oslo"), (None, 2.0, "rome"), (40, None, None), (60, 3.0, "rome")]
     table = pd.DataFrame(rows, columns=["age", "score", "city"])
     texts = make_pipeline(SimpleImputer(strategy="most_frequent", missing_values=None), OneHotEncoder())
