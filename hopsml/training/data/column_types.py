@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _VECTOR = ["type", "size", "indices", "values"]  # the fields of Spark ML's vectors
+_WITH_ARRAY = (
+    *("boolean", "integer", "floating", "decimal", "date32", "timestamp", "duration", "null"),
+    *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
+)
 _REMEDY = "a batch needs all alike; write the data anew with one schema"
 
 Types = Mapping[str, "pa.DataType"]  # by column
@@ -111,9 +115,7 @@ def _has_array(kind: pa.DataType) -> bool:
         return _has_array(kind.value_type)
     if is_list(kind):
         return not pa.types.is_struct(kind.value_type) and _has_array(kind.value_type)
-    checks = ("boolean", "integer", "floating", "decimal", "date32", "timestamp", "duration", "string", "large_string")
-    checks += ("binary", "large_binary", "fixed_size_binary", "null")
-    return is_vector(kind) or any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
+    return is_vector(kind) or any(getattr(pa.types, f"is_{check}")(kind) for check in _WITH_ARRAY)
 
 
 def _array_kind(kind: pa.DataType) -> str:
