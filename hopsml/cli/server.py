@@ -31,7 +31,11 @@ def server(
     project_url: Annotated[
         str, typer.Option(help="where jobs record runs; the profile's, or $HOPSML_PROJECT_URL")
     ] = "",
+    archives: Annotated[
+        list[str], typer.Option(help="a URL below which packed environments of jobs may lie; the project's store else")
+    ] = [],  # noqa: B006 typer reads it
     audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
+    keep_days: Annotated[float, typer.Option(help="how long files of jobs that are over are kept")] = 90.0,
     changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
     reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
 ) -> None:
@@ -57,7 +61,9 @@ def server(
         port,
         queues,
         nodes=nodes,
+        archives=tuple(archives),
         audit_days=audit_days,
+        keep_days=keep_days,
         changes_per_s=changes_per_s,
         reads_per_s=reads_per_s,
         certificate=certificate,

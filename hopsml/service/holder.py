@@ -1,4 +1,4 @@
-"""Which server process leads: a name by which others on the same machine see whether it still lives."""
+"""Names of server processes, by which others of the same machine see that one has ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from hopsml.service.engine.local_application import start_ticks
 
 
 def own() -> str:
-    """Of this process: machine since its last start, number, when it was started, and something that nobody else has."""
+    """Name of this process: its machine, its number, when it was started, and something that nobody else has."""
     return f"{_machine()}.{os.getpid()}.{start_ticks(os.getpid())}.{secrets.token_hex(4)}"
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the process is surely gone: it was one of this machine, and is not there any more."""
+    """True if a process has surely ended: one of this machine, which is not there any more."""
     machine, _, rest = holder.partition(".")
     numbers = rest.split(".")
     if machine != _machine() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
         return False
-    return start_ticks(int(numbers[0])) != int(numbers[1])
+    pid, started = int(numbers[0]), int(numbers[1])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return started != (start_ticks(pid) or started)  # 0: it is not shown to this user
 
 
 def _machine() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Where numbers of processes mean the same: the machine since its last start, and the PID namespace (a container)."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"

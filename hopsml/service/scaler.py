@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hopsml.errors import ProviderError
+from hopsml.errors import ProviderError, StoreError
 from hopsml.service import autoscaler
 from hopsml.service.autoscaler import (
     DrainNode,
@@ -59,6 +59,7 @@ class Scaler:
         manager.scaled(self._view)
 
     def _forget(self) -> None:
+        self._term = 0
         self._memory = FleetMemory()
         self._known: set[str] = set()
         self._draining: set[str] = set()
@@ -90,9 +91,17 @@ class Scaler:
 
     def turn(self) -> None:
         """Look, decide, act."""
-        if not self._manager.leads:
+        try:
+            self._turn()
+        except StoreError as error:  # who leads is not known
+            self._trouble(f"nodes cannot be added or ended: {error}")
+
+    def _turn(self) -> None:
+        if not self._still_leads():
             self._forget()
-            return
+            self._term = self._manager.term()  # whatever was remembered counted under an earlier lease
+            if not self._term:
+                return
         try:
             given = [node for node in self._provider.list() if node.group in self._groups]
         except ProviderError as error:
@@ -109,9 +118,16 @@ class Scaler:
         used = self._manager.scaled(decision.view)
         nodes = {node.id: node for node in given}
         for action in decision.actions:
-            if self._manager.leads and not self._is_late(action, used):
+            if not self._still_leads():
+                return
+            if not self._is_late(action, used):
                 self._carry_out(action, nodes)
-        self._admit(nodes)
+        if self._still_leads():
+            self._admit(nodes)
+
+    def _still_leads(self) -> bool:
+        """True if no other server has led since this one's memory began. Raises StoreError."""
+        return bool(self._term) and self._manager.term() == self._term
 
     def _trouble(self, said: str) -> None:
         if said != self._problem:

@@ -32,13 +32,16 @@ from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
+from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.render import memory
+from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
+from hopsml.storage import urls
 from hopsml.submission import is_detachable
 
 if TYPE_CHECKING:
@@ -69,12 +72,15 @@ class ServerSettings:
     policy: Policy | None = None
     nodes: Path | None = None
     audit_days: float = AUDIT_DAYS
+    keep_days: float = KEEP_DAYS
     changes_per_s: float = 200.0
     reads_per_s: float = 1000.0
     certificate: Path | None = None
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
+    archives: tuple[str, ...] = ()  # URLs below which packed environments may lie; empty: the project's store
+    lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -109,7 +115,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate))
+            answers = server.answer(
+                app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, project.trim
+            )
+            asyncio.run(answers)
         finally:
             jobs.close()
     finally:
@@ -162,6 +171,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
     if not wanted.audit_days > 0:
         raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
+    if not wanted.keep_days > 0:
+        raise ArgumentError(f"--keep-days {wanted.keep_days:g}: files of jobs are kept for more than 0 days: write 90")
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
@@ -172,7 +183,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
     kept = Secrets(store, key(wanted.state))
-    workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values)
+    workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values, _archives(wanted))
     manager = Manager(
         store,
         engine,
@@ -183,12 +194,15 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         address=address,
         policy=wanted.policy,
         queues=known,
+        lease_s=wanted.lease_s,
     )
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
     is_local = isinstance(engine, LocalEngine)
+    retention = Retention(store, engine, workspaces, manager, _project_url(wanted), wanted.keep_days)
     made = JobService(
-        store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days, is_local=is_local
+        *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
+        is_local=is_local,
     )
     return made, name
 
@@ -196,6 +210,22 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
 def _project_url(wanted: ServerSettings) -> str:
     """Of the project in which jobs record their runs, and whose runs the page shows."""
     return wanted.project_url or profiles.load(wanted.profile or None).store or settings.project_url()
+
+
+def _archives(wanted: ServerSettings) -> tuple[str, ...]:
+    """URLs of stores below which packed environments of jobs may lie. Raises ArgumentError for what is no store's."""
+    for url in wanted.archives:
+        if not urls.base(url) or urls.is_local(url) or urls.split(url)[0] in ("http", "https", "ftp", "local"):
+            raise ArgumentError(f"--archives {url}: it is the URL of shared storage: write hdfs:///environments")
+    if wanted.archives:
+        return wanted.archives
+    project, cluster = urls.base(_project_url(wanted)), settings.default_fs() or ""
+    if not project or urls.is_local(project):
+        return ()
+    names = {f"{urls.split(project)[0]}://", cluster} - {
+        ""
+    }  # of the cluster's own file system: with its host, and without
+    return tuple(sorted({project, *(names if project in names else ())}))
 
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:

@@ -23,6 +23,10 @@ def read(script: str) -> ast.Module:
         raise ArgumentError(f"{script}, line {error.lineno}: {error.msg}; nothing was submitted") from error
     except ValueError as error:
         raise ArgumentError(f"{script}: {error}; nothing was submitted") from error
+    except (RecursionError, MemoryError) as error:
+        raise ArgumentError(
+            f"{script}: an expression in it is nested too deep to be read; nothing was submitted"
+        ) from error
 
 
 def imports(tree: ast.AST) -> dict[str, int]:

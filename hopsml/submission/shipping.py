@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,18 @@ from hopsml.submission.packages import BY_SPARK, Environment, modules_in
 
 NAME = "environment"
 PYTHON = f"./{NAME}/bin/python"
+_READABLE = {
+    "file",
+    "hdfs",
+    "viewfs",
+    "hopsfs",
+    "s3",
+    "s3a",
+    "gs",
+    "abfs",
+    "abfss",
+    "memory",
+}  # no http, ftp and the like
 MODES = ("never", "auto", "always")
 _PYTHON_KEYS = ("spark.pyspark.python", "spark.yarn.appMasterEnv.PYSPARK_PYTHON", "spark.executorEnv.PYSPARK_PYTHON")
 
@@ -136,6 +148,20 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
         )
 
 
+def check_allowed(archive_url: str, stores: Sequence[str]) -> None:
+    """Raise ArgumentError for an archive that lies below none of these URLs: it is read with this process's rights."""
+    scheme, authority, path = urls.split(archive_url)
+    for store in stores:
+        known_scheme, known_authority, known_path = urls.split(store)
+        is_below = path.startswith(known_path.rstrip("/") + "/") and ".." not in path.split("/")
+        if scheme and (scheme, authority) == (known_scheme, known_authority) and is_below:
+            return
+    raise ArgumentError(
+        f"archive {archive_url}: environments are taken from {', '.join(stores) or 'no store at all'}: copy it there, or "
+        "let whoever runs the service name its store (`hopsml server --archives URL`)"
+    )
+
+
 def manifest_url(archive_url: str) -> str:
     """URL of the record beside an archive that says what is in it."""
     return archive_url.removesuffix(".tar.gz") + ".json"
@@ -146,6 +172,8 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
     if shipment.environment is not None:
         return shipment.environment.modules.__contains__
     if shipment.url:
+        if urls.split(shipment.url)[0] not in _READABLE:
+            return None  # not asked: whoever names an archive could let this machine call any address
         try:
             content = json.loads(filesystem.for_url(shipment.url).read_bytes(manifest_url(shipment.url)))
             return frozenset(content["modules"]).__contains__

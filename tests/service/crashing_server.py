@@ -1,9 +1,9 @@
 """Run as a program: a job service on this machine that kills itself, by -9, at one of its acts.
 
-    python -m tests.service.crashing_server STATE CORES ACT DATABASE
+    python -m tests.service.crashing_server STATE CORES ACT DATABASE [LEASE_S]
 
 An act is a store, a submission or a kill; each is counted before it is done and after. With "-" for ACT it lives on.
-DATABASE: a URL, "" for SQLite.
+DATABASE: a URL, "" for SQLite. LEASE_S: of the lead, in seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,14 @@ class Acts:
 def main() -> None:
     """Serve."""
     state, cores = Path(sys.argv[1]), int(sys.argv[2])
-    act, database = sys.argv[3:]
+    act, database, *lease = sys.argv[3:]
     acts = Acts(int(act) if act != "-" else None)
     for of, name in ((JobStore, "save"), (LocalEngine, "submit"), (LocalEngine, "_start"), (LocalEngine, "kill")):
         acts.around(of, name)
     server.this_machine = lambda gpus: Resources(gpus, cores, 65_536)  # whatever this machine has
     url = f"file://{state}/project"
     wanted = server.ServerSettings(state, database=database, profile="local", project_url=url, port=None)
+    wanted = replace(wanted, lease_s=float(lease[0])) if lease else wanted
     server.serve(wanted, lambda address: print(address, flush=True))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -67,10 +68,10 @@ class JobService:
         self.database = ""  # SQLite's, beside its state
         self.log = folder / "server.log"
 
-    def start(self, cores: int = 2, act: int | None = None) -> Client:
+    def start(self, cores: int = 2, act: int | None = None, lease_s: float | None = None) -> Client:
         """Returns at once where it is to die; else when it answers."""
         command = [sys.executable, "-m", "tests.service.crashing_server", str(self.state), str(cores)]
-        command += ["-" if act is None else str(act), self.database]
+        command += ["-" if act is None else str(act), self.database, *([] if lease_s is None else [str(lease_s)])]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
@@ -360,4 +361,57 @@ def test_a_second_server_waits_and_takes_over(service: JobService, tmp_path: Pat
     service.end("two")
     assert second.wait("two-2", WAIT_S).state == Lifecycle.FINISHED
     assert [len(service.starts(name)) for name in ("one", "two")] == [1, 1]
+    service.stop()
+
+
+def stop_outside_of_a_transaction(process: subprocess.Popen[str], database: Path) -> None:
+    """SIGSTOP; a process that holds SQLite's lock would keep every other one from the database."""
+
+    def stopped() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(
+            lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "SIGSTOP"
+        )
+        if not database.exists():  # PostgreSQL ends the transaction
+            return True
+        with contextlib.closing(sqlite3.connect(database, timeout=0.0, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
+    wait_until(stopped, "a moment between two transactions")
+
+
+def test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started(service: JobService) -> None:
+    client = service.start(cores=3, lease_s=2.0)
+    old = client.submit(service.job("old"))
+    wait_until(reaches(client, old.id, Lifecycle.RUNNING), "a job of the first server")
+    first = service.process
+    assert first is not None and first.stdout is not None
+    stop_outside_of_a_transaction(first, service.state / "service.db")
+    second = service.start(cores=3, lease_s=2.0)
+    wait_until(lambda: second.cluster()["leads"], "the other one to lead", WAIT_S)
+    ended, fresh = second.submit(service.job("ended")), second.submit(service.job("fresh"))
+    for each in (ended, fresh):
+        wait_until(reaches(second, each.id, Lifecycle.RUNNING), "jobs of the second server", WAIT_S)
+    service.end("ended")
+    assert second.wait(ended.id, WAIT_S).state == Lifecycle.FINISHED
+    service.stop()
+    first.send_signal(signal.SIGCONT)
+    wait_until(lambda: client.cluster()["leads"] and not client.why(client.submit(service.job("later")).id), "its lead")
+    assert [client.job(job.id).state for job in (old, ended, fresh)] == [
+        Lifecycle.RUNNING,
+        Lifecycle.FINISHED,
+        Lifecycle.RUNNING,
+    ]
+    for name in ("old", "fresh"):
+        service.end(name)
+        assert client.wait(f"{name}-{1 if name == 'old' else 3}", WAIT_S).state == Lifecycle.FINISHED
+    assert [len(service.starts(name)) for name in ("old", "ended", "fresh")] == [1, 1, 1]
+    assert not (service.jobs / "DOUBLED").exists()
+    service.process = first
     service.stop()

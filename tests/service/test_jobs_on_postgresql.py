@@ -17,6 +17,7 @@ from tests.service.test_elastic_jobs import (
 from tests.service.test_job_service import (
     JobService,
     test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason,
+    test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started,
     test_a_paused_training_goes_on_from_its_last_commit,
     test_a_second_server_waits_and_takes_over,
     test_failures_are_tried_again_and_what_failed_says_why,
@@ -27,6 +28,7 @@ from tests.service.test_job_service import (
 
 __all__ = [  # they are collected here, too
     "test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason",
+    "test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started",
     "test_a_paused_training_goes_on_from_its_last_commit",
     "test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room",
     "test_a_second_server_waits_and_takes_over",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hopsml.service.engine import Look
+from hopsml.service import holder
+from hopsml.service import spec as specs
+from hopsml.service.engine import Look, SubmitOrder
 from hopsml.service.engine.local import LocalEngine
 from hopsml.service.lifecycle import SeenApplication, Sight
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import JobStore
+from hopsml.service.store import JobStore, NewJob, StaleRecord
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
 
@@ -27,10 +33,12 @@ class SlowEngine(LocalEngine):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Resources(0, 2, 4096))
         self.killed: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None  # done by another server while this one looks
 
     def look(self) -> Look:
         look = super().look()
         self.now += self.look_s
+        self.meanwhile()
         seen = {"hopsml-job-x-7-1": (SeenApplication("app-7", Lifecycle.RUNNING),)}
         return Look(Sight(seen, look.sight.submitting), look.nodes)
 
@@ -38,18 +46,86 @@ class SlowEngine(LocalEngine):
         self.killed.append(application_id)
 
 
-@pytest.mark.parametrize(("look_s", "killed"), [(0.9 * LEASE_S, ["app-7"]), (1.1 * LEASE_S, [])])
-def test_it_kills_no_stray_once_another_one_may_lead(tmp_path: Path, look_s: float, killed: list[str]) -> None:
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
     store, engine = JobStore.open(f"sqlite:///{tmp_path}/service.db"), SlowEngine(tmp_path / "applications")
     workspaces = Workspaces(tmp_path, f"file://{tmp_path}", lambda owner, names: {})
-    manager = Manager(
+    yield Manager(
         store, engine, workspaces, profile="local", prefix="hopsml-job-x", holder="me", clock=lambda: engine.now
     )
+    engine.close()
+    store.close()
+
+
+@pytest.mark.parametrize(("look_s", "killed"), [(0.9 * LEASE_S, ["app-7"]), (1.1 * LEASE_S, [])])
+def test_it_kills_no_stray_once_another_one_may_lead(manager: Manager, look_s: float, killed: list[str]) -> None:
+    engine = manager._engine
+    assert isinstance(engine, SlowEngine)
     engine.look_s = look_s
     manager.turn()
     assert engine.killed == killed
     engine.look_s = 0.0
     manager.turn()
     assert engine.killed[-1] == "app-7"  # nobody has taken the lead: it is a stray
-    engine.close()
-    store.close()
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_it_kills_no_stray_where_another_one_has_led_meanwhile_by_its_own_clock(
+    manager: Manager, has_ended: bool
+) -> None:
+    store, engine = manager._store, manager._engine
+    assert isinstance(engine, SlowEngine)
+
+    def lead() -> None:
+        other = store.lead("other", "there", engine.now + 86_400.0, 30.0)  # its clock is a day ahead
+        assert other.holder == "other"
+        if has_ended:
+            store.resign(other)
+        engine.meanwhile = lambda: None
+
+    engine.meanwhile = lead
+    manager.turn()
+    assert engine.killed == [] and manager.term() == 0
+    manager.turn()
+    assert engine.killed == (["app-7"] if has_ended else [])
+
+
+def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tmp_path: Path) -> None:
+    store, engine = manager._store, manager._engine
+    assert isinstance(engine, SlowEngine)
+    task = "{script: train.py, resources: {cores: 1, memory: 1g}}"
+    store.submit(NewJob("one", "ann", "default", 50, specs.loads(f"name: one\ntasks: {{main: {task}}}").model_dump_json(
+        by_alias=True, exclude_unset=True), "local"), 1000.0)  # fmt: skip
+    orders: list[SubmitOrder] = []
+    engine.submit = orders.append  # type: ignore[method-assign]
+    manager.turn()
+    (order,) = orders
+    store.lead("other", "there", engine.now + 86_400.0, 30.0)
+    with pytest.raises(StaleRecord):
+        order.plan()
+
+
+def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone() -> None:
+    own = holder.own()
+    machine, pid, started, token = own.split(".")
+    assert machine.endswith(f"-{os.stat('/proc/self/ns/pid').st_ino}") and len(own) <= 100
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    gone = f"{process.pid}.1.{token}"
+    assert not holder.is_gone(own)
+    assert holder.is_gone(f"{machine}.{gone}") and holder.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
+    assert not holder.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
+    assert not holder.is_gone(f"another-boot.{gone}")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
+def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None:
+    command = "from hopsml.service import holder; print(holder.own())"
+    inside = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if inside.returncode and "Operation not permitted" in inside.stderr:
+        pytest.skip("this machine makes no PID namespaces")
+    assert inside.stdout.split(".")[0] != holder.own().split(".")[0], inside.stderr
+    assert not holder.is_gone(inside.stdout.strip())

@@ -210,6 +210,25 @@ def test_nothing_is_done_where_another_server_leads(service: Service) -> None:
     assert not service.manager.leads
 
 
+def test_a_leader_that_stood_still_decides_nothing_about_nodes_by_what_it_remembers(service: Service) -> None:
+    service.submit("one", 6)
+    decided = service.manager.scaled
+
+    def after_standing_still(view: ScalingView) -> frozenset[str]:
+        """Another server has led meanwhile, and has ended in order."""
+        for holder in ("me", "other"):
+            lead = service.manager.leader if holder == "me" else service.store.lead("other", "there", time.time(), 30.0)
+            assert lead is not None
+            service.store.resign(lead)
+        return decided(view)
+
+    service.manager.scaled = after_standing_still  # type: ignore[method-assign]
+    service.turn()
+    assert not service.calls()
+    service.manager.scaled = decided  # type: ignore[method-assign]
+    service.until(lambda: service.calls() == ["launch"], "its next term")
+
+
 def test_what_could_run_on_nodes_to_come_is_accepted_with_a_word_about_them(service: Service) -> None:
     def job(workers: int) -> specs.JobSpec:
         task = f"{{script: a.py, count: {workers}, resources: {{cores: 1, memory: 1g}}}}"

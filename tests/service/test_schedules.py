@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hopsml.service.manager.scheduled import start_due
 from hopsml.service.store import JobStore, StaleRecord
+from hopsml.service.store.rows import Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.store.tokens import Role
 from hopsml.states import Lifecycle
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
+ME = Leader("me", "here", 1e12, 1)
 NIGHTLY = JOB + 'schedule: "0 3 * * *"\nschedule_zone: Europe/Berlin\n'
 
 
@@ -63,12 +66,12 @@ def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     store, schedules = led(served)
     (row,) = schedules.all()
-    start_due(schedules, "me", row.planned_s - 1)
+    start_due(schedules, ME, row.planned_s - 1)
     assert jobs(served) == []
     for _ in range(3):
-        start_due(schedules, "me", row.planned_s + 1)
+        start_due(schedules, ME, row.planned_s + 1)
     assert jobs(served) == ["digits-1"]
-    start_due(schedules, "me", row.planned_s + 30 * 86_400)
+    start_due(schedules, ME, row.planned_s + 30 * 86_400)
     assert jobs(served) == ["digits-2", "digits-1"], "one for thirty days"
     assert [(wish.job, wish.kind) for wish in store.open_wishes()] == [(1, "CANCEL")]
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
@@ -78,12 +81,12 @@ def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     _, schedules = led(served)
     (row,) = schedules.all()
-    start_due(schedules, "me", row.planned_s + 1)
-    start_due(schedules, "me", row.planned_s - 7200)
+    start_due(schedules, ME, row.planned_s + 1)
+    start_due(schedules, ME, row.planned_s - 7200)
     assert schedules.one(1).planned_s == row.planned_s, "planned anew"
-    start_due(schedules, "me", row.planned_s + 1)
+    start_due(schedules, ME, row.planned_s + 1)
     assert jobs(served) == ["digits-1"]
-    start_due(schedules, "me", row.planned_s + 86_401)
+    start_due(schedules, ME, row.planned_s + 86_401)
     assert jobs(served) == ["digits-2", "digits-1"]
 
 
@@ -91,8 +94,8 @@ def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
     put(served)
     _, schedules = led(served)
     (row,) = schedules.all()
-    start_due(schedules, "me", row.planned_s + 1)
-    start_due(schedules, "me", row.planned_s + 86_401)
+    start_due(schedules, ME, row.planned_s + 1)
+    start_due(schedules, ME, row.planned_s + 86_401)
     assert jobs(served) == ["digits-1"]
     assert served.jobs.store.job(1).state == Lifecycle.WAITING and "left out" in schedules.one(1).note
 
@@ -102,10 +105,10 @@ def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> 
     _, schedules = led(served)
     (row,) = schedules.all()
     with pytest.raises(StaleRecord):
-        start_due(schedules, "you", row.planned_s + 1)
+        start_due(schedules, replace(ME, holder="you"), row.planned_s + 1)
     assert jobs(served) == [] and schedules.all() == [row]
     schedules.pause(1, True, row.planned_s, row.planned_s)
-    start_due(schedules, "me", row.planned_s + 1)
+    start_due(schedules, ME, row.planned_s + 1)
     assert jobs(served) == []
 
 

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from hopsml import profiles, settings
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service import workspaces
-from hopsml.service.store import JobStore
+from hopsml.service import server, workspaces
+from hopsml.service import spec as specs
+from hopsml.service.lifecycle import TaskLaunch
+from hopsml.service.spec.environment import TaskEnvironment
+from hopsml.service.store import JobStore, NewJob
 from hopsml.service.workspaces import Workspaces, pack
+from hopsml.submission import script
 
 pytestmark = pytest.mark.fast
 
@@ -120,3 +125,72 @@ def test_what_is_kept_is_for_this_user_alone_whatever_the_umask(tmp_path: Path, 
         True: 0o700,
         False: 0o600,
     }
+
+
+TAKEN = "name: a\ntasks: {train: {script: train.py, environment: {archive: %s}}}\n"
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        "file:///home/service/secrets.key",
+        "local:///etc/passwd",
+        "http://169.254.169.254/latest/a.tar.gz",
+        "https://internal/a.tar.gz",
+        "hdfs://evil:8020/environments/a.tar.gz",
+        "hdfs:///environments2/a.tar.gz",
+        "hdfs:///environments",
+        "HDFS:///elsewhere/a.tar.gz",
+        "s3a://environments/a.tar.gz",
+    ],
+)
+def test_an_archive_of_a_store_that_is_not_allowed_is_refused(tmp_path: Path, archive: str) -> None:
+    kept = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments/", "s3a://e"))
+    task = specs.Task.model_construct(environment=TaskEnvironment.model_construct(archive=archive))
+    with pytest.raises(ArgumentError, match="hdfs:///environments/, s3a://e"):
+        kept.check_archives(specs.JobSpec.model_construct(tasks={"train": task}))
+    with pytest.raises(ArgumentError, match="no store at all"):
+        Workspaces(tmp_path, "file:///project", lambda owner, names: {}).check_archives(
+            specs.loads(TAKEN % "hdfs:///environments/a.tar.gz")
+        )
+    for good in ("hdfs:///environments/a.tar.gz", "s3a://e/b/a.tar.gz"):
+        kept.check_archives(specs.loads(TAKEN % good))
+
+
+def test_a_job_that_was_stored_under_other_rules_is_not_submitted_either(tmp_path: Path) -> None:
+    kept = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments",))
+    spec = specs.loads(TAKEN % "hdfs://other/a.tar.gz")
+    store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
+    row = store.submit(
+        NewJob("a", "ann", "default", 50, "{}", "yarn-cluster", kept.put(zipped(("train.py", b"")))), 1.0
+    )
+    store.close()
+    launch = TaskLaunch("train", 1, "hopsml-job-x-1-1")
+    order = kept.order(row, spec, launch, profiles.load("yarn-cluster"), "hopsml-job-x")
+    with pytest.raises(ArgumentError, match=r"archive hdfs://other/a.tar.gz: environments are taken from hdfs:///env"):
+        order.plan()
+
+
+def test_stores_of_archives_are_the_projects_unless_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allowed(project: str, *archives: str) -> tuple[str, ...]:
+        return server._archives(server.ServerSettings(tmp_path, project_url=project, archives=archives))
+
+    monkeypatch.setattr(settings, "default_fs", lambda: "hdfs://ns1")
+    assert allowed("file:///project") == ()
+    assert allowed("hdfs:///Projects/a") == allowed("hdfs://ns1/Projects/a") == ("hdfs://", "hdfs://ns1")
+    assert allowed("hdfs://other/Projects/a") == ("hdfs://other",)
+    assert allowed("s3a://bucket/a") == ("s3a://bucket",)
+    assert allowed("s3a://bucket/a", "hdfs:///environments") == ("hdfs:///environments",)
+    for wrong in ("file:///e", "/e", "http://host/e", "local:///e"):
+        with pytest.raises(ArgumentError, match="--archives"):
+            allowed("hdfs:///a", wrong)
+
+
+@pytest.mark.parametrize("nested", ["x = 1" + "+1" * 200_000, "x = " + "-" * 300_000 + "1"])
+def test_code_that_is_nested_without_end_ends_no_call(kept: Workspaces, nested: str) -> None:
+    digest = kept.put(zipped(("train.py", nested.encode())))
+    assert kept.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
+    with pytest.raises(ArgumentError, match="too deep"):
+        script.read(str(kept.folder(digest) / "train.py"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import importlib.util
 import json
 import marshal
@@ -167,3 +168,32 @@ def test_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     with pytest.raises(ArgumentError, match="nodes do not see this disk"):
         shipping.plan("auto", dataclasses.replace(YARN, store=""))
+
+
+def test_the_list_beside_an_archive_is_not_asked_of_any_address(tmp_path: Path) -> None:
+    """The script imports what is nowhere: with a list that can be read it would be refused."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            """Nothing."""
+
+    script = tmp_path / "script.py"
+    script.write_text("import nowhere_to_be_found\n")
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        shipment = shipping.Shipment(f"http://127.0.0.1:{server.server_port}/e.tar.gz")
+        shipping.check_imports(str(script), shipment, {}, YARN)
+        server.shutdown()
+        thread.join()
+    assert asked == []
+    (tmp_path / "e.json").write_text('{"modules": []}')
+    with pytest.raises(ArgumentError, match="misses: nowhere_to_be_found"):
+        shipping.check_imports(str(script), shipping.Shipment(f"file://{tmp_path}/e.tar.gz"), {}, YARN)

@@ -55,6 +55,11 @@ class SlotsTalk:
         for known in (self._told, self._writes, self._reads, self._heard):
             known.pop(tag, None)
 
+    def forget_all(self) -> None:
+        """Another server may have written other numbers: ``tell`` writes the next ones, whatever they are."""
+        self._told.clear()
+        self._writes.clear()
+
     def _write(self, tag: str, slots: int) -> bool:
         try:
             slot_requests.put(self._project_url, tag, slots)

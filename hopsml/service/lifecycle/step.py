@@ -92,6 +92,8 @@ def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
     """What has become of a job's applications since, and what follows. With an engine that is silent nothing does."""
     if not record.holds_slots:
         return NextStep(record)
+    if (gap := _unlaunched(record)) and record.ending == Ending.NONE:
+        record = end(record, Ending.NOT_SUBMITTED, f"no application of task {gap} is recorded", now)
     seen = replace(record, launches=tuple(_seen(launch, sight, now) for launch in record.launches))
     if seen.ending == Ending.NONE:
         judged = _judged(seen, sight, prefix, now)
@@ -99,6 +101,18 @@ def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
             return replace(judged, tell=tuple(_told(judged.record)))
         seen = judged.record
     return _ended(seen, sight, now)
+
+
+def _unlaunched(record: JobRecord) -> str:
+    """Name of a task without an application; "" where each has one."""
+    launched = {launch.task for launch in record.launches}
+    return next((task.name for task in record.tasks if task.name not in launched), "")
+
+
+def _has_finished(record: JobRecord) -> bool:
+    """True if each task has an application and it has finished: a job without applications has not."""
+    finished = all(launch.state == Lifecycle.FINISHED for launch in record.newest)
+    return bool(record.tasks) and finished and not _unlaunched(record)
 
 
 def _tag(prefix: str, serial: int, number: int, task: int, launch: int) -> str:
@@ -154,7 +168,7 @@ def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaun
 
 def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
     """Nobody has asked for its end: it is over, goes on, is mended, or has to be ended."""
-    if all(launch.state == Lifecycle.FINISHED for launch in record.newest):
+    if _has_finished(record):
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
     relaunched: list[TaskLaunch] = []
     for launch in record.newest:
@@ -244,7 +258,7 @@ def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
 
 def _ended(record: JobRecord, sight: Sight, now: float) -> NextStep:
     """It is to end: ask, then kill, until nothing of it is left."""
-    if all(launch.state == Lifecycle.FINISHED for launch in record.newest):  # it was quicker
+    if _has_finished(record):  # it was quicker
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
     if not record.living:
         return NextStep(_after(record, now))

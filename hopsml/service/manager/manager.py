@@ -20,7 +20,7 @@ from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.holder import is_gone
 from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
-from hopsml.service.lifecycle.sight import strays
+from hopsml.service.lifecycle.sight import over, strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
 from hopsml.service.manager.scheduled import start_due
@@ -38,6 +38,7 @@ from hopsml.service.store.rows import Account, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
+from hopsml.submission import SubmissionPlan
 
 log = logging.getLogger("hopsml.service")
 
@@ -61,13 +62,14 @@ class Manager:
         policy: Policy | None = None,
         queues: tuple[Queue, ...] = (Queue(),),
         clock: Callable[[], float] = time.time,
+        lease_s: float = LEASE_S,
     ) -> None:
         """``prefix``: of all tags of this service; ``holder``: this process among others; ``address``: where it is asked."""
         self._store, self._engine, self._workspaces = store, engine, workspaces
         self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
         self.prefix, self._holder, self._address = prefix, holder, address
-        self._policy, self._queues, self._clock = policy, queues, clock
+        self._policy, self._queues, self._clock, self._lease_s = policy, queues, clock, lease_s
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
         self._not_understood: dict[int, tuple[TaskLaunch, ...]] = {}  # jobs of another version of hopsml
@@ -77,16 +79,31 @@ class Manager:
         self._there: dict[str, Resources] = {}  # nodes that the engine has listed, with what they have
         self._scaling = ScalingView()
         self.leader: Leader | None = None
+        self._leads_until = 0.0  # by the monotonic clock: the other one may be put back
         self.problem = ""  # why the engine could not be asked, the last time
 
     @property
     def leads(self) -> bool:
-        """Whether it is this process that runs the jobs."""
+        """True if it is this process that runs the jobs."""
         return self.leader is not None and self.leader.holder == self._holder
 
-    def _still_leads(self) -> bool:
-        """Whether no other server can have taken the lead: what that one has started would seem a stray here."""
-        return self.leads and self.leader is not None and self._clock() < self.leader.until_s
+    def _lead(self) -> Leader:
+        """This server's lease. Raises StaleRecord where it has none, or it has run out: another server may lead since."""
+        lead = self.leader
+        if lead is None or not self.leads or self._clock() >= lead.until_s or time.monotonic() >= self._leads_until:
+            raise StaleRecord("the lead")
+        return lead
+
+    def term(self) -> int:
+        """Term of this server's lease, if it has not run out and the database knows no newer one; else 0.
+
+        Raises StoreError.
+        """
+        try:
+            lead = self._lead()
+        except StaleRecord:
+            return 0
+        return lead.term if self._store.still_leads(lead) else 0
 
     # ------------------------------------------------------------------------------------------ a turn
 
@@ -95,22 +112,19 @@ class Manager:
         try:
             self._turn()
         except StaleRecord as stale:
-            log.warning("%s was changed by somebody else: all jobs are read again", stale)
+            log.warning("%s was changed by another server, or ran out: all jobs are read again", stale)
             self._forget()
         except BaseException:
             self._forget()
             raise
 
     def _turn(self) -> None:
-        self.leader = self._store.lead(self._holder, self._address, self._clock(), LEASE_S, is_gone)
+        self._renew()
         if not self.leads:
-            self._forget()
             return
         look = self._engine.look()
-        if not self._still_leads():
-            log.warning("this server stood still for longer than its lead lasts: all jobs are read again")
-            self._forget()
-            return
+        if not self._store.still_leads(self._lead()):  # what a newer leader has started would be taken for strays
+            raise StaleRecord("the lead")
         with self._lock:
             now = self._clock()
             self.problem = look.problem
@@ -120,6 +134,17 @@ class Manager:
                 self._load(now)
             if self._is_loaded:
                 self._go_on(look, now)
+
+    def _renew(self) -> None:
+        """Take or renew the lead. What is remembered counts only under the lease under which it was read."""
+        term, asked = 0, time.monotonic()
+        with contextlib.suppress(StaleRecord):
+            term = self._lead().term
+        self.leader = self._store.lead(self._holder, self._address, self._clock(), self._lease_s, is_gone, term)
+        self._leads_until = asked + self._lease_s
+        if not self.leads or self.leader.term != term:
+            self._forget()
+            self._engine.forget_orders()
 
     def _forget(self) -> None:
         with self._lock:
@@ -131,6 +156,7 @@ class Manager:
                 False,
             )
             self._scheduler.nodes = nodes
+            self._not_understood.clear()
 
     def _load(self, now: float) -> None:
         """What was left by an earlier life of the service, or by another one."""
@@ -177,17 +203,19 @@ class Manager:
             self._scheduler.queue(Queue(name))
 
     def _go_on(self, look: Look, now: float) -> None:
-        start_due(self._schedules, self._holder, now)
+        start_due(self._schedules, self._lead(), now)
         self._take_new(now)
         for wish in self._store.open_wishes():
             self._grant(wish, now)
         for job in list(self._jobs.values()):
             self._step(job, look.sight, now)
-        if not self._still_leads():
-            return
-        for stray in strays(look.sight, self._living()):
+        self._lead()
+        living = self._living()
+        for stray in strays(look.sight, living):
             log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
             self._engine.kill(stray)
+        for tag in over(look.sight, living):
+            self._engine.forget(tag)
         self._carry_out(self._scheduler.tick(now), now)
 
     def _living(self) -> dict[str, str]:
@@ -195,8 +223,10 @@ class Manager:
         return {one.tag: one.application_id for launches in known for one in launches if not one.state.is_final}
 
     def _take_new(self, now: float) -> None:
-        for row in self._store.new({*self._jobs, *self._not_understood}, self._newest):
-            self._take(row, (), now)
+        rows = self._store.new({*self._jobs, *self._not_understood}, self._newest)
+        launches = self._store.launches(row.serial for row in rows)
+        for row in rows:
+            self._take(row, launches[row.serial], now)
 
     def _note_nodes(self, look: Look) -> None:
         """Nodes as they are; what is used on them and not by our jobs is others'."""
@@ -224,18 +254,18 @@ class Manager:
         self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
-        """Store what has become of a job, and only then do what follows from it."""
-        before = job.record
+        """Store what has become of a job, and only then do what follows from it. Raises StaleRecord under an older lease."""
+        before, lead = job.record, self._lead()
         account = self._account(job, step.record, placement)
         if _is_news(before, step.record):
-            stored = self._store.save(before, step.record, self._holder, now, account)
+            stored = self._store.save(before, step.record, lead, now, account)
             job.record, job.row = stored, replace(job.row, **asdict(account), tries=stored.tries)
             if (before.state, before.cause) != (stored.state, stored.cause):
                 log.info("%s: %s: %s", job.id, stored.state, stored.cause)
         else:
             job.record = step.record  # what is only remembered
         for launch in step.submit:
-            self._engine.submit(self._order(job, launch))
+            self._engine.submit(self._order(job, launch, lead))
         for tag in step.withdraw:
             self._engine.withdraw(tag)
         for application, slots in step.tell:
@@ -274,9 +304,16 @@ class Manager:
             self._scheduler.adopt(self._queued(job, now), now)
         return []
 
-    def _order(self, job: ManagedJob, launch: TaskLaunch) -> SubmitOrder:
+    def _order(self, job: ManagedJob, launch: TaskLaunch, lead: Leader) -> SubmitOrder:
         slots = dict(zip(job.spec.tasks, job.record.slots, strict=False)).get(launch.task, 0)
-        return self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
+        order = self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
+
+        def plan() -> SubmissionPlan:
+            if not self._store.still_leads(lead):  # whoever leads since then has tried the job again, under another tag
+                raise StaleRecord("the lead was taken by another server before the submission")
+            return order.plan()
+
+        return replace(order, plan=plan)
 
     # ------------------------------------------------------------------------------------------ decisions and wishes
 
@@ -312,7 +349,8 @@ class Manager:
     def _grant(self, wish: WishRow, now: float) -> None:
         job = self._jobs.get(wish.job)
         if job is None:
-            self._store.answer(wish.id, f"the job is over ({self._store.job(wish.job).state})", now)
+            said = f"the job is over ({self._store.job(wish.job).state})"
+            self._store.answer(wish.id, said, self._lead(), now)
             return
         match wish.kind:
             case WishKind.CANCEL:
@@ -323,11 +361,11 @@ class Manager:
                 self._follow(job, NextStep(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
             case WishKind.MOVE:
                 self._move(job, wish, now)
-        self._store.answer(wish.id, "", now)
+        self._store.answer(wish.id, "", self._lead(), now)
 
     def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
         queue, _, priority = wish.value.partition(" ")
-        self._store.move(job.row.serial, queue, int(priority), self._holder, now)
+        self._store.move(job.row.serial, queue, int(priority), self._lead(), now)
         job.row = replace(job.row, queue=queue, priority=int(priority))
         if job.record.state == Lifecycle.WAITING:
             account = asdict(self._account(job, job.record))
@@ -387,7 +425,8 @@ class Manager:
     def resign(self) -> None:
         """Let another server lead at once."""
         with contextlib.suppress(StoreError):
-            self._store.resign(self._holder, self._clock())
+            if self.leader is not None and self.leads:
+                self._store.resign(self.leader)
 
     def standing(self) -> str:
         """Whether jobs are run here, in words."""

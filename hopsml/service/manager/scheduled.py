@@ -9,13 +9,14 @@ from hopsml.service.lifecycle.timetable import Timetable, due
 from hopsml.service.spec import JobSpec
 from hopsml.service.spec.schedule import following_s
 from hopsml.service.store import NewJob
+from hopsml.service.store.rows import Leader
 from hopsml.service.store.schedules import ScheduleRow, Schedules
 
 log = logging.getLogger("hopsml.service")
 
 
-def start_due(schedules: Schedules, holder: str, now: float) -> None:
-    """Store the jobs whose time has come. Raises StaleRecord where somebody else leads."""
+def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
+    """Store the jobs whose time has come. Raises StaleRecord where ``lead`` is not the newest lease."""
     rows = schedules.to_look_at(now)
     running = schedules.running(rows)
     for row in rows:
@@ -27,7 +28,7 @@ def start_due(schedules: Schedules, holder: str, now: float) -> None:
         table = Timetable(row.planned_s, row.looked_s, spec.overlap, row.note)
         decided = due(table, row.last_job in running, functools.partial(next_after, spec), now)
         if decided.after != table or decided.starts:
-            schedules.carry_out(row, decided, job_of(row, spec), holder, now)
+            schedules.carry_out(row, decided, job_of(row, spec), lead, now)
 
 
 def next_after(spec: JobSpec, moment_s: float) -> float:

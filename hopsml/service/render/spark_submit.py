@@ -130,6 +130,9 @@ def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
 def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator[tuple[str, str]]:
     """The job file and the task's own file, for a driver that is not on this machine, and for its executors."""
     sources = [str(path) for path in workspace.files(task, code)]
+    for path in (str(job_file), *sources):
+        if "," in path or "#" in path:
+            raise ArgumentError(f"{path}: Spark reads , and # in its lists of files as something else: rename it")
     if profile.deploy_mode == "cluster":
         key = _PLACES["yarn" if profile.master.startswith("yarn") else ""]
         yield key, ",".join(filter(None, (profile.spark.get(key), str(job_file), *sources)))

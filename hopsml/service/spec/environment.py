@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from hopsml.service.spec.model import SpecPart
+from hopsml.service.spec.names import FILE_LETTER, URL_PATTERN, check_in_the_workspace
 
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("packages", "archive", "image")]
 
@@ -18,22 +19,35 @@ class TaskEnvironment(SpecPart):
 
     packages: str | None = Field(
         default=None,
-        min_length=1,
+        pattern=rf"^{FILE_LETTER}+$",
         description="A requirements file of the workspace; on YARN the environment that submits travels.",
         examples=["requirements.txt"],
     )
     archive: str | None = Field(
         default=None,
-        pattern=r"^[a-z][a-z0-9+.-]*://.+",
-        description="URL of a packed environment, a tar.gz.",
+        pattern=URL_PATTERN,
+        description="URL of a packed environment, a tar.gz, on a store that the service allows.",
         examples=["hdfs:///environments/torch.tar.gz"],
     )
     image: str | None = Field(
         default=None,
-        min_length=1,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$",
         description="A container image, of Kubernetes or of YARN's Docker.",
         examples=["hopsml:latest"],
     )
+
+    @field_validator("packages")
+    @classmethod
+    def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        check_in_the_workspace(named or "")
+        return named
+
+    @field_validator("archive")
+    @classmethod
+    def _leads_nowhere_else(cls, url: str | None) -> str | None:
+        if {".", ".."} & set((url or "").split("/")):
+            raise ValueError("a URL without . and .. between its slashes: write where the archive lies")
+        return url
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -10,6 +10,10 @@ from pydantic import AfterValidator, WithJsonSchema
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # what DNS, YARN's tags and Kubernetes all take
 LABEL_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,255}$"
+# A character of a file's name, or of a URL. Others would be read as further entries of Spark's lists (, #), as several files
+# (* ? [ { }), or as other characters than they are (% and backslash).
+FILE_LETTER = r"""[^:,#%?*\[\]{}\\"\x00-\x1f\x7f]"""
+URL_PATTERN = r"""^[a-z][a-z0-9+.-]*://[^,#%?*\[\]{}\\"\x00-\x20\x7f]+$"""
 
 
 def _rule(pattern: str, rule: str) -> AfterValidator:
@@ -37,6 +41,15 @@ _label = _rule(
     LABEL_PATTERN,
     "a label has 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends: write team-a",
 )
+_in_the_workspace = "it lies outside of the workspace, and only what is in it travels: write its path from there"
+
+
+def check_in_the_workspace(file: str) -> None:
+    """Raise ValueError for a path that leads out of the workspace."""
+    if file.startswith("/") or ".." in file.split("/"):
+        raise ValueError(_in_the_workspace)
+
+
 _variable = _rule(
     VARIABLE_PATTERN, "a variable's name has letters, digits and '_', and no digit in front: write DATA_DIR"
 )

@@ -11,13 +11,13 @@ from hopsml import redact
 from hopsml.service.spec import limits
 from hopsml.service.spec.environment import TaskEnvironment
 from hopsml.service.spec.model import SpecPart
-from hopsml.service.spec.names import Names, Variable
+from hopsml.service.spec.names import FILE_LETTER, Names, Variable, check_in_the_workspace
 from hopsml.service.spec.resources import WorkerResources
 from hopsml.service.spec.restart import Restart
 from hopsml.training.discovery import names as discovered
 
-FUNCTION_PATTERN = r"^[^:\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
-SCRIPT_PATTERN = r"^[^:\x00-\x1f]+\.py$"
+FUNCTION_PATTERN = rf"^{FILE_LETTER}+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+SCRIPT_PATTERN = rf"^{FILE_LETTER}+\.py$"
 # A word of a command that may be a file: with an ending, or with ./ in front.
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+|\./[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
@@ -122,11 +122,7 @@ class Task(SpecPart):
     @field_validator("function", "script")
     @classmethod
     def _is_in_the_workspace(cls, named: str | None) -> str | None:
-        file = (named or "").rpartition(":")[0] or str(named)
-        if file.startswith("/") or ".." in file.split("/"):
-            raise ValueError(
-                "it lies outside of the workspace, and only what is in it travels: write its path from there"
-            )
+        check_in_the_workspace((named or "").rpartition(":")[0] or str(named))
         return named
 
     @field_validator("env")

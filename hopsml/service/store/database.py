@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 WRITES = "hopsml_writes"  # the option of connections that begin by taking SQLite's lock
 BUSY_S = 10.0  # that a write waits for another one's end
+# A server that stands still within a transaction must not hold the lock on the lead: its transaction is ended.
+_POSTGRESQL_OPTIONS = (
+    f"-c lock_timeout={int(BUSY_S * 1000)} -c idle_in_transaction_session_timeout={int(BUSY_S * 1000)}"
+)
 _MIGRATING = 0x686F7073  # PostgreSQL's advisory lock of ours: of two servers that start one migrates
 _SCRIPTS = Path(__file__).with_name("migrations")
 
@@ -83,7 +87,7 @@ def _keep_private(file: Path) -> None:
 
 
 def _postgresql(url: URL) -> Engine:
-    options = {"connect_timeout": int(BUSY_S), "options": f"-c lock_timeout={int(BUSY_S * 1000)}"}
+    options = {"connect_timeout": int(BUSY_S), "options": _POSTGRESQL_OPTIONS}
     return create_engine(url, connect_args=options, pool_pre_ping=True)
 
 

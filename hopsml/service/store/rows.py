@@ -143,8 +143,12 @@ class JobCount:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who runs the jobs of a database; ``until_s``: its lease."""
+    """Lease of the server that runs the jobs of a database, valid until ``until_s``.
+
+    ``term``: number of the lease, one higher each time that the lead is taken anew; changes under an older one are refused.
+    """
 
     holder: str
     address: str
     until_s: float
+    term: int = 0

@@ -10,9 +10,9 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from hopsml.errors import JobNotFound
 from hopsml.service.lifecycle.timetable import Due
-from hopsml.service.store.rows import NewJob, WishKind
-from hopsml.service.store.schema import jobs, leaders, schedules, wishes
-from hopsml.service.store.store import JobStore, StaleRecord, insert_job
+from hopsml.service.store.rows import Leader, NewJob, WishKind
+from hopsml.service.store.schema import jobs, schedules, wishes
+from hopsml.service.store.store import JobStore, StaleRecord, check_lead, insert_job
 from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
@@ -104,15 +104,15 @@ class Schedules:
             query = select(jobs.c.serial).where(jobs.c.serial.in_(wanted), jobs.c.state.not_in(over))
             return set(connection.execute(query).scalars())
 
-    def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, holder: str, now: float) -> int | None:
+    def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, lead: Leader, now: float) -> int | None:
         """Store how a schedule stands now, and the job that is due, once for each planned time; the job's serial.
 
-        Raises StaleRecord where somebody else leads, or the schedule was changed meanwhile: nothing was stored.
+        Raises StaleRecord where ``lead`` is not the newest lease, or the schedule was changed meanwhile: nothing was stored.
         """
         once = replace(new, idempotency_key=f"schedule {row.id} at {row.planned_s:.0f}")
         mine = (jobs.c.owner == new.owner) & (jobs.c.idempotency_key == once.idempotency_key)
         with self._store.writing() as connection:
-            leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
+            check_lead(connection, lead)
             serial = None
             if due.starts and connection.execute(select(jobs.c.serial).where(mine)).scalar() is None:
                 serial = insert_job(connection, once, now, f"by schedule {row.name}-{row.id}")
@@ -120,7 +120,7 @@ class Schedules:
             values |= {"note": due.after.note, "version": row.version + 1}
             values |= {"last_job": serial} if serial is not None else {}
             rule = (schedules.c.id == row.id) & (schedules.c.version == row.version)
-            if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1 or leader != holder:
+            if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1:
                 raise StaleRecord(f"schedule {row.id}")
             if due.cancels and serial is not None and row.last_job is not None:
                 wish = {"job": row.last_job, "kind": WishKind.CANCEL.value, "value": "", "answer": "", "at_s": now}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, and_, case, func, insert, select, update
+from sqlalchemy import Insert, and_, case, func, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
@@ -26,7 +27,7 @@ from hopsml.service.store.rows import (
     WishKind,
     WishRow,
 )
-from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, wishes
+from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
@@ -45,11 +46,30 @@ class StaleRecord(Exception):
     """Somebody else has changed the job, or leads now: nothing was stored; look again."""
 
 
+class _LeaseObserver:
+    """Measures for how long another server's lease was not renewed, by the clocks of this process alone."""
+
+    def __init__(self) -> None:
+        self._lease: tuple[object, ...] = ()
+        self._since = (0.0, 0.0)
+
+    def unchanged_s(self, lease: tuple[object, ...], now: float) -> float:
+        """Seconds since this lease was seen first.
+
+        The larger one of two clocks: ``now`` may be put back, and the monotonic clock stops while a machine is suspended.
+        """
+        clocks = (now, time.monotonic())
+        if lease != self._lease:
+            self._lease, self._since = lease, clocks
+        return max(here - since for here, since in zip(clocks, self._since, strict=True))
+
+
 class JobStore:
     """One database; all methods may be called from any thread."""
 
     def __init__(self, engine: Engine, url: str) -> None:
         self._engine, self._url = engine, url
+        self._observer = _LeaseObserver()
         self._writing_engine = engine.execution_options(**{database.WRITES: True})
 
     @classmethod
@@ -180,6 +200,27 @@ class JobStore:
         with self.reading() as connection:
             return tuple(map(_launch, connection.execute(query)))
 
+    def ended_before(self, serials: Iterable[int], before_s: float) -> set[int]:
+        """Those of these jobs that ended before a time, in seconds since 1970."""
+        found: set[int] = set()
+        with self.reading() as connection:
+            for some in _in_pieces(list(serials)):
+                rule = and_(jobs.c.serial.in_(some), jobs.c.state.in_(_OVER), jobs.c.ended_s < before_s)
+                found.update(connection.execute(select(jobs.c.serial).where(rule)).scalars())
+        return found
+
+    def code_in_use(self, since_s: float) -> set[str]:
+        """Digests of the code of jobs that are not over or ended later than ``since_s``, and of schedules."""
+        of_jobs = select(jobs.c.workspace).where(or_(jobs.c.state.not_in(_OVER), jobs.c.ended_s >= since_s))
+        with self.reading() as connection:
+            return set(connection.execute(union(of_jobs, select(schedules.c.workspace))).scalars())
+
+    def forget_code(self, serial: int) -> None:
+        """Store that the code of a job, which is over, is not needed any more."""
+        with self.writing() as connection:
+            rule = and_(jobs.c.serial == serial, jobs.c.state.in_(_OVER))
+            connection.execute(update(jobs).where(rule).values(workspace=""))
+
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
         """What has happened to a job, the oldest first; ``after``: only with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
@@ -201,19 +242,19 @@ class JobStore:
         return rows if after is not None else rows[::-1]
 
     def save(
-        self, before: JobRecord, after: JobRecord, holder: str, now: float, account: Account | None = None
+        self, before: JobRecord, after: JobRecord, lead: Leader, now: float, account: Account | None = None
     ) -> JobRecord:
         """Store what has become of a job; returns its record with the new version.
 
-        ``holder``: who means to lead. Raises StaleRecord where the job has changed meanwhile, or somebody else leads, or the
-        stored state is one that is never left.
+        ``lead``: the lease under which it was decided. Raises StaleRecord where the job has changed meanwhile, or that lease
+        is not the newest one, or the stored state is one that is never left.
         """
         values = _columns(after, account)
         with self.writing() as connection:
-            leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
+            check_lead(connection, lead)
             rule = and_(jobs.c.serial == before.serial, jobs.c.version == before.version, jobs.c.state.not_in(_OVER))
             done = connection.execute(update(jobs).where(rule).values(**values, version=before.version + 1))
-            if leader != holder or done.rowcount != 1:
+            if done.rowcount != 1:
                 raise StaleRecord(f"job {before.serial}")
             known = {launch.tag: launch for launch in before.launches}
             for launch in after.launches:
@@ -222,15 +263,13 @@ class JobStore:
                 _change(connection, after.serial, after.tries, task, state, cause, now)
         return replace(after, version=before.version + 1)
 
-    def move(self, serial: int, queue: str, priority: int, holder: str, now: float) -> None:
-        """Another place in the queue, or another queue; all that follow the job hear of it.
+    def move(self, serial: int, queue: str, priority: int, lead: Leader, now: float) -> None:
+        """Store another place in the queue, or another queue, with a change that all followers of the job see.
 
-        Raises StaleRecord where somebody else leads.
+        Raises StaleRecord where ``lead`` is not the newest lease.
         """
         with self.writing() as connection:
-            leader = connection.execute(select(leaders.c.holder).where(leaders.c.id == 1)).scalar()
-            if leader != holder:
-                raise StaleRecord(f"job {serial}")
+            check_lead(connection, lead)
             connection.execute(update(jobs).where(jobs.c.serial == serial).values(queue=queue, priority=priority))
             row, cause = _job(connection, serial), f"moved: queue {queue}, priority {priority}"
             _change(connection, serial, row.tries, "", row.state, cause, now)
@@ -253,9 +292,13 @@ class JobStore:
         with self.reading() as connection:
             return [_wish(row) for row in connection.execute(query)]
 
-    def answer(self, wish: int, answer: str, now: float) -> None:
-        """What has become of a wish: "" for carried out, else why not."""
+    def answer(self, wish: int, answer: str, lead: Leader, now: float) -> None:
+        """Store what has become of a wish: "" for carried out, else why not.
+
+        Raises StaleRecord where ``lead`` is not the newest lease.
+        """
         with self.writing() as connection:
+            check_lead(connection, lead)
             connection.execute(update(wishes).where(wishes.c.id == wish).values(answered_s=now, answer=answer))
 
     # ------------------------------------------------------------------------------- the service itself
@@ -275,27 +318,61 @@ class JobStore:
         now: float,
         lease_s: float,
         is_gone: Callable[[str], bool] = lambda holder: False,
+        term: int = 0,
     ) -> Leader:
-        """Take or renew the lead for so many seconds; returns who leads: another one while its lease lasts.
+        """Take or renew the lead, for ``lease_s`` seconds; returns the newest lease, another server's while that lasts.
 
-        ``is_gone``: whether a holder is known to be gone, whose lease then need not be waited for.
+        Another server's lease is over when its time has passed, or when it was not renewed for ``lease_s`` seconds by the
+        clocks of this process: the clock by which it was written may have been wrong.
+
+        Args:
+            holder: name of this process among all that ask.
+            address: where this process answers, a URL.
+            now: seconds since 1970.
+            lease_s: seconds.
+            is_gone: returns True for a holder that has surely ended, so that its lease need not be waited for.
+            term: of the caller's own lease, where it has not run out; 0: the lead is taken anew, under the next term.
         """
         with self.writing() as connection:
             query = select(leaders).where(leaders.c.id == 1).with_for_update()
             row = connection.execute(query).one_or_none()
-            if row is not None and row.holder != holder and row.until_s > now and not is_gone(row.holder):
-                return Leader(row.holder, row.address, row.until_s)
-            values = {"holder": holder, "address": address, "until_s": now + lease_s}
+            if row is not None and row.holder != holder and not self._is_over(row, now, lease_s, is_gone):
+                return Leader(row.holder, row.address, row.until_s, row.term)
+            is_renewed = row is not None and row.holder == holder and row.term == term
+            number = term if is_renewed else (row.term if row is not None else 0) + 1
+            values = {"holder": holder, "address": address, "until_s": now + lease_s, "term": number}
             if row is None:
                 connection.execute(insert(leaders).values(id=1, **values))
             else:
                 connection.execute(update(leaders).where(leaders.c.id == 1).values(values))
-            return Leader(holder, address, now + lease_s)
+            return Leader(holder, address, now + lease_s, number)
 
-    def resign(self, holder: str, now: float) -> None:
-        """Let another one lead at once."""
+    def _is_over(self, row: Row[Any], now: float, lease_s: float, is_gone: Callable[[str], bool]) -> bool:
+        unchanged_s = self._observer.unchanged_s((row.holder, row.term, row.until_s), now)
+        return row.until_s <= now or unchanged_s >= lease_s or is_gone(row.holder)
+
+    def still_leads(self, lead: Leader) -> bool:
+        """True while no server has taken the lead since this lease."""
+        with self.reading() as connection:
+            return _leads(connection, lead)
+
+    def resign(self, lead: Leader) -> None:
+        """End a lease, so that another server can lead at once."""
+        rule = (leaders.c.holder == lead.holder) & (leaders.c.term == lead.term)
         with self.writing() as connection:
-            connection.execute(update(leaders).where(leaders.c.holder == holder).values(until_s=now))
+            connection.execute(update(leaders).where(rule).values(until_s=0.0))  # over, by whatever clock
+
+
+def check_lead(connection: Connection, lead: Leader) -> None:
+    """Raise StaleRecord unless a lease is the newest one. No other server can lead before the transaction has ended."""
+    if not _leads(connection, lead, is_locked=True):
+        raise StaleRecord(f"the lead (term {lead.term})")
+
+
+def _leads(connection: Connection, lead: Leader, *, is_locked: bool = False) -> bool:
+    query = select(leaders.c.holder, leaders.c.term).where(leaders.c.id == 1)
+    row = connection.execute(query.with_for_update(read=True) if is_locked else query).one_or_none()
+    return row is not None and (row.holder, row.term) == (lead.holder, lead.term)
 
 
 # ------------------------------------------------------------------------------------- rows

@@ -174,3 +174,38 @@ def test_a_file_of_nonsense_prints_no_pages() -> None:
 
 def test_a_secret_in_a_mistake_is_not_shown() -> None:
     assert "hunter2hunter2" not in mistake(SMALL + "dataset: {password: hunter2hunter2}")
+
+
+@pytest.mark.parametrize("letter", [",", "#", "%", "?", "*", "[", "{", ":", "\\\\", '\\"', "\\n", "\\t", "\\x7f"])
+def test_names_that_become_entries_of_lists_have_no_character_with_a_meaning_there(letter: str) -> None:
+    for field in (
+        f'script: "a{letter}/etc/b.py"',
+        f'function: "a{letter}/etc/b.py:main"',
+        f'script: a.py, environment: {{archive: "hdfs:///a{letter}b.tar.gz"}}',
+        f'script: a.py, environment: {{packages: "a{letter}b.txt"}}',
+        f'script: a.py, environment: {{image: "a{letter if letter != ":" else " "}b"}}',
+    ):
+        if letter == ":" and "archive" in field:
+            continue  # a URL's port
+        with pytest.raises(JobFileError, match=r"it does not have the right form|the character U"):
+            spec.loads(with_task(field))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "{archive: hdfs:///environments/../Projects/a.tar.gz}",
+        "{archive: hdfs:///environments/./a.tar.gz}",
+        "{packages: ../a.txt}",
+        "{packages: /etc/passwd}",
+        "{image: --privileged}",
+    ],
+)
+def test_an_environment_leads_out_of_nothing(field: str) -> None:
+    with pytest.raises(JobFileError):
+        spec.loads(with_task(f"script: a.py, environment: {field}"))
+
+
+def test_names_of_all_scripts_and_with_blanks_are_taken() -> None:
+    for named in ("süß/обучение 2.py", "a+b=c@d~(1)'.py"):
+        assert spec.loads(with_task(f'script: "{named}"')).tasks["train"].script == named

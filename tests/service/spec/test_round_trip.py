@@ -58,7 +58,9 @@ tasks = st.builds(
             "env": st.dictionaries(variables, text, max_size=3),
             "ports": st.lists(names, unique=True, max_size=3),
             "restart": st.sampled_from(["end_all", "relaunch"]),
-            "environment": st.builds(lambda name: {"image": name}, text.filter(bool)),
+            "environment": st.builds(
+                lambda name: {"image": name}, st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", fullmatch=True)
+            ),
         },
     ),
 )

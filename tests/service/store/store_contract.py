@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,12 @@ from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, 
 from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
 from hopsml.service.store.notes import Notes, RunNote
-from hopsml.service.store.rows import Account, JobFilter
-from hopsml.service.store.store import record_of
+from hopsml.service.store.rows import Account, JobFilter, Leader
+from hopsml.service.store.store import check_lead, record_of
 from hopsml.service.store.tokens import Caller, Role, Tokens
 from hopsml.states import Lifecycle
 
+ME = Leader("me", "here", 1e9, 1)  # the lease that the fixture takes
 RULED = JobRecord(0, (TaskRule("train"),))
 
 
@@ -35,9 +37,9 @@ class StoreContract:
         row = store.submit(new(), 10.0)
         assert (row.id, row.state, row.version) == ("digits-1", Lifecycle.WAITING, 1)
         begun = place(record(store, 1), "t", 20.0).record
-        saved = store.save(record(store, 1), begun, "me", 20.0, Account(5.0, 10.0, 0, [{"n1": 1}]))
+        saved = store.save(record(store, 1), begun, ME, 20.0, Account(5.0, 10.0, 0, [{"n1": 1}]))
         seen = Sight({"t-1-1": (SeenApplication("app-1", Lifecycle.RUNNING),)})
-        store.save(saved, step(saved, seen, "t", 21.0).record, "me", 21.0)
+        store.save(saved, step(saved, seen, "t", 21.0).record, ME, 21.0)
         found = record(store, 1)
         assert (found.state, found.launches[0].application_id, found.version) == (Lifecycle.RUNNING, "app-1", 3)
         assert store.job(1).placement == [{"n1": 1}] and store.job(1).attained_s == 5.0
@@ -53,39 +55,83 @@ class StoreContract:
     def test_what_is_to_be_given_back_is_found_again(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         begun = place(record(store, 1), "t", 20.0, (2,)).record
-        saved = store.save(record(store, 1), begun, "me", 20.0, Account(0.0, 10.0, 0, [{"n1": 2}]))
+        saved = store.save(record(store, 1), begun, ME, 20.0, Account(0.0, 10.0, 0, [{"n1": 2}]))
         smaller = resize(saved, (1,), "for another", 30.0)
-        saved = store.save(saved, smaller, "me", 30.0, Account(0.0, 10.0, 0, [{"n1": 2}], [{"n1": 1}]))
+        saved = store.save(saved, smaller, ME, 30.0, Account(0.0, 10.0, 0, [{"n1": 2}], [{"n1": 1}]))
         row = store.job(1)
         assert (row.placement, row.target, row.cause) == ([{"n1": 2}], [{"n1": 1}], "for another")
         assert record(store, 1).shrinking_since_s == 30.0
         assert [(change.cause, change.at_s) for change in store.changes(1)][-1] == ("for another", 30.0)
-        store.save(saved, replace(saved, shrinking_since_s=0.0), "me", 31.0, Account(0.0, 10.0, 0, [{"n1": 1}]))
+        store.save(saved, replace(saved, shrinking_since_s=0.0), ME, 31.0, Account(0.0, 10.0, 0, [{"n1": 1}]))
         assert (store.job(1).placement, store.job(1).target) == ([{"n1": 1}], None)
 
     def test_what_is_over_is_never_overwritten_and_a_stale_record_stores_nothing(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), "me", 11.0)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, "me", 12.0)
+            store.save(before, place(before, "t", 12.0).record, ME, 12.0)
         after = record(store, 1)
         with pytest.raises(StaleRecord):
-            store.save(after, place(RULED, "t", 12.0).record, "me", 12.0)
+            store.save(after, place(RULED, "t", 12.0).record, ME, 12.0)
         assert record(store, 1) == after and len(store.changes(1)) == 2
 
     def test_one_leads_and_the_other_stores_nothing(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        assert store.lead("you", "there", 100.0, 30.0).holder == "me"
+        assert store.lead("you", "there", 100.0, 30.0) == ME
         before = record(store, 1)
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, "you", 12.0)
+            store.save(before, place(before, "t", 12.0).record, replace(ME, holder="you"), 12.0)
         assert record(store, 1) == before
-        store.resign("me", 100.0)
-        assert store.lead("you", "there", 101.0, 30.0).holder == "you"
+        store.resign(ME)
+        yours = store.lead("you", "there", 101.0, 30.0)
+        assert (yours.holder, yours.term) == ("you", 2) and store.still_leads(yours) and not store.still_leads(ME)
         assert store.lead("me", "here", 102.0, 30.0).address == "there"
         with pytest.raises(StaleRecord):
-            store.save(before, place(before, "t", 12.0).record, "me", 103.0)
+            store.save(before, place(before, "t", 12.0).record, ME, 103.0)
+
+    def test_an_earlier_term_of_the_same_server_changes_nothing(self, store: JobStore) -> None:
+        store.submit(new(), 10.0)
+        before = record(store, 1)
+        wish = store.wish(1, WishKind.PAUSE, "", "alice", 10.0)
+        assert store.lead("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
+        other = store.lead("you", "there", 50.0, 30.0)
+        store.resign(ME), store.resign(other)
+        again = store.lead("me", "here", 51.0, 30.0, term=ME.term)
+        assert (other.term, again.term) == (2, 3)
+        with pytest.raises(StaleRecord):
+            store.save(before, place(before, "t", 52.0).record, ME, 52.0)
+        with pytest.raises(StaleRecord):
+            store.move(1, "other", 1, ME, 52.0)
+        with pytest.raises(StaleRecord):
+            store.answer(wish.id, "", ME, 52.0)
+        assert record(store, 1) == before and store.job(1).queue == "default" and store.open_wishes() == [wish]
+        store.save(before, place(before, "t", 53.0).record, again, 53.0)
+
+    def test_a_lease_written_by_a_clock_a_day_ahead_is_taken_over_once_it_is_not_renewed(self, store: JobStore) -> None:
+        store.resign(ME)
+        ahead = store.lead("other", "a", 100.0 + 86_400.0, 30.0)
+        assert store.lead("me", "b", 101.0, 30.0).holder == "other"
+        store.lead("other", "a", 110.0 + 86_400.0, 30.0, term=ahead.term)
+        assert store.lead("me", "b", 132.0, 30.0).holder == "other", "it was renewed since"
+        assert store.lead("me", "b", 161.0, 30.0).holder == "other"
+        assert store.lead("me", "b", 163.0, 30.0).holder == "me"
+
+    def test_nobody_takes_the_lead_while_a_change_is_stored(self, store: JobStore) -> None:
+        taken: list[float] = []
+
+        def take() -> None:
+            store.lead("you", "there", 2e9, 30.0)
+            taken.append(time.monotonic())
+
+        other = threading.Thread(target=take)
+        with store.writing() as connection:
+            check_lead(connection, ME)
+            other.start()
+            other.join(0.3)
+            stored = time.monotonic()
+        other.join()
+        assert taken[0] > stored
 
     def test_the_same_submission_twice_is_one_job(self, store: JobStore) -> None:
         assert store.submit(new(key="k"), 10.0) == store.submit(new(key="k"), 11.0)
@@ -114,7 +160,7 @@ class StoreContract:
         assert [row.serial for row in store.new((), 0)] == [1, 2, 3]
         assert [row.serial for row in store.new({1, 3}, 3)] == [2]
         before = record(store, 2)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), "me", 11.0)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
         assert store.new({1, 3}, 3) == []
 
     def test_jobs_are_listed_in_pages_and_by_what_is_asked(self, store: JobStore) -> None:
@@ -135,7 +181,7 @@ class StoreContract:
         store.submit(new(), 10.0)
         wish = store.wish(1, WishKind.CANCEL, "", "bob", 11.0)
         assert store.open_wishes() == [wish]
-        store.answer(wish.id, "", 12.0)
+        store.answer(wish.id, "", ME, 12.0)
         assert store.open_wishes() == []
         with pytest.raises(JobNotFound):
             store.wish(9, WishKind.PAUSE, "", "bob", 11.0)
@@ -246,7 +292,7 @@ class StoreContract:
         for at_s in (20.0, 10.0, 30.0):
             store.submit(new(), at_s)
         before = record(store, 3)
-        store.save(before, end(before, Ending.CANCELLED, "by alice", 40.0), "me", 40.0)
+        store.save(before, end(before, Ending.CANCELLED, "by alice", 40.0), ME, 40.0)
         found = {one.state: (one.queue, one.count, one.since_s) for one in store.counts()}
         assert found[Lifecycle.WAITING] == ("default", 2, 10.0)
         assert found[Lifecycle.CANCELLED][:2] == ("default", 1) and len(found) == 2

@@ -56,6 +56,11 @@ def test_two_that_start_at_once_make_the_tables_once(server: PostgreSql) -> None
         each.close()
 
 
+def test_a_transaction_of_a_server_that_stands_still_is_ended(store: JobStore) -> None:
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
+
+
 def test_a_server_that_goes_and_comes_back(server: PostgreSql, store: JobStore) -> None:
     store.submit(new(), 1.0)
     server.stop()
