@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml import settings
 from hopsml.cluster.shared import open_files
 
 SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
@@ -113,10 +114,7 @@ class Acceptor:
                 if error.errno != errno.EADDRINUSE:
                     raise
         else:
-            raise OSError(
-                errno.EADDRINUSE,
-                f"no port from {first} to {last} is free on {host} (HOPSML_PORT_RANGE): widen the range; an agent needs six",
-            )
+            raise OSError(errno.EADDRINUSE, settings.no_free_port(first, last, host))
         listener.setblocking(False)
         self.sockets, self._is_open = (listener,), True
         self._loop.add_reader(listener.fileno(), self._accept)
