@@ -354,7 +354,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         settings.KEEPALIVE: str(settings.keepalive_s()),
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
-        **({settings.CORES: os.environ[settings.CORES]} if settings.CORES in os.environ else {}),
+        **{name: os.environ[name] for name in (settings.CORES, settings.PORT_RANGE) if name in os.environ},
         **spec.environment,
         seeds.VARIABLE: str(spec.seed),
         **({settings.LOCAL_LOGDIR: "1"} if spec.local_logdir else {}),

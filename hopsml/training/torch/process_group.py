@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,8 +59,12 @@ def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
 
 def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     """The same over gloo or nccl, by one store for all times: its port is the only one that is held."""
+    import torch
     import torch.distributed as dist
 
+    collective.listen_in_port_range(os.path.dirname(torch.__file__) + os.sep, "gloo")
+    assert context.collective is not None
+    context.collective.announce()  # until all are there the function does not begin
     interface.choose("GLOO_SOCKET_IFNAME")
     interface.choose("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
