@@ -1,6 +1,6 @@
 """Keras 3 under MultiWorkerMirroredStrategy: what breaks in its trainer and optimizers, and the cure.
 
-Keras 3 does not support the strategy (its own trainer fails on the first batch). Four places differ under it:
+Keras 3 does not support the strategy (its own trainer fails on the first batch). These places differ under it:
 
 * the trainer looks at a first batch to build the model, and reduces distributed values to get it: take the
   local batch;
@@ -12,7 +12,8 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   drawn anew;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
   they are reduced; workers that decide differently wait for each other for ever: decide together;
-* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
+* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's;
+* optimizers clip each worker's part of the gradient, and sum what was clipped: sum first.
 
 Everything here leaves other strategies, and training without one, as they are.
 """
@@ -42,6 +43,7 @@ def install(trainer: ModuleType) -> None:
     from keras.src.optimizers import loss_scale_optimizer
 
     _repair_gradient_shapes(optimizer.TFOptimizer)
+    _repair_clipping(optimizer.TFOptimizer)
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
     keras_callbacks.install(trainer)
@@ -138,6 +140,41 @@ def _with_shape_of(gradient: Any, variable: Any) -> Any:
     if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
         return tf.ensure_shape(gradient, variable.shape)
     return gradient
+
+
+def _repair_clipping(optimizer: Any) -> None:
+    """Clip what the update is made of, as one process does with the same global batch: the sum over all workers."""
+    clip, update = optimizer._clip_gradients, optimizer._backend_update_step
+
+    def clip_gradients(self: Any, grads: Any) -> Any:
+        return list(grads) if _is_summed() else clip(self, grads)
+
+    def backend_update_step(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        import tensorflow as tf
+
+        if not _is_summed():
+            update(self, grads, trainable_variables, learning_rate)
+            return
+        variables = [batch_statistics.tensorflow_variable(one) for one in trainable_variables]
+        pairs = self._all_reduce_sum_gradients(list(zip(grads, variables, strict=True)))
+        clipped = clip(self, [gradient for gradient, _ in pairs])
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._distributed_tf_update_step,
+            self._distribution_strategy,
+            [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)],
+            learning_rate,
+        )
+
+    optimizer._clip_gradients = clip_gradients
+    optimizer._backend_update_step = backend_update_step
+
+
+def _is_summed() -> bool:
+    """True in a step whose optimizers sum gradients over the replicas of one model."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    return replica is not None and batch_statistics.keeps_one_set(replica.strategy)
 
 
 def _repair_finite_check(optimizer: Any) -> None:
