@@ -2,8 +2,8 @@
 
 Keras 3 does not support the strategy (its own trainer fails on the first batch). These places differ under it:
 
-* the trainer looks at a first batch to build the model, and reduces distributed values to get it: take the
-  local batch;
+* the trainer draws a first batch to build the model, and calls the model on it, which may have no ``call`` for it: take the
+  data's specification, and let the first step build what cannot be built by it (``first_build``);
 * the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
   collective;
 * arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from hopsml.training.tensorflow import batch_statistics, fit_feed, keras_callbacks, shuffled_arrays
+from hopsml.training.tensorflow import batch_statistics, first_build, fit_feed, keras_callbacks, shuffled_arrays
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
 
@@ -35,6 +35,7 @@ _orders_are_drawn = False  # whether arrays that are made a dataset of now are s
 
 def install(trainer: ModuleType) -> None:
     """Repair Keras 3; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    first_build.install()
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
     _repair_shuffling(trainer)
@@ -50,23 +51,37 @@ def install(trainer: ModuleType) -> None:
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
-    from keras.src import tree
-
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        if iterator is None or not in_group(strategy):
+        if strategy is None or not batch_statistics.keeps_one_set(strategy):
             original(self, iterator=iterator, data_batch=data_batch)
             return
-        for _, _, batches in iterator:
-            first = next(batches)
-            local = tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], first)
+        batch = data_batch if iterator is None else _specification(iterator._distributed_dataset)
+        if batch is not None:
             with strategy.scope():
-                self._symbolic_build(data_batch=local)
-            break
+                first_build.build(self, batch)
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = maybe_symbolic_build
+
+
+def _specification(dataset: Any) -> Any:
+    """Return shapes and types of a replica's batches, which stand for a batch; None if a rank is unknown before one is drawn.
+
+    A batch that is drawn cannot be put back: the source may be one that is read once, and an iterator draws ahead of it.
+    """
+    import tensorflow as tf
+    from keras.src import tree
+    from tensorflow.python.distribute.values import PerReplicaSpec
+
+    def of_leaf(leaf: Any) -> Any:
+        leaf = leaf._component_specs[0] if isinstance(leaf, PerReplicaSpec) else leaf
+        return None if isinstance(leaf, tf.OptionalSpec) else leaf  # Keras's way to have nothing in its place
+
+    found = tree.map_structure(of_leaf, dataset.element_spec)
+    known = all(leaf is None or leaf.shape.rank is not None for leaf in tree.flatten(found))
+    return found if known else None
 
 
 def _repair_log_reduction(trainer: ModuleType) -> None:
