@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hopsml import profiles, settings
+from hopsml.cluster.shared.processes import write_no_core_dumps
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import holder, nodes_file, queues
@@ -90,6 +91,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     from hopsml.service.rest.project_feed import ProjectFeed
     from hopsml.service.rest.service_application import service_application
 
+    write_no_core_dumps()  # the key of all secrets is in memory, and jobs on this machine are started from here
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     certificate = tls.pair(wanted.certificate, wanted.key)
     if certificate is not None:
