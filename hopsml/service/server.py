@@ -57,6 +57,7 @@ class ServerSettings:
     """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add;
 
     ``port``: 0 for any that is free, None for the last one of this folder, so that whoever follows a job finds it again.
+    ``trusted_proxies``: addresses whose X-Forwarded-For names the caller, for limits and the audit log.
     ``address``: by which others reach it; empty: as it listens. ``sign_in``: a file, or None where tokens alone count.
     """
 
@@ -76,6 +77,7 @@ class ServerSettings:
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
+    trusted_proxies: tuple[str, ...] = ()
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -111,7 +113,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate))
+            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, wanted.trusted_proxies))
         finally:
             jobs.close()
     finally:
