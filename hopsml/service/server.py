@@ -113,7 +113,11 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, wanted.trusted_proxies))
+            asyncio.run(
+                server.answer(
+                    app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, wanted.trusted_proxies
+                )
+            )
         finally:
             jobs.close()
     finally:

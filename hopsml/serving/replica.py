@@ -83,7 +83,7 @@ class Replica:
             log_level="warning",
             access_log=False,
             server_header=False,
-        proxy_headers=False,
+            proxy_headers=False,
             timeout_keep_alive=int(KEEP_ALIVE_S),
         )
         server = uvicorn.Server(config)

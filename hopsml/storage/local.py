@@ -50,9 +50,8 @@ class LocalFileSystem(FileSystem):
         return found
 
     def read_bytes(self, url: str) -> bytes:
-        with _causes("read", url):
-            with open(_path(url), "rb", opener=confinement.opener) as file:
-                return file.read()
+        with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
+            return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
@@ -81,9 +80,11 @@ class LocalFileSystem(FileSystem):
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         with _causes("copy", url):
             _not_a_directory(url, "read")
-            with self._appearing(os.path.abspath(local), True) as fresh:
-                with open(_path(url), "rb", opener=confinement.opener) as source:
-                    shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
+            with (
+                open(_path(url), "rb", opener=confinement.opener) as source,
+                self._appearing(os.path.abspath(local), True) as fresh,
+            ):
+                shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
 
     def open_read(self, url: str) -> BinaryIO:
         with _causes("read", url):

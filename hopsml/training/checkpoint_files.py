@@ -8,7 +8,6 @@ swept up by the next one.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -131,7 +130,9 @@ def umask() -> int:
 
 
 def write_complete(description: Description, write: Callable[[str], object]) -> None:
-    """Write a checkpoint; of the others the newest ``keep - 1`` sound ones stay. ``write`` gets the prefix for the variables.
+    """Write a checkpoint and remove all others but the newest ``keep - 1`` sound ones.
+
+    ``write`` gets the prefix for the variables.
 
     It stays itself even where others have higher steps: a training that went back behind a corrupt one writes such.
 

@@ -328,11 +328,15 @@ def test_a_model_of_another_user_is_loaded_in_no_form(
         Version(theirs.url, described).local_files()
 
 
-def test_a_checkpoint_that_fails_its_checksums_is_not_exported(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+def test_a_checkpoint_that_fails_its_checksums_is_not_exported(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
     stored = checkpoints.commit(folder("a"), str(tmp_path / "run" / "checkpoints"), 120)
     Path(stored, "inner", "more.txt").write_text("b")
     for given in (stored, urls.parent(stored)):
-        with pytest.raises(checkpoints.CorruptCheckpoint, match=r"step-000000120: inner/more.txt is not what was committed"):
+        with pytest.raises(
+            checkpoints.CorruptCheckpoint, match=r"step-000000120: inner/more.txt is not what was committed"
+        ):
             registry.export(given, "digits")
     with pytest.raises(ModelNotFound):
         registry.find("digits")

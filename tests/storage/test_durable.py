@@ -96,7 +96,9 @@ def committed(folder: Path) -> dict[str, str]:
     (folder / "run" / "checkpoints").mkdir(parents=True)  # by somebody who does not sync
     url = checkpoints.commit(source(folder), f"{folder}/run/checkpoints", 7)
     found = contents(folder)
-    assert set(found) == {f"run/checkpoints/{urls.name(url)}/{name}" for name in ("weights", "inner/more", "manifest.json")}
+    assert set(found) == {
+        f"run/checkpoints/{urls.name(url)}/{name}" for name in ("weights", "inner/more", "manifest.json")
+    }
     return found
 
 
