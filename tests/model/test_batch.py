@@ -159,7 +159,7 @@ def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: py
     from hopsml.storage import trust
 
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
-    with pytest.raises(ArgumentError, match="to load this model is to run code that is in it"):
+    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
         model.find("lr").local_files()
 
 

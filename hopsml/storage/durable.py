@@ -1,0 +1,55 @@
+"""Files that survive a power cut on a local disk: content and names are synced before somebody relies on them.
+
+A file's content is on the disk after its ``fsync``, its name after that of its folder. Renaming a file whose content was
+not synced may leave an empty one. Functions raise OSError where the disk does not take it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+_MOST_KNOWN = 10_000
+_known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose own names this process has synced
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Write a file's content, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_name(path: str | os.PathLike[str]) -> None:
+    """Write the name of a file or folder to the disk, with those of the folders above that this process has not synced."""
+    folder, seen = os.path.dirname(os.path.abspath(path)), set[tuple[str, int, int]]()
+    while True:
+        facts = os.stat(folder)
+        with contextlib.suppress(PermissionError):  # a folder above that this user may pass through, but not read
+            sync_file(folder)
+        above = os.path.dirname(folder)
+        key = (folder, facts.st_dev, facts.st_ino)
+        if key in _known or above == folder or os.stat(above).st_dev != facts.st_dev:
+            break
+        seen.add(key)
+        folder = above
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    _known.update(seen)
+
+
+def sync_tree(root: str | os.PathLike[str]) -> None:
+    """Write all regular files below a folder, and all names in it, to the disk; what disappears meanwhile is left out."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for path in (*(os.path.join(folder, name) for name in names), folder):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                kind = os.lstat(path).st_mode
+                if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+                    sync_file(path)
