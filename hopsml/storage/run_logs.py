@@ -71,14 +71,15 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
     )
 
 
-def delete_surplus(directory: RunDir, begun: int, kept: int = KEPT_GENERATIONS) -> int:
+def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> int:
     """Delete what ``surplus`` chooses of a run's logs; how many files those were. Raises StorageError."""
     system = for_url(directory.logs)
     try:
         entries = system.list_dir(directory.logs)
     except PathNotFound:
         return 0
-    names = surplus(((urls.name(entry.url), entry.modified_s) for entry in entries), begun, kept)
+    files = ((urls.name(entry.url), entry.modified_s) for entry in entries)
+    names = surplus(files, begun, KEPT_GENERATIONS if kept is None else kept)
     for name in names:
         system.delete(urls.join(directory.logs, name))
     return len(names)
