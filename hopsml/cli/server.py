@@ -34,6 +34,9 @@ def server(
     archives: Annotated[
         list[str], typer.Option(help="a URL below which packed environments of jobs may lie; the project's store else")
     ] = [],  # noqa: B006 typer reads it
+    trust_users: Annotated[
+        bool, typer.Option("--trust-users", help="let several accounts run jobs where those run as this server")
+    ] = False,
     audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
     changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
     reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
@@ -61,6 +64,7 @@ def server(
         queues,
         nodes=nodes,
         archives=tuple(archives),
+        trust_users=trust_users,
         audit_days=audit_days,
         changes_per_s=changes_per_s,
         reads_per_s=reads_per_s,

@@ -77,6 +77,7 @@ class ServerSettings:
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
+    trust_users: bool = False  # of several accounts that run jobs where those run as this server
     archives: tuple[str, ...] = ()  # URLs below which packed environments may lie; empty: the project's store
     lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
 
@@ -193,9 +194,39 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     names = tuple(queue.name for queue in known)
     is_local = isinstance(engine, LocalEngine)
     made = JobService(
-        store, engine, workspaces, manager, kept, profile.name, names, scaler, wanted.audit_days, is_local=is_local
+        store,
+        engine,
+        workspaces,
+        manager,
+        kept,
+        profile.name,
+        names,
+        scaler,
+        wanted.audit_days,
+        is_local=is_local,
+        only_user=getpass.getuser() if is_local and not wanted.trust_users else "",
     )
+    try:
+        _check_accounts(made, wanted)
+    except BaseException:
+        made.close()
+        raise
     return made, name
+
+
+def _check_accounts(jobs: JobService, wanted: ServerSettings) -> None:
+    """Raise ArgumentError where others than the server's own user may run jobs, which could do whatever it can."""
+    if not jobs.only_user:
+        return
+    if wanted.sign_in is not None:
+        raise ArgumentError(
+            f"--sign-in: jobs of profile {jobs.profile} run as {jobs.only_user}, the user of this server, and whoever "
+            "signs in could read its secrets by them; run jobs under a profile of YARN's, or add --trust-users"
+        )
+    now = time.time()
+    for token in Tokens(jobs.store).all():
+        if token.revoked_s is None and (token.expires_s is None or token.expires_s > now):
+            jobs.check_account(token.user, token.role)
 
 
 def _project_url(wanted: ServerSettings) -> str:
