@@ -160,6 +160,9 @@ class _Backend:
     def leaving(self, tasks: frozenset[int]) -> dict[int, Any]:
         return {}
 
+    def why_lost(self, task: int, pid: int) -> str:
+        return ""
+
     def gone(self) -> str:
         return ""
 

@@ -7,6 +7,8 @@ code, because it happens in every executor and every worker.
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -103,13 +105,47 @@ _INSTEAD = {
 }
 
 
+class Refusals:
+    """Finder of the import system that says why a package does not have a name.
+
+    ``from package import name`` drops the text of the AttributeError of the package's ``__getattr__``, which alone makes
+    ``hasattr`` False, and looks for a module of that name. Asked last, of names that no other finder has.
+    """
+
+    _reasons: dict[str, Callable[[str], str]] = {}
+
+    @classmethod
+    def add(cls, package: str, reason: Callable[[str], str]) -> None:
+        """Let ``reason`` say why the package lacks a name; "" of one that is nobody's."""
+        cls._reasons[package] = reason
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> None:
+        """Raise ModuleNotFoundError with the reason, if there is one, for an import.
+
+        Whoever only asks whether there is such a module (``importlib.util.find_spec``) gets None, as of any other.
+        """
+        package, _, name = fullname.rpartition(".")
+        imports = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
+        if imports and package in cls._reasons and (reason := cls._reasons[package](name)):
+            raise ModuleNotFoundError(reason)
+
+
+def _refusal(name: str) -> str:
+    return f"hopsml.{name} is not there; use {_INSTEAD[name]}" if name in _INSTEAD else ""
+
+
+Refusals.add(__name__, _refusal)
+sys.meta_path.append(Refusals)
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hopsml.{name}")
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
-    if name in _INSTEAD:  # an ImportError, as ``from hopsml import model`` would lose the text of any other
-        raise ImportError(f"hopsml.{name} is not there; use {_INSTEAD[name]}")
+    if refusal := _refusal(name):
+        raise AttributeError(refusal)
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hopsml import proxies
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
 from hopsml.states import Lifecycle
@@ -217,7 +218,7 @@ class Client:
             raise ArgumentError("the token has characters that none has: copy it once more into HOPSML_TOKEN")
         self._address, self._token = address.rstrip("/"), token
         trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
-        self._opener = urllib.request.build_opener(_StaysHere, *trust)
+        self._opener = proxies.opener(self._address, _StaysHere(), *trust)
 
     @classmethod
     def of_environment(cls) -> Client:
@@ -406,6 +407,13 @@ class Client:
         """Queue the same job, with the same code, once more."""
         return self._changed(job, "clone")
 
+    def remove(self, job: str | int) -> ServiceJob:
+        """Delete the files that it has left at the server: its code, where no other job needs it, and its drivers' logs.
+
+        Its record and its runs stay. Raises ServiceError for one that is not over.
+        """
+        return self._changed(job, "remove")
+
     def cluster(self) -> dict[str, Any]:
         """``capacity``, ``free`` (gpus, cores, memory_mib), ``leads``, ``leader``, ``problem``."""
         return self._as(self._call("GET", "cluster"), dict[str, Any])
@@ -545,6 +553,7 @@ class Client:
             raise refusal
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
+            f"{proxies.explain(self._address)}"
         )
 
     def _as(self, found: Any, kind: type[T]) -> T:

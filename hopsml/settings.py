@@ -22,6 +22,8 @@ SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 5.0
 ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
+KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
+DEFAULT_KEEPALIVE_S = 15.0  # firewalls forget connections after a minute at the least
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
 HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://: key=value, with commas between
@@ -44,12 +46,31 @@ def system_metrics_s() -> float:
     return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
 
 
+def keepalive_s() -> float:
+    """Seconds of silence after which workers probe a TCP connection; 0: they set no keepalive.
+
+    From ``HOPSML_KEEPALIVE_S``, else 15.
+    """
+    return _seconds(KEEPALIVE, DEFAULT_KEEPALIVE_S, ", or 0 to set no keepalive")
+
+
 def drain_s() -> float:
     """How long a node has from its warning to its end, in seconds, where the cluster does not say.
 
     From ``HOPSML_DRAIN_S``, else 30.
     """
     return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
+
+
+def ui_memory_bytes() -> int:
+    """Memory that a page's server may use for what it has read of viewed runs, in bytes.
+
+    From ``HOPSML_UI_MEMORY_MB``, else 256. Raises ArgumentError.
+    """
+    text = os.environ.get("HOPSML_UI_MEMORY_MB", "") or "256"
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
+        raise ArgumentError(f"HOPSML_UI_MEMORY_MB={text!r}: write a whole number of megabytes, 1 to {1 << 20}")
+    return int(text) << 20
 
 
 def encryption() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -80,3 +82,33 @@ def test_every_public_name_of_the_helpers_has_a_row() -> None:
         short = module.__name__.removeprefix("hopsml.")
         public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
         assert {(short, name) for name in public if not name.startswith("_")} <= rows
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("package", "name", "text"),
+    [
+        ("hopsml", "featurestore", "hopsml.featurestore is not there; use the client of Hopsworks"),
+        ("hopsml", "jobs", "hopsml.jobs is not there; use `hopsml submit`"),
+        ("hopsml.airflow", "HopsMLOperator", "hopsml.airflow.HopsMLOperator needs Airflow"),
+        ("hopsml.experiment", "begin_all", "begin_all"),
+        ("hopsml", "nonsense", "nonsense"),
+    ],
+)
+def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(package: str, name: str, text: str) -> None:
+    module = importlib.import_module(package)
+    assert not hasattr(module, name)
+    assert getattr(module, name, None) is None
+    assert importlib.util.find_spec(f"{package}.{name}") is None
+    with pytest.raises(AttributeError, match=re.escape(text)):
+        getattr(module, name)
+    for statement in (f"from {package} import {name}", f"import {package}.{name}"):
+        with pytest.raises(ImportError, match=re.escape(text)):
+            exec(statement)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("package", ["hopsml", "hopsml.experiment", "hopsml.tensorboard", "hopsml.maggy", "hopsml.data"])
+def test_every_name_that_a_module_lists_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in dir(module) if not hasattr(module, name)] == []

@@ -31,6 +31,11 @@ def test_a_mutant_is_called_as_the_function_that_it_changes(name: str, function:
     assert mutants.function_of(name) == function
 
 
+def test_the_summary_counts_the_mutants_that_were_run() -> None:
+    found = [mutants.Module("a", 5, not_run=2, left=["x"]), mutants.Module("b", 4)]
+    assert mutants.summary(found) == {"mutants": 7, "survived": 1}
+
+
 def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken_out() -> None:
     reasons = {"m.f": {r"strict=(None|False)": "they are equally long"}}
     change = "-    zip(a, b, strict=True)\n+    zip(a, b, strict=False)"

@@ -3,9 +3,10 @@
     .venv/bin/python -m tools.mutants [PATTERN ...]      # for instance 'hopsml.cluster.gang.pool*'
 
 Which modules, and which tests, stands in pyproject.toml under [tool.mutmut]. mutmut keeps its work in ``mutants/``: what is
-unchanged since is not run again. The result is printed, a line for each module; without a pattern it is written to RESULTS
-with every change that survived, and why it may: REASONS says so of those that make no difference. The exit status is 1
-where more than MOST_LEFT of all survived.
+unchanged since is not run again. The result is printed: a line for each module, then one line of JSON with the number of
+mutants that were run and of those that survived. Without a pattern it is written to RESULTS with every change that survived,
+and why it may: REASONS says so of those that make no difference. The exit status is 1 where more than MOST_LEFT of all
+survived.
 """
 
 from __future__ import annotations
@@ -79,6 +80,14 @@ def share_left(found: Sequence[Module]) -> float:
     return sum(len(module.left) for module in found) / run_ if run_ else 0.0
 
 
+def summary(found: Sequence[Module]) -> dict[str, int]:
+    """Return the closing figures: how many mutants were run, and how many of them no test noticed."""
+    return {
+        "mutants": sum(module.total - module.not_run for module in found),
+        "survived": sum(len(module.left) for module in found),
+    }
+
+
 def change_of(name: str) -> str:
     """The changed lines of a mutant: ``- old`` and ``+ new``."""
     lines = mutmut("show", name, capture=True).splitlines()
@@ -126,6 +135,7 @@ def main(patterns: Sequence[str]) -> int:
         print(f"{share_left([module]):7.1%}  {len(module.left):4} of {module.total:4}  {module.name}")
     not_run = sum(module.not_run for module in found)
     print(f"mutants that survived: {share_left(found):.1%}, at most {MOST_LEFT:.0%} may; {not_run} were not run")
+    print(json.dumps(summary(found)))
     return int(share_left(found) > MOST_LEFT or (not_run > 0 and not patterns))
 
 

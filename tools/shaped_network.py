@@ -7,8 +7,8 @@ A host is a network namespace that lives as long as the process that keeps it, a
 devices are inside of such namespaces, nothing outside of them: so nothing is left, also when the maker is killed.
 
 Cables without delay or losses are the kernel's: pairs of devices on a bridge, with a token bucket at each end. netem is not
-in every kernel; so delays and losses are made by a process between virtual devices (tools/slow_switch.py), which takes about
-ten microseconds of a core for each packet.
+in every kernel; so delays, losses and what firewalls drop are made by a process between virtual devices
+(tools/slow_switch.py), which takes about ten microseconds of a core for each packet.
 """
 
 from __future__ import annotations
@@ -46,16 +46,24 @@ tc qdisc add dev one0 root tbf rate 1gbit burst 128k limit 1m
 
 @dataclass(frozen=True)
 class Cable:
-    """Of each host: Mbit/s each way (0: as fast as it goes), ms from host to host, the share of packets that are lost."""
+    """Of each host: Mbit/s each way (0: as fast as it goes), ms from host to host, the share of packets that are lost.
+
+    And what a firewall between the hosts does, without an answer to who sends: it drops the packets of connections that have
+    been silent for ``idle_s`` seconds, IP packets of more than ``largest`` bytes, and connections to other TCP ports than
+    ``ports``, ranges with both ends included; 0, 0 and None for neither.
+    """
 
     rate_mbit: float = 0
     delay_ms: float = 0
     loss: float = 0
+    idle_s: float = 0
+    largest: int = 0
+    ports: tuple[tuple[int, int], ...] | None = None
 
     @property
     def needs_switch(self) -> bool:
         """Whether the kernel's own devices cannot do it."""
-        return self.delay_ms > 0 or self.loss > 0
+        return self.delay_ms > 0 or self.loss > 0 or self.idle_s > 0 or self.largest > 0 or self.ports is not None
 
 
 @functools.cache
@@ -91,10 +99,14 @@ class Network:
         """The same command, on that host."""
         return _on(self._pids[host], command)
 
+    def pid(self, host: int) -> int:
+        """The process in whose network namespace the host is."""
+        return self._pids[host]
+
     @contextmanager
     def inside(self, host: int) -> Iterator[None]:
         """What this thread opens and starts is on that host. Sockets stay there."""
-        with _inside(self._pids[host]):
+        with inside(self._pids[host]):
             yield
 
     def cut(self, host: int) -> None:
@@ -180,13 +192,17 @@ def _limit(pid: int, device: str, rate_mbit: float) -> None:
 @contextmanager
 def _switch(pids: Sequence[int], cable: Cable) -> Iterator[Hub]:
     with ExitStack() as stack:
-        devices = [_device(pid, large=cable.loss == 0) for pid in pids]
+        devices = [_device(pid, large=cable.loss == 0 and cable.largest == 0) for pid in pids]
         for device in devices:
             stack.callback(os.close, device)
         for host, pid in enumerate(pids):
             _ip(pid, f"link set eth0 address 02:00:00:00:00:{host:02x}")
             _ip(pid, f"addr add {Network.address(host)}/24 dev eth0", "link set eth0 txqueuelen 5000 up")
-        settings = [str(value) for value in (cable.rate_mbit, cable.delay_ms, cable.loss, _QUEUE_S)]
+        ports = "all" if cable.ports is None else ",".join(f"{low}-{high}" for low, high in cable.ports)
+        settings = [
+            str(value)
+            for value in (cable.rate_mbit, cable.delay_ms, cable.loss, _QUEUE_S, cable.idle_s, cable.largest, ports)
+        ]
         process = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "tools.slow_switch", *settings, *map(str, devices)],
@@ -204,7 +220,7 @@ def _switch(pids: Sequence[int], cable: Cable) -> Iterator[Hub]:
 
 def _device(pid: int, large: bool) -> int:
     """A virtual Ethernet of that namespace: what is sent there is read here. ``large``: segments of up to 64 kB."""
-    with _inside(pid):
+    with inside(pid):
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(device, _SET_DEVICE, struct.pack("16sH22x", b"eth0", _TAP | _NO_INFO | _HEADERS))
         fcntl.ioctl(device, _SET_OFFLOAD, _CHECKSUMS | _LARGE if large else _CHECKSUMS)
@@ -236,7 +252,8 @@ def _ip(pid: int, *lines: str) -> None:
 
 
 @contextmanager
-def _inside(pid: int) -> Iterator[None]:
+def inside(pid: int) -> Iterator[None]:
+    """Have what this thread opens and starts be in the network namespace of a process."""
     library: Any = ctypes.CDLL(None, use_errno=True)
     with contextlib.ExitStack() as stack:
         home, there = (os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/net", f"/proc/{pid}/ns/net"))

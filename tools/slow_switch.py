@@ -1,8 +1,10 @@
-"""A switch between virtual devices that takes its time: RATE_MBIT DELAY_MS LOSS QUEUE_S DEVICE...
+"""A switch between virtual devices that takes its time: RATE_MBIT DELAY_MS LOSS QUEUE_S IDLE_S LARGEST PORTS DEVICE...
 
 Devices are descriptors, by host. Each has a cable of RATE_MBIT each way; a frame comes DELAY_MS after it has gone, unless it
-is one of those that are lost, or its cable is behind by more than QUEUE_S. Lines of the input: ``cut HOST``, ``mend HOST``;
-its end is that of the switch.
+is one of those that are lost, or its cable is behind by more than QUEUE_S. The switch is a firewall, too: it forgets TCP
+connections that are silent for IDLE_S seconds and drops what comes on them later, drops IP packets of more than LARGEST bytes,
+and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all" for neither. Who sends is never told. Lines
+of the input: ``cut HOST``, ``mend HOST``; its end is that of the switch.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import heapq
 import os
 import random
 import select
+import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +22,36 @@ from dataclasses import dataclass, field
 LARGEST = 70_000  # bytes of a frame
 FRAMES_AT_ONCE = 32  # of one device, before another one is looked at
 HEADER = 10  # bytes in front of each frame: how it may be cut into segments
+_SYN, _ACK = 0x02, 0x10
+
+
+@dataclass
+class Firewall:
+    """Decides which IPv4 packets pass. ``ports``: to which connections may be made; None: to all."""
+
+    idle_s: float = 0.0
+    largest: int = 0
+    ports: Sequence[tuple[int, int]] | None = None
+    seen: dict[frozenset[tuple[bytes, int]], float] = field(default_factory=dict)  # connection -> when it last had a packet
+
+    def passes(self, packet: bytes, now: float) -> bool:
+        """True if the Ethernet frame ``packet`` may go on, at ``now`` (monotonic seconds)."""
+        if packet[12:14] != b"\x08\x00":
+            return True
+        if self.largest and int.from_bytes(packet[16:18], "big") > self.largest:
+            return False
+        if packet[23] != 6:
+            return True
+        begin = 14 + 4 * (packet[14] & 15)
+        source_port, target_port = struct.unpack_from("!HH", packet, begin)
+        opens = packet[begin + 13] & (_SYN | _ACK) == _SYN
+        if opens and self.ports is not None and not any(low <= target_port <= high for low, high in self.ports):
+            return False
+        connection = frozenset({(packet[26:30], source_port), (packet[30:34], target_port)})
+        if self.idle_s and not opens and now - self.seen.get(connection, now - 2 * self.idle_s) > self.idle_s:
+            return False
+        self.seen[connection] = now
+        return True
 
 
 @dataclass
@@ -40,6 +73,7 @@ class Switch:
     delay_s: float
     loss: float
     queue_s: float
+    firewall: Firewall = field(default_factory=Firewall)
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     coming: list[tuple[float, int, int, bytes]] = field(default_factory=list)
     number: int = 0
@@ -52,6 +86,8 @@ class Switch:
             except BlockingIOError:
                 return
             if source.is_cut or self.chance.random() < self.loss:
+                continue
+            if not self.firewall.passes(frame[HEADER:], time.monotonic()):
                 continue
             for target in self.targets(source, frame):
                 self.send(source, target, frame)
@@ -106,12 +142,25 @@ class Switch:
                     print("done", flush=True)
 
 
-def main(rate_mbit: str, delay_ms: str, loss: str, queue_s: str, *devices: str) -> None:
+def main(*words: str) -> None:
     """Serve."""
-    ports = [Port(int(device)) for device in devices]
-    switch = Switch(ports, float(rate_mbit), float(delay_ms) / 1000, float(loss), float(queue_s))
+    rate_mbit, delay_ms, loss, queue_s, idle_s, largest, ports, *devices = words
+    ranges = None if ports == "all" else [_range(text) for text in ports.split(",")]
+    switch = Switch(
+        [Port(int(device)) for device in devices],
+        float(rate_mbit),
+        float(delay_ms) / 1000,
+        float(loss),
+        float(queue_s),
+        Firewall(float(idle_s), int(largest), ranges),
+    )
     print("ready", flush=True)
     switch.run()
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    return int(low), int(high)
 
 
 if __name__ == "__main__":

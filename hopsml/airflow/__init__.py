@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hopsml import extras
+from hopsml import Refusals, extras
 
 __all__ = [
     "HopsMLJobTrigger",
@@ -46,8 +46,17 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "airflow":
             raise
-        raise ModuleNotFoundError(
-            f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({sys.executable}) does not have; use Airflow's "
-            f"own environment, and in it: {extras.install('airflow')}",
-            name=error.name,
-        ) from error
+        raise AttributeError(_refusal(name)) from error
+
+
+def _refusal(name: str) -> str:
+    """Why this Python has none of the names of ``_WHERE``; "" of any other name."""
+    if name not in _WHERE:
+        return ""
+    return (
+        f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({sys.executable}) does not have; use Airflow's own "
+        f"environment, and in it: {extras.install('airflow')}"
+    )
+
+
+Refusals.add(__name__, _refusal)

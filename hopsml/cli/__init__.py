@@ -94,6 +94,7 @@ def _all_commands() -> "typer.Typer":
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
     app.add_typer(job.app, name="job")
+    app.add_typer(job.app, name="jobs", hidden=True)
     app.add_typer(model.app, name="model")
     app.add_typer(schedule.app, name="schedule")
     app.add_typer(secret.app, name="secret")

@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands that speak with a service."""
-    for command in (submit, run, ls, show, why, logs, metrics, cancel, pause, resume, move, clone):
+    for command in (submit, run, ls, show, why, logs, metrics, cancel, pause, resume, move, clone, rm):
         app.command()(command)
 
 
@@ -307,6 +307,15 @@ def move(
 def clone(job: JobArgument) -> None:
     """Queue the same job once more, with the same code. Prints its id."""
     print(_client().clone(job).id)
+
+
+def rm(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="a job's id, or its number")],
+) -> None:
+    """Delete the files that jobs which are over have left at the server; their records and their runs stay."""
+    client = _client()
+    for job in jobs:
+        print(f"{client.remove(job).id}: its files are deleted")
 
 
 def _told(job: ServiceJob, what: str) -> None:

@@ -76,8 +76,9 @@ class GroupTrainingOptions(TrainingOptions):
             made in between.
         min_workers_timeout: seconds for which an elastic group that has shrunk below ``min_workers`` waits for others.
         heartbeat_timeout: seconds of silence after which a member of an elastic group counts as lost.
-        progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging; by default ten
-            times the usual step, at least 30.
+        progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging, by default ten
+            times the usual step, at least 30; seconds for which all workers of a fixed group may do nothing (no processor
+            used, nothing read or written) before the run ends, by default any number: a note tells of it after 120.
         host_failure_limit, host_cooldown: a host on which so many members of an elastic group have failed is set aside for
             so many seconds, and for twice as long each time again; where all are on one host there is nowhere else to go.
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
@@ -359,6 +360,8 @@ class SearchOptions(AnySearchOptions):
         metric: key of what is returned and reported; None where that is a single number.
         workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration
             that gives either: each trial is a distributed training of its own, an elastic one for a pair.
+        framework: what the workers of such a trial form a group for: "tensorflow", "torch" (a process group, as of
+            ``experiment.torch``), "jax", or "distributed": ranks and addresses alone.
         name, description: for people who look for the search later.
         local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
     """
@@ -372,6 +375,7 @@ class SearchOptions(AnySearchOptions):
     direction: str = "max"
     metric: str | None = None
     workers_per_trial: Any = 1
+    framework: str = "tensorflow"
     name: str = "no-name"
     description: str | None = None
     local_logdir: bool = False

@@ -187,7 +187,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
     return replace(
         spec,
         seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
-        preload=_modules(spec, captured.preload) if spec.preload is None else spec.preload,
+        preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=settings.storage_timeout_s(),
         communication=encrypted(spec.communication),
         hooks=HOOKS,
@@ -209,7 +209,7 @@ def encrypted(communication: Communication) -> Communication:
     return replace(communication, encryption=communication.encryption or settings.encryption())
 
 
-def _modules(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
+def modules_of(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
     """What is imported before workers are forked, unless the call says so."""
     # Servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
@@ -352,6 +352,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
+        settings.KEEPALIVE: str(settings.keepalive_s()),
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
         **({settings.CORES: os.environ[settings.CORES]} if settings.CORES in os.environ else {}),
         **spec.environment,

@@ -213,12 +213,12 @@ def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None
 
 
 def checkpoint_of(url: str) -> tuple[str, int]:
-    """Run directory and step of the newest checkpoint of a run, or of the runs that it went on from; ("", -1) for none.
+    """Run directory and step of the newest sound checkpoint of a run, or of the runs it continues; ("", -1) for none.
 
     Asked once, by the driver, so that all members of the new group begin with the same one.
     """
     for directory in _chain(url):
-        step = checkpoints.latest_complete(directory.checkpoints)
+        step = checkpoints.latest_sound(directory.checkpoints)
         if step is not None:
             return directory.url, step
     return "", -1
@@ -235,7 +235,7 @@ def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
     for directory in _chain(url):
         here = {1: -1} if checkpoints.latest_complete(directory.checkpoints) is not None else {}
         for fit in directory.further_fits():
-            step = checkpoints.latest_complete(directory.checkpoints_of(fit))
+            step = checkpoints.latest_sound(directory.checkpoints_of(fit))
             if step is not None:
                 here[fit] = step
         if last is None and here:

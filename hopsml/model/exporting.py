@@ -21,8 +21,9 @@ from hopsml.model.description import Lineage, ModelDescription, ModelFile
 from hopsml.model.flavors import contract, files
 from hopsml.model.flavors.contract import SavedModel
 from hopsml.model.version import Version, sha256
-from hopsml.storage import run_dir, urls
+from hopsml.storage import checkpoints, run_dir, urls
 from hopsml.storage.filesystem import exists, for_url
+from hopsml.storage.run_dir import step_of
 from hopsml.storage.tree import copy_tree, local_files
 
 logger = logging.getLogger(__name__)
@@ -126,8 +127,18 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
         else:
             target = folder / "files"
             copy_tree(source, str(target) if is_dir else urls.join(str(target), urls.name(source)))
+        _check_checkpoints(target, source)
         flavor, saved = files.described(target)
         return _register(asked, flavor, target, saved, origin)
+
+
+def _check_checkpoints(folder: Path, source: str) -> None:
+    """Raise CorruptCheckpoint if the files to export are, or hold, a checkpoint that fails its checksums."""
+    for manifest in sorted(folder.rglob(checkpoints.MANIFEST)) if folder.is_dir() else []:
+        root = manifest.parent
+        name = urls.name(source) if root == folder else root.name
+        if step_of(name) is not None:
+            checkpoints.check(root, urls.join(source, *root.relative_to(folder).parts))
 
 
 def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origin: Lineage) -> Version:

@@ -17,6 +17,7 @@ from hopsml.service.manager import Manager, requests
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.manager.requests import TaskSize
 from hopsml.service.metrics import TURN_BOUNDS_S
+from hopsml.service.retention import Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
@@ -46,6 +47,7 @@ class JobService:
     secrets: Secrets
     profile: str
     queues: tuple[str, ...]
+    retention: Retention
     scaler: Scaler | None = None
     audit_days: float = AUDIT_DAYS
     meter: Meter = field(default_factory=Meter)  # of its thread
@@ -61,6 +63,7 @@ class JobService:
         """Begin to run jobs."""
         self._thread = threading.Thread(target=self._run, name="hopsml-jobs", daemon=True)
         self._thread.start()
+        self.retention.start()
         if self.scaler is not None:
             self.scaler.start()
 
@@ -110,9 +113,18 @@ class JobService:
             self.scaler.close()
         if self._thread is not None:
             self._thread.join()
+        self.retention.close()
         self.engine.close()
         self.manager.resign()
         self.store.close()
+
+    def remove(self, row: JobRow) -> None:
+        """Delete the files of a job that is over; its row stays. Raises ArgumentError for one that is not over."""
+        if not row.state.is_final:
+            raise ArgumentError(
+                f"job {row.id} is {row.state}, and needs its files: end it by `hopsml job cancel {row.id}`, then remove them"
+            )
+        self.retention.remove(row, time.time())
 
     def check(self, job: JobSpec, workspace: str, owner: str) -> None:
         """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
@@ -159,7 +171,7 @@ class JobService:
 
     def own_name(self, row: JobRow) -> str:
         """What the names of all applications and runs of a job begin with."""
-        return own_name(row, self.manager.prefix)
+        return own_name(row.id, self.manager.prefix)
 
     def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> LogPiece | None:
         """What the driver of a task has printed, of its newest launch; of the newest try where none is named."""

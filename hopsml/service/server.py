@@ -34,6 +34,7 @@ from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.render import memory
+from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
@@ -71,6 +72,7 @@ class ServerSettings:
     policy: Policy | None = None
     nodes: Path | None = None
     audit_days: float = AUDIT_DAYS
+    keep_days: float = KEEP_DAYS
     changes_per_s: float = 200.0
     reads_per_s: float = 1000.0
     certificate: Path | None = None
@@ -114,7 +116,10 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             told = Streams(Broadcaster(ProjectFeed(Changes(project))))
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
-            asyncio.run(server.answer(app, listener, told, lambda: ready(f"{here}?token={token}"), certificate))
+            answers = server.answer(
+                app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, project.trim
+            )
+            asyncio.run(answers)
         finally:
             jobs.close()
     finally:
@@ -167,6 +172,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     """Store, engine and manager of a server, not yet started; and the name of the service."""
     if not wanted.audit_days > 0:
         raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
+    if not wanted.keep_days > 0:
+        raise ArgumentError(f"--keep-days {wanted.keep_days:g}: files of jobs are kept for more than 0 days: write 90")
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
@@ -193,16 +200,9 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     scaler = Scaler(manager, supply.provider, supply.groups, supply.exclusion) if supply is not None else None
     names = tuple(queue.name for queue in known)
     is_local = isinstance(engine, LocalEngine)
+    retention = Retention(store, engine, workspaces, manager, _project_url(wanted), wanted.keep_days)
     made = JobService(
-        store,
-        engine,
-        workspaces,
-        manager,
-        kept,
-        profile.name,
-        names,
-        scaler,
-        wanted.audit_days,
+        *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
         is_local=is_local,
         only_user=getpass.getuser() if is_local and not wanted.trust_users else "",
     )

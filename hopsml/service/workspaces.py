@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import hashlib
 import io
@@ -16,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, ServiceError
@@ -59,6 +60,7 @@ class Workspaces:
         digest = hashlib.sha256(content).hexdigest()
         target = self._root / "workspaces" / digest
         if target.is_dir():
+            self.folder(digest)
             return digest
         fresh = Path(tempfile.mkdtemp(dir=self._root / "workspaces", prefix="new-"))
         try:
@@ -73,6 +75,41 @@ class Workspaces:
             shutil.rmtree(fresh, ignore_errors=True)
         return digest
 
+    def jobs(self) -> dict[str, int]:
+        """Jobs whose files are here, by their ids, with their serials."""
+        with os.scandir(self._root / "jobs") as entries:
+            found = {entry.name: entry.name.rpartition("-")[2] for entry in entries}
+        return {job: int(serial) for job, serial in found.items() if serial.isdecimal()}
+
+    def remove_job(self, job: str) -> bool:
+        """Delete the files of one job; False where there are none."""
+        folder = self._root / "jobs" / job
+        is_there = folder.is_dir()
+        shutil.rmtree(folder, ignore_errors=True)
+        return is_there
+
+    def remove_unused(self, in_use: Callable[[], Container[str]], before_s: float) -> int:
+        """Delete code that is not in use and was uploaded before a time, in seconds since 1970.
+
+        Args:
+            in_use: Returns the digests of code in use; called after the candidates were chosen.
+            before_s: Newer code waits for the job that names it.
+
+        Returns:
+            How many workspaces were deleted.
+        """
+        with os.scandir(self._root / "workspaces") as entries:
+            old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before_s]
+        needed = in_use() if old else ()
+        unused = [name for name in old if name not in needed]
+        for name in unused:
+            folder = self._root / "workspaces" / name
+            aside = folder.with_name(f"gone-{name}")  # whoever uploads the same now finds none, and not half of it
+            if not name.startswith("gone-"):
+                folder.rename(aside)
+            shutil.rmtree(aside if aside.exists() else folder, ignore_errors=True)
+        return len(unused)
+
     def missing(self, spec: JobSpec, digest: str) -> list[str]:
         """Scripts and functions of a job that its code does not have, each with what is wrong. Raises as ``folder`` does."""
         folder = self.folder(digest)
@@ -83,6 +120,8 @@ class Workspaces:
         found = self._root / "workspaces" / digest
         if not digest or not found.is_dir():
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
+        with contextlib.suppress(OSError):  # a disk that is read only
+            os.utime(found)  # somebody is about to need it: it counts as new again
         return found
 
     def check_archives(self, spec: JobSpec) -> None:
@@ -98,7 +137,7 @@ class Workspaces:
 
         ``slots``: with how many workers an elastic task begins; 0 for one that is not.
         """
-        own = own_name(row, prefix)
+        own = own_name(row.id, prefix)
         # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
         variables = {
             "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
@@ -130,9 +169,9 @@ class Workspaces:
         return SubmitOrder(launch.tag, plan, variables)
 
 
-def own_name(row: JobRow, prefix: str) -> str:
+def own_name(job: str, prefix: str) -> str:
     """What the applications and runs of a job are called first, on any service; ``prefix``: that of its service's tags."""
-    return f"{row.id}-{prefix.rpartition('-')[2]}"
+    return f"{job}-{prefix.rpartition('-')[2]}"
 
 
 def pack(folder: Path) -> bytes:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml import extras
+from hopsml.cluster.shared.http_connections import recognise
 from hopsml.serving import bodies, metrics, paths, request_log
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
 from hopsml.serving.receiving import Receive, Send, check_token, whole_body
@@ -84,6 +85,7 @@ class RestApplication:
         target = paths.parse(scope["method"], scope["path"])
         if target.what not in _OPEN:
             check_token(self._name, self._token, headers)
+            recognise(scope)
         if target.what in ("predict", "infer"):
             self._check_name(target)
             deadline = asyncio.get_running_loop().time() + self._limits.deadline_s

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from hopsml.cluster.shared import tls
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, with_streams
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
     LONGEST_LINE,
@@ -178,13 +179,12 @@ class Door:
     @asynccontextmanager
     async def open(self, host: str) -> AsyncIterator[int]:
         """Agents may connect at the port that this yields; in the end they are told to go, and waited for."""
-        server = await asyncio.start_server(
-            self._agent, host, 0, ssl=self.identity.context, limit=LONGEST_LINE, ssl_handshake_timeout=HELLO_S
-        )
+        acceptor = Acceptor(with_streams(self._agent, LONGEST_LINE), self.identity.context, logged_once(log))
+        port = await acceptor.open(host)
         try:
-            yield server.sockets[0].getsockname()[1]
+            yield port
         finally:
-            server.close()
+            acceptor.close()
             for place in self._places:
                 place.line.send(EndAgent())
             with contextlib.suppress(TimeoutError):
@@ -195,12 +195,14 @@ class Door:
             for place in list(self._places):
                 self._lose(place)
 
-    async def _agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _agent(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Line(reader, writer, FromAgent)
         try:
             hello = await asyncio.wait_for(line.receive(), HELLO_S)
         except (TimeoutError, ValueError, msgspec.MsgspecError):
             hello = None
+        finally:
+            pending.release()
         if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             line.close()
             return

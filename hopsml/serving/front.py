@@ -9,23 +9,20 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from hopsml.cluster.shared.acceptor import logged_once
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting, recognise
 from hopsml.serving.balance import Balancer, is_sent_again
 from hopsml.serving.connections import Connections, Headers, NotReached, ReplicaAnswer, ReplicaLost
-from hopsml.serving.heads import KEEP_ALIVE_S, HeadWatch
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
 from hopsml.serving.receiving import Receive, Send, check_token, whole_body
 from hopsml.serving.refusals import RequestRefused
-
-if TYPE_CHECKING:
-    import uvicorn
 
 log = logging.getLogger("hopsml.serving")
 
@@ -36,7 +33,6 @@ _HOP_BY_HOP = {
 _REPLICAS_OWN = _HOP_BY_HOP | {b"date", b"server"}
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = [(b"content-type", b"application/json")]
-LOOK_S = 1.0  # between two looks for connections on which no request comes about
 DRAIN_S = 30.0
 
 Do = Callable[[Command], Awaitable[SupervisorAnswer]]
@@ -85,6 +81,7 @@ class Front:
             key = path.rpartition("/")[2]
             return ReplicaAnswer(200 if ready else 503, _JSON, msgspec.json.encode({key: ready}))
         check_token(self._name, self._control if path == CONTROL else self._token, headers)
+        recognise(scope)
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
         try:
             async with asyncio.timeout_at(until):
@@ -165,22 +162,16 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
     )
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are the driver's
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    watching = asyncio.create_task(_watch_heads(server))
+    serving = asyncio.create_task(server.serve(sockets=[]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0)
 
     async def end() -> None:
-        watching.cancel()
         server.should_exit = True
-        await asyncio.wait([serving, watching])
+        await asyncio.wait([serving])
 
-    try:
-        yield end
-    finally:
-        await end()
-
-
-async def _watch_heads(server: uvicorn.Server) -> None:
-    heads = HeadWatch()
-    while True:
-        await asyncio.sleep(LOOK_S)
-        heads.look(server.server_state.connections, time.monotonic())
+    async with accepting(server, listener, refuse=logged_once(log)):
+        try:
+            yield end
+        finally:
+            await end()

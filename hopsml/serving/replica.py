@@ -12,15 +12,15 @@ import logging
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopsml import redact
+from hopsml.cluster.shared.acceptor import Acceptor, logged_once
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
 from hopsml.cluster.shared.processes import die_with_parent
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
-from hopsml.serving.heads import KEEP_ALIVE_S, HeadWatch
 from hopsml.serving.holder import VersionHolder
 from hopsml.serving.messages import (
     LONGEST_LINE,
@@ -64,7 +64,7 @@ class Replica:
         self._log = RequestLog(folder.requests, f"{number}-{os.getpid()}") if settings.log_requests else None
         self._holder = VersionHolder(self._load, settings.limits, self._meter, self._tell)
         self._first = asyncio.Event()  # a version answers, or the end has come
-        self._accepting: set[asyncio.Task[Any]] = set()
+        self._acceptor: Acceptor | None = None
         self._totals: list[asyncio.Future[Counts]] = []
         self._application = RestApplication(
             settings.name, self._holder, settings.limits, folder.read_token(), self._meter, self._log, self._total
@@ -86,49 +86,28 @@ class Replica:
             timeout_keep_alive=int(KEEP_ALIVE_S),
         )
         server = uvicorn.Server(config)
-        tasks = [asyncio.create_task(self._listen(server, listener)), asyncio.create_task(self._beat(server))]
+        tasks = [asyncio.create_task(self._listen(server)), asyncio.create_task(self._beat())]
         await self._first.wait()  # what would connect before goes to the others, or waits
         if not server.should_exit:
-            loop = asyncio.get_running_loop()
-            loop.add_reader(listener, self._accept, listener, server)
-            await server.serve(sockets=[])
+            serving = asyncio.create_task(server.serve(sockets=[]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0)
+            # One connection, then a pause, the longer the more there are: those with fewer take the next one. A server
+            # that takes all that wait at once, as asyncio's do, leaves none to the other replicas.
+            async with accepting(
+                server,
+                listener,
+                refuse=logged_once(log),
+                at_once=1,
+                pause_s=lambda: min(MOST_PAUSE_S, PAUSE_S * len(server.server_state.connections)),
+            ) as self._acceptor:
+                await serving
         for task in tasks:
             task.cancel()
         if self._log is not None:
             self._log.close()
 
-    def _accept(self, listener: socket.socket, server: Any) -> None:
-        """One connection, then a pause, the longer the more there are: those with fewer take the next one.
-
-        A server that takes all that wait at once, as asyncio's do, leaves none to the other replicas.
-        """
-        loop = asyncio.get_running_loop()
-        if server.should_exit:
-            loop.remove_reader(listener)
-            return
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # another replica was first, or there is no room for a descriptor now
-            return
-        loop.remove_reader(listener)
-        loop.call_later(
-            min(MOST_PAUSE_S, PAUSE_S * len(server.server_state.connections)), self._go_on, listener, server
-        )
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        protocol = server.config.http_protocol_class
-        task = loop.create_task(
-            loop.connect_accepted_socket(
-                lambda: protocol(config=server.config, server_state=server.server_state, app_state={}), connection
-            )
-        )
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
-
-    def _go_on(self, listener: socket.socket, server: Any) -> None:
-        if not server.should_exit:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener, server)
-
-    async def _listen(self, server: Any, listener: socket.socket) -> None:
+    async def _listen(self, server: Any) -> None:
         while True:
             message = await self._line.receive()
             if message is None:
@@ -145,13 +124,12 @@ class Replica:
                 self._totals.clear()
             elif isinstance(message, DrainNow):
                 server.should_exit = True
-                asyncio.get_running_loop().remove_reader(listener)
+                if self._acceptor is not None:
+                    self._acceptor.close()  # at once: the server looks ten times a second
                 self._first.set()
 
-    async def _beat(self, server: Any) -> None:
-        heads = HeadWatch()
+    async def _beat(self) -> None:
         while True:
-            heads.look(server.server_state.connections, time.monotonic())
             self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
             if self._log is not None:
                 self._log.flush()

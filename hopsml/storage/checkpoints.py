@@ -1,8 +1,10 @@
 """Checkpoints in a directory of any store: complete or absent.
 
 A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that names every file with its length and CRC.
-It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the manifest still tells a
-complete one: every file must be there with its length, and its CRC is checked when it is fetched.
+It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the manifest still identifies a
+complete one: every file must be there with its length. CRCs are verified when a checkpoint is fetched, when a run that
+is resumed chooses one, and before an older checkpoint is deleted because a newer one exists. One that fails is marked with
+a ``corrupt.json``, and no longer counts as complete.
 """
 
 from __future__ import annotations
@@ -13,18 +15,19 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import FileStatus, for_url, walk
+from hopsml.storage.filesystem import FileStatus, exists, for_url, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
+CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksum: which file, for whoever looks at it later
 KEEP = ".keep"  # in a local checkpoint directory: how many its owner keeps, for whoever mirrors it
 STALE_S = 24 * 3600.0  # a temporary name that old belongs to a process that died
 _READ_BYTES = 1 << 20
@@ -42,11 +45,11 @@ class FileEntry:
 def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None) -> str:
     """Upload a local directory as the checkpoint of ``step``; returns its URL.
 
-    A complete one of that step is left as it is; an incomplete one is replaced. The local directory must not
-    change meanwhile: a file that does is StorageError, and nothing appears.
+    A sound one of that step is left as it is; one that is incomplete or fails its checksums is replaced. The local
+    directory must not change meanwhile: a file that does is StorageError, and nothing appears.
     """
     target = urls.join(checkpoints_url, step_name(step))
-    if is_complete(target, timeout_s):
+    if is_sound(target, timeout_s):
         return target
     entries, stamps = describe(local_dir), _stamps(local_dir)
     system = for_url(checkpoints_url, timeout_s)
@@ -109,20 +112,57 @@ def _steps_among(entries: list[FileStatus]) -> list[int]:
 
 
 def latest_complete(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
-    """The highest step whose checkpoint is complete; None without any."""
+    """The highest step whose checkpoint is complete; None without any. Contents are not read, see ``latest_sound``."""
+    return _latest(checkpoints_url, is_complete, timeout_s)
+
+
+def latest_sound(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
+    """The highest step whose checkpoint is complete and passes its checksums; None without any. Reads that checkpoint."""
+    return _latest(checkpoints_url, is_sound, timeout_s)
+
+
+def _latest(checkpoints_url: str, accepts: Callable[[str, float | None], bool], timeout_s: float | None) -> int | None:
     for step in reversed(steps(checkpoints_url, timeout_s)):
-        if is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s):
+        if accepts(urls.join(checkpoints_url, step_name(step)), timeout_s):
             return step
     return None
 
 
 def is_complete(url: str, timeout_s: float | None = None) -> bool:
-    """Whether a checkpoint's directory holds a manifest and every file of it with the right length."""
+    """True if a checkpoint holds a manifest and all its files at their lengths, and is not marked as corrupt."""
     entries = _read_manifest(url, timeout_s)
     if entries is None:
         return False
-    lengths = {urls.relative(e.url, url): e.length for e in walk(url, timeout_s) if not e.is_dir}
-    return all(lengths.get(entry.name) == entry.length for entry in entries)
+    try:
+        lengths = {urls.relative(e.url, url): e.length for e in walk(url, timeout_s) if not e.is_dir}
+    except PathNotFound:  # deleted meanwhile
+        return False
+    return CORRUPT not in lengths and all(lengths.get(entry.name) == entry.length for entry in entries)
+
+
+def is_sound(url: str, timeout_s: float | None = None) -> bool:
+    """True if a checkpoint is complete and every file passes its checksum; reads all of it. One that fails is marked."""
+    if not is_complete(url, timeout_s):
+        return False
+    system = for_url(url, timeout_s)
+    try:
+        for entry in _read_manifest(url, timeout_s) or ():
+            with system.open_read(urls.join(url, entry.name)) as file:
+                found = _read_entry(entry.name, file)
+            if found != entry:
+                mark_corrupt(url, entry.name, timeout_s)
+                return False
+    except PathNotFound:  # deleted meanwhile
+        return False
+    return True
+
+
+def mark_corrupt(url: str, name: str, timeout_s: float | None = None) -> None:
+    """Mark a checkpoint whose file ``name`` failed its checksum; does nothing where this user may not write."""
+    record = {"file": name, "found_s": round(time.time(), 3)}
+    with contextlib.suppress(StorageError):
+        if exists(urls.join(url, MANIFEST), timeout_s):  # else it has been deleted, and must not come back as a folder
+            for_url(url, timeout_s).write_bytes(urls.join(url, CORRUPT), json.dumps(record).encode())
 
 
 def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> Path:
@@ -139,7 +179,14 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
     fresh = Path(urls.temporary_sibling(os.path.abspath(target)))
     try:
         download_tree(url, fresh, timeout_s)
-        check(fresh, url)
+        try:
+            check(fresh, url)
+        except CorruptCheckpoint:
+            if not is_sound(url, timeout_s):  # read again on the store: it is marked there only if it fails there
+                raise
+            shutil.rmtree(fresh)
+            download_tree(url, fresh, timeout_s)
+            check(fresh, url)
         fresh.rename(target)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -159,6 +206,11 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
     entries = _read_manifest(str(root), None)
     if entries is None:
         raise CorruptCheckpoint(f"{origin or root}: its manifest is missing or broken", origin or str(root))
+    if (root / CORRUPT).exists():
+        raise CorruptCheckpoint(
+            f"{origin or root}: it is marked as corrupt ({CORRUPT} in it names the file); take an earlier checkpoint",
+            origin or str(root),
+        )
     for entry in entries:
         if not (root / entry.name).is_file() or _entry(root, entry.name) != entry:
             raise CorruptCheckpoint(
@@ -186,21 +238,37 @@ def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
     return keep if keep >= 1 else None
 
 
-def prune(checkpoints_url: str, keep: int, timeout_s: float | None = None, known: Collection[int] = ()) -> list[int]:
-    """Delete all but the newest ``keep`` complete checkpoints; returns the steps that were deleted.
+def prune(
+    checkpoints_url: str,
+    keep: int,
+    timeout_s: float | None = None,
+    known: Collection[int] = (),
+    latest: int | None = None,
+) -> list[int]:
+    """Delete all but the newest ``keep`` sound checkpoints; returns the steps that were deleted.
 
-    Incomplete ones older than the newest complete one go too, and temporary names that are a day old. ``known``:
-    steps that the caller has committed itself; of the others each manifest is read.
+    Incomplete and corrupt ones older than the newest sound one go too, and temporary names that are a day old. Nothing is
+    deleted in favour of a checkpoint that fails its checksums: those retained are read, but for the ``known`` ones.
+
+    Args:
+        checkpoints_url: the directory of checkpoints.
+        keep: number of checkpoints that are retained, at least 1.
+        timeout_s: deadline of one storage step, in seconds.
+        known: steps that the caller has committed or verified itself; of these only the mark of a corrupt one is looked for.
+        latest: the step that was committed last, which is always retained, even where the store holds higher steps (a run
+            that went back behind them); by default the highest of ``known``.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
     system = for_url(checkpoints_url, timeout_s)
     entries = _entries(checkpoints_url, timeout_s)
     present = _steps_among(entries)
-    complete = [
-        step for step in present if step in known or is_complete(urls.join(checkpoints_url, step_name(step)), timeout_s)
-    ]
-    doomed = to_prune(present, complete, keep)
+    latest = max(known, default=None) if latest is None else latest
+    sound: list[int] = []
+    for step in reversed(present):  # older ones than those retained need not be read
+        if len(sound) < keep and _may_stay(urls.join(checkpoints_url, step_name(step)), step in known, timeout_s):
+            sound.append(step)
+    doomed = [step for step in to_prune(present, sound, keep) if step != latest]
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
     for entry in entries:
@@ -216,15 +284,23 @@ def to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
     return sorted(step for step in present if step not in kept and step < newest)
 
 
+def _may_stay(url: str, is_known: bool, timeout_s: float | None) -> bool:
+    return not exists(urls.join(url, CORRUPT), timeout_s) if is_known else is_sound(url, timeout_s)
+
+
 def _entry(root: Path, name: str) -> FileEntry:
-    length, crc = 0, 0
     try:
         with open(root / name, "rb") as file:
-            while piece := file.read(_READ_BYTES):
-                length += len(piece)
-                crc = zlib.crc32(piece, crc)
+            return _read_entry(name, file)
     except OSError as error:
         raise causes.from_os_error("read", str(root / name), error) from error
+
+
+def _read_entry(name: str, file: BinaryIO) -> FileEntry:
+    length, crc = 0, 0
+    while piece := file.read(_READ_BYTES):
+        length += len(piece)
+        crc = zlib.crc32(piece, crc)
     return FileEntry(name, length, crc)
 
 

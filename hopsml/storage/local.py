@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from hopsml.errors import PathExists, PathNotFound, StorageError
-from hopsml.storage import causes, privacy, urls
+from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
+from hopsml.storage import causes, confinement, privacy, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
 from hopsml.storage.streams import spooled_writer
 
@@ -31,24 +31,28 @@ class LocalFileSystem(FileSystem):
         self.timeout_s = timeout_s
 
     def status(self, url: str) -> FileStatus:
-        with _causes("look at", url):
-            return _status(url, os.stat(_path(url)))
+        with _causes("look at", url), confinement.located(_path(url)) as path:
+            return _status(url, os.stat(path))
 
     def list_dir(self, url: str) -> list[FileStatus]:
-        """Entries by name; one that disappears meanwhile is left out."""
+        """Entries by name; one that disappears meanwhile is left out, as is a link that leads out of a confined project."""
         found = []
-        with _causes("list", url):
-            for entry in sorted(os.listdir(_path(url))):
-                with contextlib.suppress(FileNotFoundError):
-                    found.append(_status(urls.join(url, entry), os.stat(os.path.join(_path(url), entry))))
+        with _causes("list", url), confinement.located(_path(url)) as folder:
+            for entry in sorted(os.listdir(folder)):
+                with (
+                    contextlib.suppress(FileNotFoundError, PermissionRefused),
+                    confinement.located(os.path.join(_path(url), entry)) as path,
+                ):
+                    found.append(_status(urls.join(url, entry), os.stat(path)))
         return found
 
     def read_bytes(self, url: str) -> bytes:
         with _causes("read", url):
-            return Path(_path(url)).read_bytes()
+            with open(_path(url), "rb", opener=confinement.opener) as file:
+                return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
-        with _causes("read", url), open(_path(url), "rb") as file:
+        with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
             file.seek(offset)
             return file.read(length)
 
@@ -70,11 +74,12 @@ class LocalFileSystem(FileSystem):
         with _causes("copy", url):
             _not_a_directory(url, "read")
             with self._appearing(os.path.abspath(local), True) as fresh:
-                shutil.copyfile(_path(url), fresh)
+                with open(_path(url), "rb", opener=confinement.opener) as source:
+                    shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
 
     def open_read(self, url: str) -> BinaryIO:
         with _causes("read", url):
-            return open(_path(url), "rb")
+            return open(_path(url), "rb", opener=confinement.opener)
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         if not overwrite and os.path.exists(_path(url)):
@@ -93,13 +98,15 @@ class LocalFileSystem(FileSystem):
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """In one step; without ``overwrite`` a racing file is never replaced."""
-        old, new = _path(source), _path(target)
-        with _causes(f"rename {source} to", target):
+        self._rename(_path(source), _path(target), overwrite, target)
+
+    def _rename(self, old: str, new: str, overwrite: bool, target: str) -> None:
+        with _causes(f"rename {old} to", target):
             if overwrite:
                 os.replace(old, new)
             elif os.path.isdir(old):
                 if os.path.lexists(new):  # a racing directory with entries still makes os.rename fail
-                    raise PathExists(f"cannot rename {source} to {target}: it exists already", target)
+                    raise PathExists(f"cannot rename {old} to {target}: it exists already", target)
                 os.rename(old, new)
             else:
                 _rename_exclusively(old, new)
@@ -144,15 +151,17 @@ class LocalFileSystem(FileSystem):
         self.make_dirs(urls.parent(url))
         if os.path.isdir(_path(url)):
             raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
-        fresh = _path(urls.temporary_sibling(url))
-        try:
-            os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-            yield fresh
-            self.rename(fresh, _path(url), overwrite)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)
-            raise
+        parent, name = os.path.split(_path(url))
+        with confinement.located(parent or ".") as folder:
+            fresh = os.path.join(folder, os.path.basename(urls.temporary_sibling(name)))
+            try:
+                os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                yield fresh
+                self._rename(fresh, os.path.join(folder, name), overwrite, url)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(fresh)
+                raise
 
 
 def as_open_as_its_folder(path: str, flags: int) -> int:

@@ -58,7 +58,7 @@ class Loop:
         self._state = MirrorState()
         self._listing = Listing()
         self._busy: dict[str, Future[None]] = {}
-        self._committed: dict[str, set[int]] = {}  # by directory; what is known to be complete need not be read again
+        self._committed: dict[str, dict[int, int]] = {}  # by directory: steps, each with the time when it was written
         self._urgent = 0  # how many flushes wait
         self._scans = 0  # how often the disk was looked at
         self._was_behind = False
@@ -176,12 +176,19 @@ class Loop:
         folder, _, name = path.rpartition("/")
         directory = urls.join(self._wanted.url, folder)
         step = step_of(name)
+        written_ns = (self._wanted.root / path).stat().st_mtime_ns
         checkpoints.commit(self._wanted.root / path, directory, step or 0, self._wanted.timeout_s)
         keep = self._wanted.keep_checkpoints or checkpoints.read_keep(self._wanted.root / folder)
-        committed = self._committed.setdefault(directory, set())
-        committed.add(step or 0)
+        with self.changed:
+            committed = self._committed.setdefault(directory, {})
+            committed[step or 0] = written_ns
+            known = dict(committed)
         if keep:  # after the newer one is there, so that the store is never without
-            committed.difference_update(checkpoints.prune(directory, keep, self._wanted.timeout_s, known=committed))
+            latest = max(known, key=lambda one: known[one])  # a run may have gone back behind higher steps
+            gone = checkpoints.prune(directory, keep, self._wanted.timeout_s, known=known, latest=latest)
+            with self.changed:
+                for one in gone:
+                    committed.pop(one, None)
 
     def _resume(self) -> None:
         """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""

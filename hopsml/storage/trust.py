@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Collection
+from dataclasses import replace
 
 from hopsml import settings
 from hopsml.errors import ArgumentError
@@ -48,6 +49,23 @@ def narrow(url: str) -> None:
     status = system.status(url)
     if status.owner and status.permission & _WRITABLE:
         system.set_permission(url, status.permission & ~_WRITABLE)
+
+
+def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
+    """Read a file that only somebody who is trusted can have written, and its status; see ``check``.
+
+    On a local disk it is the opened file that is checked, so that nobody can replace it in between. Raises ArgumentError,
+    StorageError.
+    """
+    system = for_url(url)
+    if not urls.is_local(url):
+        status = system.status(url)
+        check(status, what)
+        return system.read_bytes(url), status
+    with system.open_read(url) as file:
+        status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
+        check(status, what)
+        return file.read(), status
 
 
 def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:

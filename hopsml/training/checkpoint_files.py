@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.storage.checkpoints import write_keep, write_manifest
+from hopsml.storage.checkpoints import CORRUPT, MANIFEST, is_sound, write_keep, write_manifest
 from hopsml.storage.urls import TEMPORARY_PREFIX
 
 _NAME = re.compile(r"step-(\d{9,})")
@@ -52,6 +52,8 @@ def read_saved_step(folder: Path) -> SavedStep | None:
         notes = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    if (folder / CORRUPT).exists():
+        return None
     return SavedStep(int(match.group(1)), folder, notes) if match and isinstance(notes, dict) else None
 
 
@@ -60,6 +62,22 @@ def complete_checkpoints(directory: Path) -> list[SavedStep]:
     folders = directory.iterdir() if directory.is_dir() else ()
     found = [saved for folder in folders if (saved := read_saved_step(folder)) is not None]
     return sorted(found, key=lambda saved: saved.step)
+
+
+def newest_sound(directory: Path) -> SavedStep | None:
+    """The newest complete checkpoint of a directory whose files pass their checksums, where it has any; None without one."""
+    return next((saved for saved in reversed(complete_checkpoints(directory)) if _is_sound(saved.folder)), None)
+
+
+def _is_sound(folder: Path) -> bool:
+    """True if a checkpoint passes its checksums; else it is marked.
+
+    One without a manifest has none to compare with: its directory is copied to a store, and gets its manifest there.
+    """
+    if not (folder / MANIFEST).exists() or is_sound(str(folder)):
+        return True
+    print(f"hopsml: the checkpoint {folder} fails its checksums; it is marked as corrupt and passed over", flush=True)
+    return False
 
 
 class Description(msgspec.Struct, frozen=True, tag=True):
@@ -112,7 +130,9 @@ def umask() -> int:
 
 
 def write_complete(description: Description, write: Callable[[str], object]) -> None:
-    """Write a checkpoint; older ones than it and the next ``keep - 1`` go. ``write`` gets the prefix for the variables.
+    """Write a checkpoint; of the others the newest ``keep - 1`` sound ones stay. ``write`` gets the prefix for the variables.
+
+    It stays itself even where others have higher steps: a training that went back behind a corrupt one writes such.
 
     Raises OSError, and whatever ``write`` raises.
     """
@@ -136,8 +156,24 @@ def write_complete(description: Description, write: Callable[[str], object]) -> 
     aside.rename(target)
     _flush(directory)
     shutil.rmtree(replaced, ignore_errors=True)
-    for old in complete_checkpoints(directory)[: -description.keep]:
-        shutil.rmtree(old.folder)
+    _written.add(target)
+    _remove_old(target, description.keep)
+
+
+_written: set[Path] = set()  # by this process, and not removed: they need not be read to know that they are sound
+
+
+def _remove_old(newest: Path, keep: int) -> None:
+    """Remove all checkpoints of the directory but ``newest`` and the ``keep - 1`` sound ones of the highest steps."""
+    stay = 1
+    for saved in reversed(complete_checkpoints(newest.parent)):
+        if saved.folder == newest:
+            continue
+        if stay < keep and (saved.folder in _written or _is_sound(saved.folder)):
+            stay += 1
+        elif stay >= keep:
+            shutil.rmtree(saved.folder)
+            _written.discard(saved.folder)
 
 
 def _flush(path: Path) -> None:

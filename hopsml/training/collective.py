@@ -22,6 +22,7 @@ from hopsml.training.elastic import mending
 from hopsml.training.elastic.pause_point import PausePoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from hopsml.collective.group import Group
@@ -37,6 +38,7 @@ _pause_point: PausePoint | None = None  # of a group that may change
 _place = (0, 1)  # in the group, for the batch under way
 _needs_all = ""  # why the group cannot go on without members that are lost; "" where it can
 _aside = False  # whether this newcomer, who has been let in, has not come to the next batch of the others yet
+_ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # see ``keep_order``
 _fixed = ""  # why no newcomer can come into it; "" where one can
 
 
@@ -64,7 +66,9 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
     if _on_gpu(x):
         return _on_gpus().all_reduce(_rigid_group(), x, reduction, name)
     joined = _group_of_calls()
-    return np.array(x) if joined is None else joined.all_reduce(np.asarray(x), reduction, name=name)
+    if joined is None:
+        return np.array(x)
+    return _in_order(lambda: joined.all_reduce(np.asarray(x), reduction, name=name))
 
 
 def all_gather(x: Any, *, name: str = "") -> Any:
@@ -77,7 +81,7 @@ def all_gather(x: Any, *, name: str = "") -> Any:
     if _on_gpu(x):
         return _on_gpus().all_gather(_rigid_group(), x, name)
     joined = _group_of_calls()
-    return np.array(x)[None] if joined is None else joined.all_gather(np.asarray(x), name=name)
+    return np.array(x)[None] if joined is None else _in_order(lambda: joined.all_gather(np.asarray(x), name=name))
 
 
 def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
@@ -93,14 +97,24 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
         raise ArgumentError(f"root={root!r}: there are {size} worker(s), so it must be from 0 to {size - 1}")
     if _on_gpu(x):
         return _on_gpus().broadcast(_rigid_group(), x, int(root), name)
-    return np.array(x) if joined is None else joined.broadcast(np.asarray(x), root, name=name)
+    return np.array(x) if joined is None else _in_order(lambda: joined.broadcast(np.asarray(x), root, name=name))
 
 
 def barrier(*, name: str = "") -> None:
     """Wait until all workers that train have called it. Errors as of ``all_reduce``."""
     joined = _group_of_calls()
     if joined is not None:
-        joined.barrier(name=name)
+        _in_order(lambda: joined.barrier(name=name))
+
+
+def keep_order(call: Callable[[Callable[[], Any]], Any]) -> None:
+    """From now on carry out operations by ``call``: behind those that another thread of this process has begun."""
+    global _ordered_call
+    _ordered_call = call
+
+
+def _in_order(operation: Callable[[], Any]) -> Any:
+    return operation() if _ordered_call is None else _ordered_call(operation)
 
 
 def group(timeout_s: float = 0.0) -> Group | None:

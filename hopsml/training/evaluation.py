@@ -90,6 +90,19 @@ def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
     )
 
 
+def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
+    """Return why no checkpoint of a run that has ended was evaluated; "" where one was."""
+    if not judgements:
+        return f"{run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
+    if all(one.problem for one in judgements):
+        first = min(judgements, key=lambda one: one.step)
+        return (
+            f"none of the {len(judgements)} checkpoints of {run} could be read, so nothing was evaluated; that of step "
+            f"{first.step}: {first.problem}"
+        )
+    return ""
+
+
 def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
     """What people see of a checkpoint: its metrics, and ``best_step``, the best checkpoint up to it that is judged."""
     best = best_of([one for one in judgements if one.step <= judgement.step], asked)
@@ -147,6 +160,12 @@ def called(function: Callable[..., Any]) -> str:
 # ------------------------------------------------------------------------------------------ in the evaluator's process
 
 
+def say(context: WorkerContext, text: str) -> None:
+    """Send a note of the run to the driver, and print it to the evaluator's log."""
+    print(f"hopsml: {text}", flush=True)
+    context.note(text)
+
+
 class DriverWatch:
     """Whether the driver of a run is gone. StorageError where the store does not answer."""
 
@@ -186,10 +205,8 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
                 raise
             print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
         time.sleep(LOOK_S)
-    if not evaluator.judgements:
-        print(
-            f"hopsml: {evaluator.asked.run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
-        )
+    if problem := nothing_evaluated(evaluator.judgements, evaluator.asked.run):
+        say(context, problem)
     best = best_of(evaluator.judgements, evaluator.asked)
     skipped = [one.step for one in evaluator.judgements if one.problem]
     found = {"evaluated": len(evaluator.judgements) - len(skipped), "skipped": len(skipped)}
@@ -207,6 +224,7 @@ class Evaluator:
         self._facts = Facts(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
+        self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with its version then
         self._has_warned = False
         self.is_calling = False  # what is raised then is the function's
         self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
@@ -217,15 +235,17 @@ class Evaluator:
         """Judge what is there; whether nothing more can come."""
         ended = self._run.read_status() is not None  # asked first: what it left is there by then
         lost = not ended and self._watch.is_lost() and self._run.read_status() is None  # not just now
+        self._reopen()
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
             self._note(self._judge(step))
         self._write_best()
         self._write_events()
         self._warn()
         if lost:
-            print(
-                f"hopsml: the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if "
-                "the run goes on after all, evaluate() takes up what it adds"
+            say(
+                self._context,
+                f"the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if the run "
+                "goes on after all, evaluate() takes up what it adds",
             )
         return ended or lost
 
@@ -233,7 +253,7 @@ class Evaluator:
         """Once, of a metric that nothing has: nobody would see why there is no best checkpoint."""
         if not self._has_warned and (said := without_metric(self.judgements, self.asked)):
             self._has_warned = True
-            print(f"hopsml: {said}", flush=True)
+            say(self._context, said)
 
     def _complete(self) -> list[int]:
         source = self._run.checkpoints
@@ -244,9 +264,26 @@ class Evaluator:
             if step not in judged and checkpoints.is_complete(urls.join(source, step_name(step)))
         ]
 
+    def _reopen(self) -> None:
+        """Evaluate a step again whose checkpoint was corrupt, or deleted, and has been committed once more since."""
+        for one in [one for one in self.judgements if one.problem]:
+            version = self._version(one.step)
+            if version and version != self._failed.get(one.step):
+                self._failed[one.step] = version
+                self.judgements.remove(one)
+
+    def _version(self, step: int) -> float:
+        """When the complete checkpoint of a step was committed, by the store's clock; 0 without one."""
+        url = urls.join(self._run.checkpoints, step_name(step))
+        try:
+            manifest = urls.join(url, checkpoints.MANIFEST)
+            return for_url(url).status(manifest).modified_s if checkpoints.is_complete(url) else 0.0
+        except PathNotFound:
+            return 0.0
+
     def _judge(self, step: int) -> Judgement:
         folder = self._context.work_dir.parent / "evaluated" / step_name(step)
-        began = time.monotonic()
+        began, version = time.monotonic(), self._version(step)
         shutil.rmtree(folder, ignore_errors=True)  # of an evaluator that was killed
         try:
             checkpoints.fetch(self._run.checkpoints, step, folder)
@@ -254,6 +291,7 @@ class Evaluator:
             PathNotFound,
             checkpoints.CorruptCheckpoint,
         ) as error:  # its run keeps a few, and has deleted it meanwhile
+            self._failed[step] = version
             return Judgement(step, problem=str(error))
         self.is_calling = True
         try:
@@ -267,7 +305,8 @@ class Evaluator:
         """Write it down, once; tell the driver, and the training where it does not improve any more."""
         name = urls.join(self._facts.folder, f"{step_name(judgement.step)}.json")
         try:
-            for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=False)
+            is_second = judgement.step in self._failed and not judgement.problem
+            for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=is_second)
         except PathExists:  # another evaluator has been faster: its word counts
             self.judgements = self._facts.written()
             return

@@ -6,12 +6,14 @@ What the function itself calls is unchanged: ``jax.distributed.initialize()`` fi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import os
 from collections.abc import Callable
 from typing import Any
 
+from hopsml import proxies
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError
@@ -38,6 +40,10 @@ def prepare(context: WorkerContext) -> None:
 def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     import jax
 
+    # It warns of any variable with "proxy" in its name, no_proxy included; the members are excluded from proxies.
+    with contextlib.suppress(AttributeError):  # of a JAX that has no such setting
+        jax.config.update("jax_check_proxy_envs", False)
+    _listen_on_own_address(context)
     initialize(
         context.leader,
         context.world_size,
@@ -48,6 +54,24 @@ def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     )
     # A process that ends without it takes the others with it.
     atexit.register(jax.distributed.shutdown)
+
+
+def _listen_on_own_address(context: WorkerContext) -> None:
+    """Have the collectives of CPUs (gloo) announce the worker's address, not whatever its host's name resolves to.
+
+    On many systems that is 127.0.1.1, where workers on other hosts find nobody.
+    """
+    from jax._src.lib import _jax
+
+    assert context.collective is not None
+    host = proxies.host_of(context.collective.addresses[context.rank])
+    original = _jax.make_gloo_tcp_collectives
+
+    @functools.wraps(original)
+    def make(*positional: Any, **named: Any) -> Any:
+        return original(*positional, **({"hostname": host} | named))
+
+    _jax.make_gloo_tcp_collectives = make
 
 
 def _accept_repetition(context: WorkerContext, begin: Callable[[], None]) -> None:

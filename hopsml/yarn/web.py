@@ -9,6 +9,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml import proxies
+
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 256 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
 
@@ -48,7 +50,7 @@ def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | No
                 return _read(refused, deadline)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}") from error
+        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}") from error
 
 
 def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
@@ -63,7 +65,7 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
         raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}") from error
+        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}") from error
     return answer
 
 

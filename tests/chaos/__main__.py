@@ -27,6 +27,7 @@ PARTS = {
     "yarn": [f"test_yarn.py::{name}" for name in ("test_scenario", "test_driver", "test_search", "test_tensorflow")],
     "torch-yarn": ["test_yarn.py::test_torch"],
     "drain": ["test_yarn_drain.py"],
+    "network": ["test_network.py"],
 }
 HERE = Path(__file__).parent
 

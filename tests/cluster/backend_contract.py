@@ -137,6 +137,9 @@ class BackendContract:
         assert ("workloads.py" in error.remote_traceback) == (ending in ("exception", "sys.exit(3)"))
         check_run_dir(run, "FAILED")
 
+    def check_loss(self, cause: str, agent: int) -> None:
+        """Of an agent that got SIGKILL: what the backend says of it."""
+
     def test_an_agent_that_is_killed_ends_the_run_and_the_next_one_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
@@ -145,6 +148,7 @@ class BackendContract:
         with pytest.raises(WorkerFailed) as caught:
             run.result(WAIT_S)
         assert caught.value.rank == 1 and "agent" in caught.value.cause and "gone" in caught.value.cause
+        self.check_loss(caught.value.cause, found[1].agent)
         pids = [pid for trace in found for pid in (trace.worker, trace.child)]
         wait_until(lambda: not living([*pids, found[1].server]), "end of the workers", GONE_S)
         assert clock.awake() - began < GONE_S

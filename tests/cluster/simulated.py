@@ -35,7 +35,7 @@ async def _obey(connection: ClientConnection) -> None:
                 result = f"rank {message.rank}".encode()
                 for answer in (
                     protocol.WorkerStarted(*key),
-                    protocol.WorkerReport(*key, step=message.rank, metrics={}, time=0.0),
+                    protocol.WorkerReports(*key, (protocol.Report(message.rank, {}, 0.0),)),
                     protocol.WorkerFinished(*key, result=result),
                     protocol.WorkerClosed(*key),
                 ):
@@ -94,6 +94,9 @@ class SimulatedBackend:
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         return {}
+
+    def why_lost(self, task: int, pid: int) -> str:
+        return ""
 
     def gone(self) -> str:
         return ""

@@ -10,7 +10,7 @@ import pytest
 
 from hopsml.cluster.agent import agent as agents
 from hopsml.cluster.agent.agent import Agent, Bootstrap
-from hopsml.cluster.driver.backends.spark import most_failures
+from hopsml.cluster.driver.backends.spark import most_failures, why_executor_lost
 
 pytestmark = pytest.mark.fast
 
@@ -32,6 +32,40 @@ def test_a_task_may_fail_as_often_as_spark_allows_before_it_ends_all_others(
     master: str, settings: Mapping[str, str], most: int
 ) -> None:
     assert most_failures(master, lambda key, default: settings.get(key, default)) == most
+
+
+LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running tasks) Reason: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "remedy"),
+    [
+        ("Container killed by YARN for exceeding physical memory limits. 1.5 GB of 1.5 GB physical memory used. Consider "
+         "boosting spark.executor.memoryOverhead.", -104, "raise spark.executor.memoryOverhead"),
+        ("Container killed by YARN for exceeding virtual memory limits. 3.2 GB of 3.1 GB virtual memory used.", -103,
+         "yarn.nodemanager.vmem-check-enabled"),
+        ("Container container_e01_1_0001_01_000002 on host: node3 was preempted.", -102, "YARN preempted the container"),
+        ("Container from a bad node: container_1 on host: node3. Exit status: 137. Diagnostics: [2026-11-28 10:00:00.000]"
+         "Container killed on request. Exit code is 137\n", 137, "SIGKILL: of the kernel for lack of memory"),
+        ("Container from a bad node: container_1 on host: node3. Exit status: 143. Diagnostics: ...", 143, "SIGTERM: of the"),
+        ("Command exited with code 137", 137, "SIGKILL: of the kernel for lack of memory"),
+    ],
+)  # fmt: skip
+def test_an_executor_that_is_lost_is_explained_by_its_exit_status(reason: str, status: int, remedy: str) -> None:
+    said = why_executor_lost(LOST.format(caused="caused", reason=reason))
+    assert said.startswith("Spark says of executor 2: ") and reason[:60] in said
+    assert f"(exit status {status}: " in said and remedy in said
+
+
+def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
+    guess = "Remote RPC client disassociated. Likely due to containers exceeding thresholds, or network issues. Check the logs"
+    said = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
+    assert said == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
+    unknown = why_executor_lost(LOST.format(caused="caused", reason="Command exited with code 52"))
+    assert unknown == "Spark says of executor 2: Command exited with code 52"
+    crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.apache"
+    assert why_executor_lost(crashed) == "Spark says that its Python process crashed, and its executor lives"
+    assert why_executor_lost("TaskKilled (its agent does not answer)") == ""
 
 
 def agent(patience_s: float) -> Agent:

@@ -38,6 +38,18 @@ def deaf() -> Iterator[tuple[str, int]]:
 class TestLocal(BackendContract):
     slots = SLOTS
 
+    def check_loss(self, cause: str, agent: int) -> None:
+        assert f"its process {agent} was killed by signal 9 (SIGKILL); nobody in hopsml sent it" in cause
+
+    def test_an_agent_that_ends_itself_says_why(self, store: Path, tmp_path: Path) -> None:
+        run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)})
+        agent = traces(tmp_path)[1].agent
+        for _ in range(2):  # the second one: at once
+            os.kill(agent, signal.SIGTERM)
+            wait_until(lambda: run.state.notes or not living([agent]), "the word of the first")
+        with pytest.raises(WorkerFailed, match="rank 1 .* it ended itself: SIGTERM, twice"):
+            run.result(WAIT_S)
+
     def test_a_worker_that_keeps_starting_processes_is_ended_whole(self, store: Path, tmp_path: Path) -> None:
         def breed(folder: str) -> None:
             import subprocess

@@ -173,8 +173,10 @@ def test_a_rank_that_leaves_by_sys_exit_is_named_when_the_others_wait_for_it(
 ) -> None:
     asked = collective.build(RunOptions(leave, args={"folder": str(tmp_path)}, progress=False, **group))
     sooner = replace(asked.spec, group=replace(asked.spec.group, exited_s=6.0))
+    run = plan.start(dataclasses.replace(asked, spec=sooner))
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*called sys.exit\(0\), and rank 0 has done nothing for 6 s"):
-        plan.start(dataclasses.replace(asked, spec=sooner)).result(WAIT_S)
+        run.result(WAIT_S)
+    assert any("rank 1 called sys.exit(0) while rank 0 still works" in note for note in run.state.notes)
 
 
 def closing() -> None:

@@ -200,7 +200,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
     words = [
         protocol.FailureReport(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
         protocol.WorkerFinished(*key, result=b"sabotage"),
-        protocol.WorkerReport("another_run", generation, step=99, metrics={"loss": 99.0}, time=0.0),
+        protocol.WorkerReports("another_run", generation, (protocol.Report(99, {"loss": 99.0}, 0.0),)),
     ]
 
     async def speak() -> None:
@@ -213,6 +213,23 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
     asyncio.run(speak())
     besieged.check_refused("generation", len(words))
     assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
+
+
+def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
+    """An agent that is acknowledged nothing stops reading its worker: see ``outbox.py``."""
+    word = protocol.encode(protocol.ServerReady(("x" * 1000,)))
+    count = 3 * sessions.TAKEN_BYTES // len(word)
+
+    async def speak() -> None:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
+            for data in (protocol.encode(hello(900, 0)), *[word] * count, *[protocol.encode(protocol.Heartbeat())] * 9):
+                await connection.send(data)
+            taken = 0
+            while taken <= len(word) * count - sessions.TAKEN_BYTES:
+                message = protocol.decode_for_agent(await asyncio.wait_for(connection.recv(), WAIT_S))
+                taken += message.size if isinstance(message, protocol.MessagesTaken) else 0
+
+    asyncio.run(speak())
 
 
 def test_ordinary_runs_beside_it_are_refused_nothing(besieged: Besieged) -> None:

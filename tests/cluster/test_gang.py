@@ -364,6 +364,44 @@ def test_a_process_that_goes_on_is_forgiven():
     assert isinstance(note, events.Note) and machine.handle(events.Tick(), 130.9) == []
 
 
+def all_idle(spec: FixedGroup, idle_s: float) -> tuple[Gang, list[events.Action]]:
+    """Both workers have done nothing for ``idle_s`` seconds, rank 1 for a second less."""
+    machine = running(spec)
+    machine.handle(stepped("a", idle_s=idle_s + 1), 1000.0)
+    machine.handle(stepped("b", idle_s=idle_s), 1000.0)
+    return machine, machine.handle(events.Tick(), 1000.0)
+
+
+def test_workers_that_all_do_nothing_are_reported_once_with_what_may_hold_them():
+    machine, (note,) = all_idle(SPEC, SPEC.stalled_s)
+    assert isinstance(note, events.Note) and note.text.startswith("no worker has done anything for 120 s: most likely")
+    assert all(word in note.text for word in ("firewall", "http_proxy", "HOPSML_KEEPALIVE_S", "progress_timeout="))
+    assert machine.handle(events.Tick(), 1001.0) == [] and machine.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_nothing_is_reported_while_one_worker_is_at_work(busy: str):
+    machine, actions = all_idle(SPEC, SPEC.stalled_s - 0.1)
+    assert actions == []
+    machine.handle(stepped(busy, idle_s=0.0), 1001.0)
+    assert machine.handle(events.Tick(), 1001.0 + SPEC.stalled_s - 0.1) == []
+
+
+def test_a_progress_timeout_ends_a_fixed_group_whose_workers_all_do_nothing():
+    spec = FixedGroup(size=2, progress_timeout_s=30.0)
+    assert all_idle(spec, 29.9)[1] == []
+    machine, _ = all_idle(spec, 30.0)
+    assert machine.outcome is not None and machine.outcome.error == "worker" and machine.outcome.rank == 0
+    assert machine.outcome.reason.startswith("no worker has done anything for 30 s (progress_timeout=30): most likely")
+
+
+def test_a_progress_timeout_concerns_no_worker_alone():
+    machine = running(FixedGroup(size=2, progress_timeout_s=30.0, returned_s=None))
+    machine.handle(events.Finished("b", 0), 10.0)
+    machine.handle(stepped("a", idle_s=500.0), 600.0)
+    assert machine.handle(events.Tick(), 600.0) == []
+
+
 def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
     """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()
@@ -386,12 +424,47 @@ def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
     assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
 
 
+def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work():
+    rule = "every rank must take part in every collective, up to the last one"
+    machine = running()
+    machine.handle(events.Finished("b", 0, exited=True), 10.0)
+    machine.handle(stepped("a"), 14.0)  # it is at work, or waits with its processor at work
+    assert machine.handle(events.Tick(), 14.9) == []
+    (note,) = machine.handle(events.Tick(), 15.0)
+    assert note == events.Note(
+        "rank 1 called sys.exit(0) while rank 0 still works; if rank 0 waits for it in a collective, the run fails after 30 s "
+        f"without activity: {rule}"
+    )
+    assert machine.handle(events.Tick(), 16.0) == []
+    machine = running(FixedGroup(size=3))
+    machine.handle(events.Finished("b", 0), 10.0)
+    for name in ("a", "c"):
+        machine.handle(stepped(name, idle_s=6.0), 19.9)
+    assert machine.handle(events.Tick(), 19.9) == []
+    for name in ("a", "c"):
+        machine.handle(stepped(name, idle_s=16.0), 29.9)
+    (note,) = machine.handle(events.Tick(), 29.9)
+    assert note == events.Note(
+        "rank 1 returned before ranks 0 and 2; if ranks 0 and 2 wait for it in a collective, the run fails after 120 s without "
+        f"activity: {rule}"
+    )
+    assert machine.handle(events.Tick(), 30.0) == []
+
+
+def test_a_member_that_works_on_after_another_has_returned_is_no_news():
+    machine = running()
+    machine.handle(events.Finished("b", 0), 10.0)
+    machine.handle(stepped("a"), 100.0)
+    assert machine.handle(events.Tick(), 100.0) == []
+
+
 def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
     machine = running(FixedGroup(size=3, returned_s=30))
     machine.handle(events.Finished("b", 0), 10.0)
     machine.handle(events.Finished("a", 0), 35.0)
     machine.handle(stepped("c", idle_s=30.0), 39.0)
-    assert machine.handle(events.Tick(), 39.9) == []
+    machine.handle(events.Tick(), 39.9)
+    assert machine.outcome is None
     machine.handle(events.Tick(), 40.0)
     assert machine.outcome is not None and machine.outcome.rank == 0
 
@@ -401,7 +474,8 @@ def test_all_who_wait_for_one_that_has_left_are_named():
     machine.handle(events.Finished("b", 0, exited=True), 10.0)
     for name, idle_s in (("a", 100.0), ("c", 20.0)):
         machine.handle(stepped(name, idle_s=idle_s), 30.0)
-    assert machine.handle(events.Tick(), 39.9) == []  # one of them was still at work at 10.0
+    machine.handle(events.Tick(), 39.9)
+    assert machine.outcome is None  # one of them was still at work at 10.0
     machine.handle(events.Tick(), 40.0)
     assert machine.outcome is not None and machine.outcome.reason.startswith(
         "called sys.exit(0), and ranks 0 and 2 have done nothing for 30 s since, most likely"
@@ -413,7 +487,8 @@ def test_who_has_worked_since_it_was_idle_is_not_counted_as_waiting():
     machine.handle(stepped("a", idle_s=50.0), 9.0)
     machine.handle(events.Finished("b", 0, exited=True), 10.0)
     machine.handle(stepped("a", idle_s=0.0), 20.0)
-    assert machine.handle(events.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
+    machine.handle(events.Tick(), 100.0)
+    assert machine.phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from hopsml.cluster.shared.layout import (
     insert,
     ring_task_indices,
 )
+from hopsml.cluster.shared.protocol import Formation
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.errors import ArgumentError, EnvironmentConflict
 
@@ -516,7 +517,14 @@ def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_l
         sent = formation_of(request, layout, 0, b"key"), launch_of(request, placement, 0)
         expected = variables(layout, placement)
         ours = ",".join(name for name in GROUP_NAMES if name in expected)
-        assert assigning._environment(*sent, {}) == {**expected, OURS: ours}
+        found = assigning._environment(*sent, {})
+        assert found.pop("no_proxy") == found.pop("NO_PROXY") == ",".join(dict.fromkeys(_hosts(sent[0])))
+        assert found == {**expected, OURS: ours}
+
+
+def _hosts(formation: Formation) -> list[str]:
+    tasks = json.loads(formation.cluster_json).values()
+    return [address.partition(":")[0] for addresses in tasks for address in addresses]
 
 
 def test_a_run_that_wants_no_tf_config_has_the_other_variables_alone() -> None:

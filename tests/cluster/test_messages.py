@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import time
@@ -74,6 +75,26 @@ def test_values_go_both_ways_in_order_and_an_error_in_the_users_function_is_logg
     for rank, own in ((0, "and for the other"), (1, "for one")):
         mine = [value for sender, (_, value) in values if sender == rank]
         assert mine == [{"a": 1}, own, "last"]
+
+
+def test_a_flood_of_reports_and_values_is_stored_to_the_last_one(store: Path) -> None:
+    """More than agent and driver keep for each other: who sends it waits, and nothing is lost."""
+
+    def train(count: int) -> dict[str, int]:
+        for step in range(count):
+            hopsml.report(step=step, loss=1.0 / (step + 1), acc=0.5)
+            hopsml.send(step)
+        return {"steps": count}
+
+    came: list[tuple[int, Any]] = []
+    run = submit(train, count=4_000)
+    run.on_message(lambda rank, value: came.append((rank, value)))
+    assert run.result(WAIT_S).metrics["steps"] == 4_000
+    rows = [json.loads(line) for line in Path(run.directory.metrics.removeprefix("file://")).read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(4_000))
+    wait_until(lambda: len(came) == 8_000, "the values")
+    for rank in range(2):
+        assert [value for sender, value in came if sender == rank] == list(range(4_000))
 
 
 def test_values_that_came_before_anybody_asked_are_kept_and_receive_does_not_wait(store: Path) -> None:

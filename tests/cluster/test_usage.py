@@ -117,6 +117,32 @@ class TestControlGroups:
     def test_a_group_that_is_gone_has_no_figure(self, tmp_path: Path) -> None:
         assert cgroup.MemoryFiles(tmp_path / "gone", 10).usage_bytes() is None
 
+    @pytest.mark.parametrize(
+        ("line", "group", "file"),
+        [("0::/a/b\n", "a/b", "memory.events"), ("4:memory:/a/b\n", "memory/a/b", "memory.oom_control")],
+    )
+    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(self, tmp_path: Path, line: str, group: str, file: str) -> None:
+        version_2 = file == "memory.events"
+        folder = self.group(tmp_path / "fs" / group)
+        current, limit = ("memory.current", "memory.max") if version_2 else (
+            "memory.usage_in_bytes", "memory.limit_in_bytes")  # fmt: skip
+        (folder / current).write_text("5\n")
+        (folder / limit).write_text(f"{64 << 20}\n")
+        (folder / file).write_text("max 9\noom_kill 2\n")
+        watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, line))
+        assert watch.explain().startswith(
+            f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {folder / file} is still 2: look for"
+        )
+        (folder / file).write_text("max 99\noom_kill 3\n")
+        assert watch.explain() == (
+            f"the kernel sent it for lack of memory: oom_kill in {folder / file} went from 2 to 3; the limit of its memory is "
+            "64 MB"
+        )
+
+    def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:
+        watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
+        assert watch.explain().startswith("nobody in hopsml sent it, and no memory.events of a control group says whether")
+
 
 @pytest.mark.fast
 def test_this_process_too() -> None:

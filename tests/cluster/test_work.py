@@ -1,12 +1,17 @@
-"""A worker's life on its agent, where it does not even begin: what the run is told."""
+"""A worker's life on its agent: what the run receives where it does not begin, and of one that has ended unread."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import msgspec
 import pytest
 
@@ -16,6 +21,7 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import (
     CommitSource,
     FailureReport,
@@ -25,10 +31,13 @@ from hopsml.cluster.shared.protocol import (
     Persisted,
     Resume,
     WorkerClosed,
+    WorkerFinished,
+    WorkerReports,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
+from tests.cluster.workloads import wait_until
 from tests.experiment.test_attempts import directory
 
 pytestmark = pytest.mark.fast
@@ -154,3 +163,159 @@ def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
     monkeypatch.setattr(LocalTree, "close", close)
     asyncio.run(life())
     assert checkpoints.steps(run.checkpoints) == [9]
+
+
+# ------------------------------------------------------------------------------------- a worker that ends while nobody reads
+
+
+def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: bool = False) -> list[Message]:
+    """Messages about a worker whose agent reads nothing until the worker has ended, and for an hour afterwards.
+
+    ``kill_server``: the fork server is killed as well, before anything is read.
+    """
+    told: list[Message] = []
+    loop = asyncio.new_event_loop()
+    passed_s = 0.0
+    loop.time = lambda: time.monotonic() + passed_s  # type: ignore[method-assign] # the hour takes no time
+    read_on = asyncio.Event()
+
+    async def life() -> None:
+        nonlocal passed_s
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        chief = msgspec.structs.replace(LAUNCH, rank=0, role="chief")
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, chief, send=told.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        running = asyncio.create_task(work.run(server))
+        await asyncio.to_thread(wait_until, lambda: work._pid and processes.has_ended(work._pid), "the worker's end")
+        if kill_server:
+            os.kill(server.pid, signal.SIGKILL)
+        while server._exited:  # until the agent has received that end
+            await asyncio.sleep(0.01)
+        passed_s = 3600.0
+        for _ in range(100):  # of the loop's turns
+            await asyncio.sleep(0)
+        read_on.set()
+        await running
+        await server.close()
+
+    try:
+        loop.run_until_complete(life())
+    finally:
+        loop.close()
+    return told
+
+
+def steps_reported(told: list[Message]) -> list[int | None]:
+    return [report.step for message in told if isinstance(message, WorkerReports) for report in message.reports]
+
+
+def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
+    """A training function that reports 300 steps and then calls ``end``."""
+
+    def train() -> Any:
+        import hopsml
+
+        for step in range(300):
+            hopsml.report(step=step, loss=0.5)
+        return end()
+
+    return train
+
+
+@pytest.mark.parametrize("kill_server", [False, True], ids=["", "its fork server was killed afterwards"])
+def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not_lost(
+    tmp_path: Path, kill_server: bool
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server)
+    assert steps_reported(told) == list(range(300))
+    assert [message for message in told if isinstance(message, FailureReport)] == []
+    (finished,) = (message for message in told if isinstance(message, WorkerFinished))
+    assert cloudpickle.loads(finished.result)["steps"] == 300
+    assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: os._exit(0), "left the process with exit status 0 without returning"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+    ],
+    ids=["raises", "os._exit(0)", "is killed"],
+)
+def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_its_reports_are_stored(
+    tmp_path: Path, end: Callable[[], Any], cause: str
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
+    assert steps_reported(told) == list(range(300))
+    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    assert cause in failed.cause
+
+
+@contextmanager
+def memory_limited_to(megabytes: int) -> Iterator[Path]:
+    """The file that takes processes into a control group of so little memory; skips the test where none can be made."""
+    group = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup", f"t-{os.getpid()}")
+    try:
+        group.mkdir()
+        limit = next(group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists())
+        limit.write_text(str(megabytes << 20))
+    except (OSError, StopIteration) as error:
+        pytest.skip(f"no control group of memory can be made here: {error}")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text().strip(), "the group's processes to end")
+        group.rmdir()
+
+
+def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
+    """The report of a worker that gets SIGKILL; ``procs``: takes the fork server, and so the worker, into a group."""
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        if procs is not None:
+            procs.write_text(str(server.pid))
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    return failed
+
+
+def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwise(tmp_path: Path) -> None:
+    def grow() -> int:
+        return len(bytearray(os.urandom(1 << 20)) * 400)
+
+    with memory_limited_to(150) as procs:
+        failed = killed(tmp_path / "a", grow, procs)
+    assert failed.outside and "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
+    assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
+    failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert failed.outside and "nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+
+
+def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:
+    """A process that it has forked, or a stray write to the descriptor, has broken the stream."""
+
+    def train() -> None:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        os.write(context.event_pipe, b"\xff\xff\xff\xff no frame")
+        time.sleep(600)
+
+    assert "cannot be read" in killed(tmp_path, train).cause

@@ -39,7 +39,7 @@ TESTED = {  # page -> words of each of its snippets
     DATA: ("def train(clicks)", "hopsml.data.parquet(", "hopsml.data.files("),  # the first: cluster_tests/test_data.py
     "docs/how-to/large-batch.md": ("large.Recipe(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
-    SEARCH: ("Searchspace(",),
+    SEARCH: ("Searchspace(", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
@@ -229,6 +229,13 @@ def test_day_by_day(home: Path) -> None:
 def test_search(home: Path) -> None:
     printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of experiment/test_torch_prepare.py
+def test_trials_of_several_workers_with_torch(home: Path) -> None:
+    script = "from hopsml import experiment\n" + snippet(SEARCH, 'framework="torch"')
+    assert "loss" in run(home, script + "print('loss', best.value)\n")
 
 
 @pytest.mark.tensorflow

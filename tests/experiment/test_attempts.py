@@ -139,6 +139,9 @@ def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Pa
     checkpoint(second, tmp_path, 6)
     assert takeover.checkpoint_of(third.url) == (second.url, 6)
     assert takeover.checkpoint_of("") == ("", -1)
+    (weights,) = (path for path in Path(second.checkpoints, "step-000000006").iterdir() if path.suffix != ".json")
+    weights.write_bytes(b"!" * weights.stat().st_size)
+    assert takeover.checkpoint_of(third.url) == (first.url, 4), "that one fails its checksum"
 
 
 def test_further_fits_are_looked_up_along_what_a_run_went_on_from(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import hopsml
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
 from hopsml.storage import checkpoints, urls
+from hopsml.training.evaluation import Judgement, nothing_evaluated
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 from tests.tracking.test_event_file import events
@@ -184,14 +186,39 @@ def test_a_training_that_does_not_improve_is_asked_to_end(store: Path, tmp_path:
     assert "early stopping" in str(read_status(training.run_dir))
 
 
-def test_a_run_without_checkpoints_is_told(store: Path) -> None:
-    with experiment.recorded("a training") as training:
-        pass
-    result = experiment.evaluate(judge, training.run_dir, progress=False)
-    log = Path(result.run_dir.removeprefix("file://"), "logs", "g0-rank0.log").read_text()
-    assert (
-        result.metrics["evaluated"] == 0 and "has no complete checkpoint, so nothing was evaluated: fit() makes" in log
+def commits() -> int:
+    """Trains by hand, and believes that its commits are kept."""
+    state = hopsml.elastic.State(n=0)
+    for _ in state.resume(hopsml.elastic.Sampler(6, 2)):
+        state.n += 1
+        state.commit(every=1)
+    return int(state.n)
+
+
+def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: Path) -> None:
+    training = experiment.submit(commits, num_workers=1, progress=False, keep_warm=60.0)
+    assert training.result(WAIT_S).value == 3
+    (note,) = [one for one in training.state.notes if "State.commit() keeps nothing in a run of fixed size" in one]
+    assert "Remedy: start it with min_workers=" in note
+    run = experiment.submit_evaluation(judge, training.run_dir, progress=False, keep_warm=60.0)
+    assert run.result(WAIT_S).metrics["evaluated"] == 0
+    assert any("has no complete checkpoint, so nothing was evaluated: fit() makes" in note for note in run.state.notes)
+
+
+def test_commits_of_an_elastic_group_are_stored_and_nothing_is_noted(store: Path) -> None:
+    training = experiment.submit(commits, min_workers=1, max_workers=1, progress=False, keep_warm=60.0)
+    assert training.result(WAIT_S).value == 3
+    assert not any("keeps nothing" in note for note in training.state.notes)
+    assert checkpoints.steps(training.directory.checkpoints) == [3]
+
+
+def test_checkpoints_of_which_none_can_be_read_are_no_evaluation() -> None:
+    unread = [Judgement(20, problem="its file is torn"), Judgement(10, problem="it was deleted")]
+    text = nothing_evaluated(unread, "hdfs://nn/run")
+    assert text == (
+        "none of the 2 checkpoints of hdfs://nn/run could be read, so nothing was evaluated; that of step 10: it was deleted"
     )
+    assert nothing_evaluated([*unread, Judgement(30, {"loss": 0.1})], "hdfs://nn/run") == ""
 
 
 def broken(folder: Path) -> str:

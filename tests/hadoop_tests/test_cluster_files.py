@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from hopsml import profiles
 from tools.hadoop import jars
+from tools.hadoop.__main__ import parser, shape_of
 from tools.hadoop.errors import HadoopError
 from tools.hadoop.ports import FIRST, LAST, free_ports
 from tools.hadoop.settings import PORTS_OF, Shape, kind, write_conf
@@ -60,6 +62,13 @@ def test_a_folder_with_special_characters_stays_well_formed(tmp_path: Path) -> N
 def test_an_impossible_shape_is_refused(wish: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message}: it must be at least"):
         Shape(**wish)
+
+
+def test_options_of_start_reach_the_field_of_the_same_name() -> None:
+    wished = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in wished.items()]
+    assert shape_of(parser().parse_args(["start", *options])) == Shape(**wished)
+    assert shape_of(parser().parse_args(["start"])) == Shape()
 
 
 def test_ports_are_free_distinct_and_not_those_of_clients() -> None:

@@ -16,6 +16,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,8 +98,15 @@ class StagedEngine:
             if seen.id == application_id:
                 self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
 
-    def forget(self) -> None:
+    def forget_orders(self) -> None:
         """Nothing is remembered of orders."""
+
+    def forget(self, tag: str) -> None:
+        """A log is read by the id that it has here."""
+
+    def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
+        """Nothing."""
+        return 0
 
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import pytest
 
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
 from hopsml.service.browse import changes, files
 from hopsml.service.browse.changes import Changes
 from hopsml.service.browse.compare import compared
 from hopsml.service.browse.project import Project, ReaderCache
 from hopsml.service.browse.search_detail import improvements
+from hopsml.storage.filesystem import for_url
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.local
@@ -65,10 +70,61 @@ def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: Proje
     os.symlink("/etc", run.folder / "etc")
     os.symlink(run.folder / "run.json", run.folder / "same")
     browsed = Project(project.url)
-    with pytest.raises(ArgumentError, match="a link leads out"):
+    with pytest.raises(PermissionRefused, match="a link leads out"):
         browsed.files("app_1", "etc/passwd")
-    url, _ = browsed.files("app_1", "same")
-    assert files.length(url) == (run.folder / "run.json").stat().st_size
+    url, entries = browsed.files("app_1", "same")
+    assert entries == [] and files.length(url) == (run.folder / "run.json").stat().st_size
+    assert [entry.name for entry in browsed.files("app_1", "")[1]] == ["logs", "run.json", "same", "status.json"]
+
+
+def test_a_link_that_is_set_after_the_check_of_a_path_leads_nowhere(project: ProjectOnDisk, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the server's own")
+    run = project.run("app_1")
+    (run.folder / "notes.txt").write_text("harmless")
+    browsed = Project(project.url)
+    url, _ = browsed.files("app_1", "notes.txt")
+    (run.folder / "notes.txt").unlink()
+    os.symlink(secret, run.folder / "notes.txt")
+    with pytest.raises(PermissionRefused, match="a link leads out"):
+        list(files.pieces(url, 0, 100))
+
+
+def test_a_run_that_is_a_link_or_lies_behind_one_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
+    ProjectOnDisk(tmp_path / "private").run("app_2").print(0, "secret")
+    project.run("app_1")
+    os.symlink(tmp_path / "private" / "Experiments" / "app_2", project.folder / "Experiments" / "app_2")
+    os.symlink(project.folder / "Experiments" / "app_1", project.folder / "Experiments" / "app_3")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert list(browsed.runs.rows()) == ["app_1"]
+    for name in ("app_2", "app_3"):
+        with pytest.raises(PermissionRefused):
+            browsed.directory(name)
+
+
+def test_a_record_or_pipe_in_place_of_a_file_neither_leaks_nor_blocks(project: ProjectOnDisk, tmp_path: Path) -> None:
+    other = ProjectOnDisk(tmp_path / "private").run("app_2", name="secret")
+    project.run("app_1")
+    linked, piped = project.run("app_3"), project.run("app_4")
+    (linked.folder / "run.json").unlink()
+    os.symlink(other.folder / "run.json", linked.folder / "run.json")
+    os.mkfifo(piped.folder / "metrics.jsonl")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert sorted(browsed.runs.rows()) == ["app_1", "app_4"]
+    with pytest.raises(PermissionRefused, match="no regular file"):
+        browsed.metrics("app_4")
+
+
+def test_what_the_server_writes_into_a_run_does_not_follow_a_link(project: ProjectOnDisk, tmp_path: Path) -> None:
+    project.run("app_1")
+    Project(project.url)
+    (tmp_path / "home").mkdir()
+    os.symlink(tmp_path / "home", project.folder / "Experiments" / "app_1" / "below")
+    with pytest.raises(PermissionRefused):
+        for_url(project.url).write_bytes(f"{project.url}/Experiments/app_1/below/profile.json", b"{}")
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +218,80 @@ def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: 
     assert len(told.since("e-2")) == 3
 
 
+@dataclass
+class Held:
+    held_bytes: int = 0
+
+
 def test_the_least_used_reader_goes() -> None:
-    kept = ReaderCache(2)
-    first = kept.get("a", object)
-    kept.get("b", object)
-    assert kept.get("a", object) is first
-    kept.get("c", object)
-    assert kept.get("a", object) is first
-    assert kept.get("b", object) is not first
+    kept = ReaderCache(2, 100)
+    first = kept.get("a", Held)
+    kept.get("b", Held)
+    assert kept.get("a", Held) is first
+    kept.get("c", Held)
+    assert kept.get("a", Held) is first
+    assert len(kept) == 2
+    kept.get("b", lambda: Held(1))
+    assert kept.held_bytes == 1, "the first reader of b was dropped"
+
+
+def test_readers_that_have_grown_are_dropped_but_for_the_one_used_last() -> None:
+    kept = ReaderCache(10, 100)
+    readers = [kept.get(name, lambda: Held(40)) for name in "ab"]
+    readers[1].held_bytes = 90
+    kept.trim()
+    assert len(kept) == 1 and kept.held_bytes == 90
+    readers[1].held_bytes = 500
+    kept.trim()
+    assert kept.get("b", Held) is readers[1]
+    assert kept.get("c", lambda: Held(10)).held_bytes == kept.held_bytes == 10
+
+
+def test_a_reader_that_nobody_uses_is_dropped_after_a_while() -> None:
+    now = [0.0]
+    kept = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
+    kept.get("a", Held)
+    now[0] = 50.0
+    second = kept.get("b", Held)
+    now[0] = 100.0
+    kept.trim()
+    assert len(kept) == 1 and kept.get("b", Held) is second
+
+
+def test_more_viewed_runs_than_fit_stay_within_the_memory_and_are_read_again(project: ProjectOnDisk) -> None:
+    ids = [f"app_{number}" for number in range(12)]
+    values = [float(step) for step in range(4_000)]
+    for run_id in ids:
+        project.run(run_id).report_all("loss", values)
+    project.run("app_logs").print(0, *(f"line {number}" for number in range(100_000)))
+    browsed = Project(project.url, memory_bytes=1 << 20)
+    for _ in range(2):
+        for run_id in ids:
+            assert browsed.metrics(run_id).summary("loss") == (3999.0, 0.0, 3999.0)
+            assert browsed.held_bytes <= 1 << 20
+    compare = compared(browsed, ids, step=1234.0)
+    assert [one.at_step for one in compare.values] == [1234.0] * 12
+    assert [one and one.count for one in compare.curves] == [4_000] * 12
+    assert browsed.held_bytes <= 1 << 20
+
+
+def test_the_memory_for_viewed_runs_is_a_setting(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_UI_MEMORY_MB", "lots")
+    with pytest.raises(ArgumentError, match="HOPSML_UI_MEMORY_MB='lots'"):
+        Project(project.url)
+
+
+@pytest.mark.variant
+def test_as_many_long_runs_as_are_ever_kept_stay_within_256_megabytes(project: ProjectOnDisk) -> None:
+    values = [math.sin(step / 1000) for step in range(200_000)]
+    project.run("app_0").report_all("loss", values)
+    first = project.folder / "Experiments" / "app_0"
+    ids = ["app_0", *(f"app_{number}" for number in range(1, 256))]
+    for run_id in ids[1:]:
+        shutil.copytree(first, first.with_name(run_id), copy_function=os.link)
+    browsed = Project(project.url)
+    before = psutil.Process().memory_info().rss
+    for run_id in ids:
+        assert browsed.metrics(run_id).tags() == [("loss", "chief", 200_000)]
+    assert browsed.held_bytes <= 256 << 20
+    assert psutil.Process().memory_info().rss - before <= 256 << 20

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from hopsml.service.browse.downsampling import kept_indices
+from hopsml.service.browse.downsampling import KEPT_POINTS, Curve, kept_indices
 from hopsml.service.browse.metrics import Metrics
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk
@@ -72,3 +72,55 @@ def test_lines_that_are_no_reports_are_passed_over(project: ProjectOnDisk) -> No
     metrics = Metrics(RunDir(str(run.folder)))
     metrics.more()
     assert metrics.tags() == [("acc", "chief", 1), ("loss", "chief", 1)]
+
+
+def test_a_long_curve_keeps_bounded_memory_and_its_first_last_and_extreme_points() -> None:
+    curve, planted = Curve(), {3: 7.0, 150_000: -8.0, 270_001: 9.0}
+    for number in range(300_000):
+        curve.add(float(number), 0.0, planted.get(number, math.sin(number)))
+    assert curve.count == 300_000 and not curve.is_whole
+    assert len(curve.values) <= KEPT_POINTS and curve.held_bytes <= 40 * KEPT_POINTS
+    points = dict(zip(curve.steps, curve.values, strict=True))
+    assert {0.0, 299_999.0} <= points.keys() and planted.items() <= points.items()
+    assert curve.steps.tolist() == sorted(points)
+    counts, _ = np.histogram(curve.steps, bins=10, range=(0, 260_000))
+    assert counts.min() > 200, "the oldest points are thinned out no more than the newer ones"
+    curve.limit(512)
+    assert len(curve.values) <= 512 and {*planted.values()} <= {*curve.values} and curve.values[-1] == points[299_999]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_long_curve_keeps_gaps_and_the_last_finite_point(value: float) -> None:
+    curve = Curve(512)
+    for number in range(5_000):
+        curve.add(number, 0.0, 1.5 if number in (100, 4_000) else value)
+    assert len(curve.values) <= 512
+    assert [step for step, one in zip(curve.steps, curve.values, strict=True) if one == 1.5][-1] == 4_000
+    assert sum(not math.isfinite(one) for one in curve.values) > 60
+
+
+def test_a_long_run_answers_as_if_all_points_were_kept(project: ProjectOnDisk) -> None:
+    run = project.run("app_1")
+    values = [math.sin(number / 100) for number in range(50_000)]
+    run.report_all("loss", values)
+    metrics = Metrics(RunDir(str(run.folder)))
+    metrics.more()
+    assert metrics.tags() == [("loss", "chief", 50_000)]
+    assert metrics.summary("loss") == (values[-1], min(values), max(values))
+    assert [metrics.at_step("loss", step) for step in (17_001, 49_999.5, -1)] == [values[17_001], values[-1], None]
+    (found,) = metrics.series(["loss"], 1000)
+    assert (found.count, found.steps[0], found.steps[-1]) == (50_000, 0.0, 49_999.0)
+
+
+def test_a_run_with_very_many_curves_keeps_fewer_points_of_each(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    tags = [f"metric{number}" for number in range(40)]
+    for step in range(2_000):
+        run.report(step, **dict.fromkeys(tags, float(step)))
+    metrics = Metrics(RunDir(str(run.folder)), most_bytes=1 << 20)
+    metrics.more()
+    assert 0 < metrics.held_bytes <= 1 << 20
+    assert metrics.summary("metric39") == (1999.0, 0.0, 1999.0)
+    run.report(2_000, metric39=-1.0)
+    metrics.more()
+    assert metrics.summary("metric39") == (-1.0, -1.0, 1999.0) and metrics.held_bytes <= 1 << 20

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import os
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -44,6 +48,42 @@ def asked(project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER,
 def test_who_does_not_know_the_token_sees_nothing(project: ProjectOnDisk, target: str, headers: dict[str, str]) -> None:
     answer = asked(project, target, headers)
     assert answer.status_code == 401 and set(answer.json()) == {"error", "remedy"}
+
+
+def link_everything_to(secret: Path, folder: Path) -> None:
+    """All that a run's directory may hold, as links to one file, or to its folder, of the server's user."""
+    for name in ("logs", "artifacts", "profiles", "trials/t1"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in (
+        "logs/g0-rank0.log", "logs/g0-rank0.system.jsonl", "output.log", "trials/t1/output.log", "metrics.jsonl",
+        "artifacts/x.png", "artifacts/x.csv", "artifacts/x.parquet", "profiles/x.speedscope.json", "environment.json",
+    ):  # fmt: skip
+        os.symlink(secret, folder / name)
+    os.symlink(secret.parent, folder / "trials" / "t2")
+    os.symlink(secret.parent, folder / "journal")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "", "/metrics", "/logs", "/logs?trial=t1", "/logs?trial=t2", "/logs.zip", "/logs.zip?trial=t1", "/logs.zip?trial=t2",
+        "/search", "/slow", "/profiles", "/profiles/x.speedscope.json", "/files/artifacts/x.csv", "/files/logs",
+        "/files/logs/g0-rank0.log", "/files/journal/output.log", "/images/artifacts/x.png", "/tables/artifacts/x.csv",
+        "/tables/artifacts/x.parquet", "/files?trial=t2", "/files/output.log?trial=t2", "?trial=t2", "/metrics?trial=t2",
+    ],
+)  # fmt: skip
+def test_no_address_shows_a_file_outside_a_run_through_a_link(project: ProjectOnDisk, tmp_path: Path, target: str) -> None:
+    (tmp_path / "home").mkdir()
+    secret = tmp_path / "home" / "output.log"
+    secret.write_bytes(b"a,b\nthe-servers-key,1\n")
+    run = project.run("app_1", search={"metric": "accuracy", "direction": "max"})
+    link_everything_to(secret, run.folder)
+    answer = asked(project, f"/api/runs/app_1{target}")
+    content = answer.content
+    if answer.status_code == 200 and "logs.zip" in target:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            content = b"".join(archive.read(name) for name in archive.namelist())
+    assert answer.status_code in (200, 403) and b"the-servers-key" not in content
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(project: ProjectOnDisk) -> None:

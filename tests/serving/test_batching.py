@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
+from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull, Waiting, next_batch
 from tests.serving.models import Doubling, Scaled
 
 pytestmark = pytest.mark.fast
@@ -128,3 +129,39 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_computed() -> None:
 
     played(model, leave)
     assert model.batches == [1, 3]
+
+
+def test_only_rows_of_the_same_shape_in_every_input_share_a_batch() -> None:
+    def waiting(*shapes: tuple[int, ...]) -> Waiting:
+        loop = asyncio.new_event_loop()
+        try:
+            inputs = {f"x{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
+            return Waiting(inputs, shapes[0][0], loop.create_future())
+        finally:
+            loop.close()
+
+    same, wider, deeper = ((2, 3, 4), (2, 5)), ((2, 3, 9), (2, 5)), ((2, 3, 4), (2, 6))
+    for other in (wider, deeper):
+        queue = deque([waiting(*same), waiting(*same), waiting(*other), waiting(*same)])
+        assert [len(next_batch(queue, 100)) for _ in range(4)] == [2, 1, 1, 0]
+    rows_alone = deque([waiting((1, 3, 4), (1, 5)), waiting((7, 3, 4), (7, 5))])  # the number of rows may differ
+    assert len(next_batch(rows_alone, 8)) == 2
+    over = deque([waiting((1, 3)), waiting((8, 3))])
+    assert [len(next_batch(over, 8)) for _ in range(2)] == [1, 1]
+
+
+def test_the_length_of_a_batcher_is_the_number_of_requests_that_wait() -> None:
+    model = Scaled()
+
+    async def play(batcher: Batcher) -> int:
+        model.gate.clear()
+        first = asyncio.create_task(batcher.predict(rows(1), FAR))
+        await asyncio.to_thread(model.entered.wait, 30)
+        waiting = [asyncio.create_task(batcher.predict(rows(1), FAR)) for _ in range(3)]
+        await asyncio.sleep(0)
+        count = len(batcher)
+        model.gate.set()
+        await asyncio.gather(first, *waiting)
+        return count
+
+    assert played(model, play) == 3

@@ -35,6 +35,29 @@ def test_the_replica_with_the_fewest_requests_is_asked_and_of_equals_each_in_tur
     assert (found.choose({0}), found.answering) == ((0, A), 1)
 
 
+def test_a_replica_that_was_tried_is_chosen_only_where_all_were_tried() -> None:
+    found = Balancer()
+    for replica in range(3):
+        found.there(replica, (f"10.0.0.{replica}", 1))
+    found.began(1)
+    found.began(2)
+    for _ in range(6):  # replica 0 is the least loaded, and the request has failed there
+        chosen = found.choose({0})
+        assert chosen is not None and chosen[0] in (1, 2)
+    assert {found.choose({0, 1})} == {(2, ("10.0.0.2", 1))}
+    again = found.choose({0, 1, 2})
+    assert again is not None and again[0] == 0
+
+
+def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
+    found = Balancer()
+    for replica in (0, 1, 4):
+        found.there(replica, (f"10.0.0.{replica}", 1))
+    chosen = [found.choose() for _ in range(30)]
+    counts = {replica: sum(one is not None and one[0] == replica for one in chosen) for replica in (0, 1, 4)}
+    assert min(counts.values()) >= 6, counts
+
+
 def test_a_request_is_sent_once_more() -> None:
     assert [is_sent_again(number) for number in range(1, SENDINGS + 2)] == [True, False, False]
 

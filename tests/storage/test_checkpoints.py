@@ -177,6 +177,79 @@ def test_manifests_of_known_checkpoints_are_not_read(store: str, local: Path) ->
     assert checkpoints.prune(store, 2) == [3]
 
 
+def spoil(store: str, step: int) -> None:
+    """Change one file's bytes, not its length, as a bad block of a disk does."""
+    url = urls.join(store, f"step-{step:09d}", "variables/0")
+    Path(url).write_bytes(b"ZERO") if urls.is_local(url) else for_url(url).write_bytes(url, b"ZERO")
+
+
+def test_pruning_never_deletes_a_sound_checkpoint_in_favour_of_a_corrupt_one(store: str, local: Path) -> None:
+    checkpoints.commit(local, store, 200)
+    checkpoints.commit(local, store, 300)
+    spoil(store, 300)
+    for step, deleted in ((210, [200]), (220, [210])):  # the run went back to 200
+        checkpoints.commit(local, store, step)
+        assert checkpoints.prune(store, 1, known={step}) == deleted
+        assert checkpoints.latest_complete(store) == checkpoints.latest_sound(store) == step
+    checkpoints.commit(local, store, 310)
+    assert checkpoints.prune(store, 2, known={310}) == [300]
+    assert checkpoints.steps(store) == [220, 310]
+
+
+def test_a_checkpoint_that_fails_when_it_is_fetched_is_marked_and_counts_no_more(
+    store: str, local: Path, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        checkpoints.commit(local, store, step)
+    spoil(store, 2)
+    assert checkpoints.latest_complete(store) == 2, "contents are not read"
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.fetch(store, 2, tmp_path / "two")
+    assert checkpoints.latest_complete(store) == 1
+    assert checkpoints.prune(store, 1, known={1, 2}) == [], "though this process committed it itself"
+    with pytest.raises(CorruptCheckpoint, match="marked as corrupt"):
+        checkpoints.check(str(tree_copy(store, 2, tmp_path)))
+    checkpoints.commit(local, store, 2)
+    assert checkpoints.latest_sound(store) == 2
+    checkpoints.fetch(store, 2, tmp_path / "two")
+
+
+def tree_copy(store: str, step: int, folder: Path) -> Path:
+    tree.download_tree(f"{store}/step-{step:09d}", folder / "copy")
+    return folder / "copy"
+
+
+def test_committing_a_step_again_replaces_one_that_fails_its_checksums(store: str, local: Path, tmp_path: Path) -> None:
+    checkpoints.commit(local, store, 3)
+    spoil(store, 3)
+    checkpoints.commit(local, store, 3)
+    assert (checkpoints.fetch(store, 3, tmp_path / "three") / "variables" / "0").read_bytes() == b"zero"
+
+
+def test_a_read_that_fails_once_marks_nothing(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = str(tmp_path / "checkpoints")
+    checkpoints.commit(local, store, 1)
+    downloads: list[Path] = []
+
+    def damaged_once(url: str, target: Path, timeout_s: float | None) -> None:
+        tree.download_tree(url, target, timeout_s)
+        if not downloads:
+            (target / "weights").write_bytes(bytes(100_000))
+        downloads.append(target)
+
+    monkeypatch.setattr(checkpoints, "download_tree", damaged_once)
+    back = checkpoints.fetch(store, 1, tmp_path / "back")
+    assert (back / "weights").read_bytes() == (local / "weights").read_bytes() and len(downloads) == 2
+    assert checkpoints.latest_complete(store) == 1
+
+
+def test_the_step_committed_last_stays_though_the_store_has_a_higher_sound_one(store: str, local: Path) -> None:
+    for step in (200, 300, 210):
+        checkpoints.commit(local, store, step)
+    assert checkpoints.prune(store, 1, latest=210) == [200]
+    assert checkpoints.steps(store) == [210, 300]
+
+
 def test_names_of_processes_that_died_are_removed_a_day_later(local: Path, tmp_path: Path) -> None:
     store = tmp_path / "checkpoints"
     checkpoints.commit(local, str(store), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries, order, sender
 from hopsml.tracking.mlflow.entries import Row
+from hopsml.tracking.mlflow.models import register_model
 from hopsml.tracking.mlflow.order import Order, RunGroup
 from hopsml.tracking.mlflow.sender import Sender, send_recorded
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
@@ -89,9 +91,63 @@ def test_an_order_is_recorded_without_its_password() -> None:
     assert "geheim" not in json.dumps(recorded)
     read_back = order.parse(json.loads(json.dumps(recorded)))
     assert read_back.group == wanted.group and read_back.register_as == "digits"
-    assert order.with_uri(read_back, "https://me:geheim@host").tracking_uri == wanted.tracking_uri
+    directory = RunDir("memory://b/none/Experiments/app_1")
+    assert order.with_uri(directory, read_back, "https://me:geheim@host").tracking_uri == wanted.tracking_uri
     with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
-        order.with_uri(read_back, "")
+        order.with_uri(directory, read_back, "")
+
+
+def recorded_by_somebody_else(folder: Path, uri: str) -> RunDir:
+    """A run that ended, and waits to be sent to an address, as another user of the project has written it."""
+    directory = RunDir(f"file://{folder}/Experiments/bobs_1")
+    directory.write_run({"started": 1.0})
+    directory.write_status({"state": "FINISHED", "ended": 2.0})
+    order.write(directory, Order(uri, "digits"))
+    for path in folder.rglob("*"):
+        os.chown(path, 65534, 65534)
+    return directory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_credentials_go_to_no_address_that_somebody_else_has_recorded(tmp_path: Path) -> None:
+    directory = recorded_by_somebody_else(tmp_path, "http://evil")
+    asked: list[str] = []
+
+    def opened(uri: str) -> Any:
+        asked.append(uri)
+        return Scripted()
+
+    with pytest.raises(ArgumentError, match=r"belongs to .*MLFLOW_TRACKING_TOKEN\) to http://evil"):
+        send_recorded(directory, opened, URI)
+    with pytest.raises(ArgumentError, match="belongs to"):
+        register_model(directory.url, "digits")
+    assert asked == []
+    (tmp_path / ".mlflow-pending" / "bobs_1").chmod(0o666)
+    os.chown(tmp_path / ".mlflow-pending" / "bobs_1", 0, 0)
+    Path(directory.mlflow_json.removeprefix("file://")).unlink()
+    with pytest.raises(ArgumentError, match="may be written by others"):
+        send_recorded(directory, opened, URI)
+    assert send_recorded(directory, opened, "http://evil/")[0] == "sent" and asked == ["http://evil"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_sender_leaves_other_users_runs_to_their_own(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.report(1)
+    scene.sender.step()
+    recorded_by_somebody_else(tmp_path, URI)
+    another = Scene(tmp_path)
+    another.sender.step()
+    assert not another.notes and another.server.statuses == []
+
+
+def test_on_a_store_without_owners_only_the_configured_address_is_used() -> None:
+    directory = RunDir("memory://b/mlflow/Experiments/app_1")
+    order.write(directory, Order("http://other", "digits"))
+    wanted = Order("http://other", "digits")
+    with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI to it"):
+        order.with_uri(directory, wanted, URI)
+    assert order.with_uri(directory, wanted, "http://other") == wanted
 
 
 @pytest.mark.parametrize("value", ["", " ", "a/b", "it's", "a:b", "50%"])

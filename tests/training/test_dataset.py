@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import pickle
 import threading
 from collections.abc import Iterator
@@ -20,6 +22,14 @@ from hopsml.training.data.batch_reader import BatchReader
 
 pytestmark = pytest.mark.fast
 THREAD = "hopsml-read-ahead"
+VECTOR = pa.struct(
+    {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+)
+
+
+def dense_vector(size: int) -> dict[str, Any]:
+    """One of Spark ML's."""
+    return {"type": 1, "size": None, "indices": None, "values": [1.0] * size}
 
 
 @pytest.fixture(autouse=True)
@@ -245,18 +255,198 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         hopsml.data.parquet(str(tmp_path))
 
 
-def test_a_column_that_changes_its_type_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [[1], [2]]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": [[1.5], [2.5]]}), tmp_path / "b.parquet")
-    for rows in (hopsml.data.parquet(str(tmp_path)).batch(4), hopsml.data.parquet(str(tmp_path)).batch(4).shuffle()):
-        with pytest.raises(ArgumentError, match=r"column 'x' is (int64|float64) of shape \(1,\) in one part"):
-            list(rows)
-    pq.write_table(pa.table({"x": [1], "y": ["a"]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": [1.5], "y": pa.array(["b"]).dictionary_encode()}), tmp_path / "b.parquet")
-    with pytest.raises(ArgumentError, match=r"column 'x' is int64 in \S+a\.parquet and double in \S+b\.parquet"):
+def write_each(folder: Path, *tables: Any, **more: Any) -> str:
+    """One file for each table: 0.parquet, 1.parquet and so on; the folder."""
+    for number, table in enumerate(tables):
+        pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), folder / f"{number}.parquet", **more)
+    return str(folder)
+
+
+def nested(inner: str, *values: Any) -> Any:
+    return pa.array([{inner: value} for value in values])
+
+
+DIFFERENT = [
+    ({"x": [1, 2], "y": [1.0, 2.0]}, {"x": [3, 4]}, r"column 'y' is in \S+0\.parquet, and \S+1\.parquet has none"),
+    ({"x": [3, 4]}, {"x": [1, 2], "y": [1.0, 2.0]}, r"column 'y' is in \S+1\.parquet, and \S+0\.parquet has none"),
+    ({"x": [1, 2]}, {"x": ["3", "4"]}, "'x' is int64 .*string"),
+    ({"x": [1, 2]}, {"x": pa.array([3, 4], pa.int32())}, "'x' is int64 .*int32"),
+    ({"x": [1, 2]}, {"x": pa.array([3, 4], pa.uint64())}, "'x' is int64 .*uint64"),
+    ({"x": [1, 2]}, {"x": [3.0, None]}, "'x' is int64 .*double"),  # as pandas writes whole numbers with nulls
+    ({"x": [1.0, 2.0]}, {"x": pa.array([3, 4], pa.float32())}, "'x' is double .*float"),
+    ({"x": [1, 0]}, {"x": [True, False]}, "'x' is int64 .*bool"),
+    ({"x": [[1], [2]]}, {"x": [[1.5], [2.5]]}, "'x' is list<element: int64> .*list<element: double>"),
+    ({"x": [1, 2]}, {"x": [[1], [2]]}, "'x' is int64 .*list<element: int64>"),
+    ({"x": [[1], [2]]}, {"x": [[[1]], [[2]]]}, "'x' is list<element: int64> .*list<element: list<element: int64>>"),
+    ({"s": [{"a": 1}] * 2}, {"s": [{"a": 1.5}] * 2}, "'s.a' is int64 .*double"),
+    ({"s": [{"a": 1, "b": 1}]}, {"s": [{"a": 1}]}, "'s.b' is in .*has none"),
+    ({"s": [{"a": 1}]}, {"s": [1]}, "'s.a' is in .*has none"),
+    ({"x": [b"a", b"b"]}, {"x": ["a", "b"]}, "'x' is binary .*string"),
+    ({"x": ["a"]}, {"x": pa.array([b"a"]).dictionary_encode()}, "'x' is string .*dictionary<values=binary"),
+    (
+        {"x": pa.array([1], pa.timestamp("ms"))},
+        {"x": pa.array([1], pa.timestamp("us"))},
+        r"'x' is timestamp\[ms\] .*timestamp\[us\]",
+    ),
+    ({"x": pa.array([1], pa.timestamp("us"))}, {"x": pa.array([1], pa.timestamp("us", "UTC"))}, "'x' is .*tz=UTC"),
+    ({"x": pa.array([1], pa.date32())}, {"x": pa.array([1], pa.timestamp("us"))}, r"'x' is date32\[day\] .*timestamp"),
+    ({"x": [1, 2]}, {"x": [None, None]}, r"'x' has nothing but nulls in \S+1\.parquet, and is int64 in \S+0\.parquet"),
+    ({"x": [None, None]}, {"x": [1, 2]}, r"'x' has nothing but nulls in \S+0\.parquet, and is int64 in \S+1\.parquet"),
+    ({"x": [[1.0, 2.0]] * 2}, {"x": [[1.0]] * 2}, "'x' has 2 value.*, and 1 in"),
+    (
+        {"x": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))},
+        {"x": pa.array([[1.0]], pa.list_(pa.float32(), 1))},
+        "'x' has 2 value.*, and 1 in",
+    ),
+    ({"s": nested("v", [1, 2])}, {"s": nested("v", [1])}, "'s.v' has 2 value.*, and 1 in"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "word"), DIFFERENT)
+def test_files_of_different_schemas_are_refused_when_the_data_set_is_made(
+    tmp_path: Path, first: Any, second: Any, word: str
+) -> None:
+    """Else it is noticed only where a batch has rows of both files, and nobody notices that workers have other columns."""
+    with pytest.raises(ArgumentError, match=f"column {word}" if word[0] == "'" else word) as told:
+        hopsml.data.parquet(write_each(tmp_path, first, second))
+    assert "0.parquet" in str(told.value) and "1.parquet" in str(told.value)
+
+
+def test_files_whose_schemas_make_the_same_arrays_are_read(tmp_path: Path) -> None:
+    day, words = datetime.datetime(2026, 1, 2), ["a", "b"]
+    first = {
+        "text": words,
+        "price": [decimal.Decimal("1.5"), decimal.Decimal("2.5")],
+        "at": pa.array([day, day], pa.timestamp("us", "UTC")),
+        "v": [[1.0, 2.0]] * 2,
+        "s": [{"a": 1, "b": 2}] * 2,
+    }
+    second = {
+        "s": [{"b": 2, "a": 1}] * 2,
+        "v": pa.array([[1.0, 2.0]] * 2, pa.list_(pa.float64(), 2)),
+        "at": pa.array([day, day], pa.timestamp("us", "Europe/Oslo")),
+        "price": [1.5, 2.5],
+        "text": pa.array(words, pa.large_string()).dictionary_encode(),
+    }
+    empty = {"text": pa.array([], pa.int8())}  # of a partition without rows, of which pandas knows no types
+    rows = hopsml.data.parquet(write_each(tmp_path, first, second, empty))
+    for batch in rows.batch(2):  # each of one file
+        assert list(batch) == ["text", "price", "at", "v", "s.a", "s.b"]  # also where the file has another order
+        assert batch["text"].tolist() == words and batch["price"].tolist() == [1.5, 2.5]
+        assert batch["s.a"].tolist() == [1, 1] and batch["v"].shape == (2, 2)
+    both = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    assert [list(batch) for batch in hopsml.data.parquet(both, columns=["v", "text"]).batch(2)] == [["text", "v"]] * 2
+
+
+def test_columns_that_are_left_out_may_differ(tmp_path: Path) -> None:
+    path = write_each(tmp_path, {"x": [1], "y": [1.0]}, {"y": ["a"], "x": [2]}, {"x": [3]})
+    assert [batch["x"].tolist() for batch in hopsml.data.parquet(path, columns=["x"]).batch(2)] == [[1, 2], [3]]
+
+
+def test_columns_of_partitioned_folders_differ_where_some_files_hold_them(tmp_path: Path) -> None:
+    for day, table in ((1, {"x": [1]}), (2, {"x": [2], "day": [2]})):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table(table), tmp_path / f"day={day}" / "0.parquet")
+    with pytest.raises(
+        ArgumentError, match=r"column 'day' is in \S+day=2/0\.parquet, and \S+day=1/0\.parquet has none"
+    ):
         hopsml.data.parquet(str(tmp_path))
-    rows = hopsml.data.parquet(str(tmp_path), columns=["y"]).batch(2)
-    assert [batch["y"].tolist() for batch in rows] == [["a", "b"]]
+    with pytest.raises(ArgumentError, match=r"has no column day; .*names of folders \(day=1\) are no columns"):
+        hopsml.data.parquet(str(tmp_path), columns=["x", "day"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shapes"),
+    [
+        ([[[1, 2]]], [[[1], [2]]], r"arrays of shape \(2, 1\), .*0\.parquet there are arrays of shape \(1, 2\)"),
+        (
+            pa.array([dense_vector(2)], VECTOR),
+            pa.array([dense_vector(3)], VECTOR),
+            r"lists of 3 value.*0\.parquet there are lists of 2",
+        ),
+    ],
+)
+def test_arrays_of_another_shape_in_another_file_are_named_by_who_reads_them(
+    tmp_path: Path, first: Any, second: Any, shapes: str
+) -> None:
+    """Parquet files do not describe these."""
+    rows = hopsml.data.parquet(write_each(tmp_path, {"x": first}, {"x": second})).batch(1)
+    reader = rows.reader()
+    reader.join(0, 1)
+    assert len(reader.next_batch()["x"]) == 1
+    with pytest.raises(ArgumentError, match=rf"column 'x' of \S+1\.parquet, row group 0, .*{shapes}"):
+        reader.next_batch()
+    alone = rows.batch(2).reader()  # the second worker of two, which reads the second file alone
+    alone.join(1, 2)
+    with pytest.raises(ArgumentError, match="column 'x'"):
+        alone.next_batch()
+
+
+# ---------------------------------------------------------------------------------------------- nulls
+
+
+@pytest.mark.parametrize(
+    ("tables", "fill", "expected"),
+    [
+        ([{"x": ["a", "b"]}, {"x": [None, None]}], "-", ["a", "b", "-", "-"]),
+        ([{"x": [None, None]}, {"x": [1.5, None]}], 0, [0.0, 0.0, 1.5, 0.0]),
+        ([{"x": [None, None]}], 0, [0, 0]),
+        ([{"x": [None]}, {"x": [None]}], [1, 2], [[1, 2], [1, 2]]),
+        ([{"x": [[1.0, 2.0]]}, {"x": [None]}], [0, 0], [[1.0, 2.0], [0.0, 0.0]]),
+        ([{"x": pa.array(["a"]).dictionary_encode()}, {"x": [None]}], "-", ["a", "-"]),
+        ([{"x": [decimal.Decimal("1.5")]}, {"x": [None]}], 2, [1.5, 2.0]),
+        ([{"x": [True]}, {"x": [None]}], False, [True, False]),
+        ([{"x": [1], "id": [1]}, {"id": [2]}], 7, [1, 7]),
+        ([{"id": [2, 3]}, {"id": [1], "x": [1.5]}], 7, [7.0, 7.0, 1.5]),
+    ],
+)
+def test_a_column_of_nulls_or_none_at_all_is_filled_in_the_type_of_the_others(
+    tmp_path: Path, tables: Any, fill: Any, expected: Any
+) -> None:
+    rows = hopsml.data.parquet(write_each(tmp_path, *tables), fill={"x": fill})
+    (batch,) = rows.batch(10)
+    assert batch["x"].tolist() == expected
+    assert {one["x"].dtype for one in rows.batch(1)} == {batch["x"].dtype}
+    assert {tuple(one) for one in rows.batch(1)} == {tuple(batch)}
+
+
+def test_a_column_that_is_asked_for_and_in_no_file_is_filled_in_the_type_of_its_value(tmp_path: Path) -> None:
+    path = write_each(tmp_path, {"x": [1, 2]})
+    (batch,) = hopsml.data.parquet(path, columns=["x", "w"], fill={"w": 0.5}).batch(2)
+    assert batch["w"].tolist() == [0.5, 0.5]
+    (batch,) = hopsml.data.parquet(path, columns=["w"], fill={"w": 1}).batch(2)
+    assert batch["w"].tolist() == [1, 1]
+
+
+def test_fields_of_a_struct_that_a_file_lacks_are_filled(tmp_path: Path) -> None:
+    tables = ({"s": [{"a": 1, "b": 0.5}]}, {"s": [{"a": 2}]}, {"s": [None]}, {"s": [{"a": None, "b": None}]})
+    rows = hopsml.data.parquet(write_each(tmp_path, *tables), fill={"s.a": -1, "s.b": 9})
+    (batch,) = rows.batch(10)
+    assert {name: column.tolist() for name, column in batch.items()} == {"s.a": [1, 2, -1, -1], "s.b": [0.5, 9, 9, 9]}
+
+
+@pytest.mark.parametrize(
+    ("fill", "word"),
+    [
+        ("-", r"column 'x' of \S+1\.parquet, .*is of type int64, which '-' is not"),
+        (0.5, r"column 'x' of \S+1\.parquet, .*is of type int64, which 0.5 is not"),
+    ],
+)
+def test_a_value_that_is_not_of_the_type_of_the_others_is_refused(tmp_path: Path, fill: Any, word: str) -> None:
+    with pytest.raises(ArgumentError, match=word):
+        list(hopsml.data.parquet(write_each(tmp_path, {"x": [1]}, {"x": [None]}), fill={"x": fill}).batch(1))
+
+
+def test_a_column_of_nulls_without_a_type_is_refused_when_the_data_set_is_made(tmp_path: Path) -> None:
+    path = write_each(tmp_path, {"x": [None, None], "y": [1, 2]})
+    with pytest.raises(ArgumentError, match=r"column 'x' has nothing but nulls in \S+0\.parquet.*fill=\{'x': ...\}"):
+        hopsml.data.parquet(path)
+    assert [list(batch) for batch in hopsml.data.parquet(path, columns=["y"]).batch(2)] == [["y"]]
+
+
+def test_columns_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"0\.parquet has several columns called s\.a, .*rename"):
+        hopsml.data.parquet(write_each(tmp_path, {"s": [{"a": 1}], "s.a": [2]}))
 
 
 def test_lists_of_another_length_are_named_before_anything_is_read(tmp_path: Path) -> None:
@@ -283,11 +473,9 @@ def test_lists_whose_length_nobody_has_described_are_read(tmp_path: Path) -> Non
 
 
 def test_sparse_vectors_are_no_lists_of_several_lengths(tmp_path: Path) -> None:
-    lists = {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
-    kind = pa.struct({"type": pa.int8(), "size": pa.int32(), **lists})
     for number, places in enumerate(([1], [0, 2])):
         vector = {"type": 0, "size": 3, "indices": places, "values": [1.0] * len(places)}
-        pq.write_table(pa.table({"v": pa.array([vector], kind)}), tmp_path / f"{number}.parquet")
+        pq.write_table(pa.table({"v": pa.array([vector], VECTOR)}), tmp_path / f"{number}.parquet")
     (batch,) = hopsml.data.parquet(str(tmp_path)).batch(2)
     assert batch["v"].tolist() == [[0, 1, 0], [1, 0, 1]]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from hopsml.cluster.shared.spec import Evaluation
-from hopsml.training.evaluation import SILENT_S, Judgement, best_of, due, is_lost, stagnates, without_metric
+from hopsml.cluster.shared.spec import Evaluation, RunSpec
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.storage import checkpoints
+from hopsml.storage.run_dir import RunDir
+from hopsml.training.evaluation import SILENT_S, Evaluator, Judgement, best_of, due, is_lost, stagnates, without_metric
 
 pytestmark = pytest.mark.fast
 

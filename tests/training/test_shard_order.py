@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.training.data.shard_order import KnownShards, Shards, Span, Wave, first_filled, located, total
+from hopsml.training.data.shard_order import (
+    KnownShards,
+    Shards,
+    Span,
+    Wave,
+    Window,
+    first_filled,
+    located,
+    total,
+)
 from hopsml.training.data.shard_sampler import ShardSampler
 
 pytestmark = pytest.mark.fast
@@ -209,3 +218,19 @@ def test_rows_of_a_span_are_in_order() -> None:
     shards, places, rows = located(Span(3, 5, 8))
     assert (shards, list(places), list(rows), total([Span(3, 5, 8)])) == ({3: 8}, [0, 0, 0], [5, 6, 7], 3)
     assert (places.dtype, rows.dtype) == (np.uint32, np.int64)
+
+
+def test_a_window_of_spans_needs_of_each_shard_the_rows_up_to_its_last_span() -> None:
+    window = Window((Span(3, 5, 8), Span(1, 0, 2), Span(3, 0, 4)), (7,), 0, 9)
+    shards, places, rows = located(window)
+    assert list(shards.items()) == [(3, 8), (1, 2)]  # in the order of their first rows, whatever was shuffled
+    names = list(shards)
+    read = [(names[place], row) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
+    assert sorted(read) == [(1, 0), (1, 1), *((3, row) for row in (0, 1, 2, 3, 5, 6, 7))]
+
+
+def test_a_window_within_a_window_finds_the_rows_of_the_inner_one() -> None:
+    inner = Window((Span(0, 0, 3), Span(2, 4, 6)), (1,), 1, 4)
+    rows = rows_of([inner])
+    outer = rows_of([Window((inner, Span(5, 0, 2)), (2,), 0, 5)])
+    assert sorted(outer) == sorted([*rows, (5, 0), (5, 1)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,12 +13,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from hopsml.cluster.shared.tls import make_key_pair
-from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard
+from hopsml.cluster.shared import acceptor
+from hopsml.cluster.shared.acceptor import ConnectionLimits
+from hopsml.cluster.shared.tls import make_key_pair, server_context
+from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, file_of
 from hopsml.training.data.stage import StageServer
 from hopsml.training.data.stage_client import CERTIFIED, StageClient
+from hopsml.training.data.stage_door import StageDoor
 from hopsml.training.data.stage_folder import StageFolder
 from tests import small_disk
+from tests.cluster.simulated import client_tls
+from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local
 
@@ -144,3 +151,32 @@ def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
         finally:
             client.close()
             stage.shutdown()
+
+
+def test_idle_connections_keep_no_task_out_of_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "PATIENCE", 1)
+    limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=1 << 20)
+    monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
+    (tmp_path / "stage").mkdir()
+    certificate, key = make_key_pair(CERTIFIED)
+    folder, listening = StageFolder(tmp_path / "stage"), socket.create_server(("127.0.0.1", 0))
+    door = StageDoor(listening, server_context(certificate, key), TOKEN, folder)
+    door.serve()
+    before = threading.active_count()
+    with ExitStack() as idle:
+        for number in range(40):
+            connection = idle.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S))
+            if number % 2:
+                connection.sendall(b"\x16")
+        for name, token in ((file_of("clicks", 3, 17), TOKEN), (file_of("clicks", 4, 18), "another token")):
+            raw = idle.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S))
+            with client_tls(certificate.decode()).wrap_socket(raw) as task:
+                task.sendall(b"".join(len(one).to_bytes(2) + one for one in (token.encode(), name.encode())))
+                task.sendall((4).to_bytes(4) + b"rows" + (0).to_bytes(4))
+                assert task.recv(2) == (b"\0\0" if token == TOKEN else b"")
+        assert threading.active_count() <= before + limits.pending
+    kept = [path.read_bytes() for path in (tmp_path / "stage").rglob("*") if path.is_file()]
+    assert kept == [b"rows"]
+    door.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S)

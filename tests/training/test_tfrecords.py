@@ -172,7 +172,7 @@ def test_shapes_and_columns_that_are_asked_for(tmp_path: Path) -> None:
     found = read(file, {"image": (2, 3), "one": (1,)})
     assert {name: column.shape for name, column in found.items()} == {"image": (3, 2, 3), "one": (3, 1)}
     with pytest.raises(
-        ArgumentError, match=r"column 'image' of .*a\.tfrecord, records 0 to 2, has 6 value\(s\).* \(2, 2\)"
+        ArgumentError, match=r"column 'image' of .*a\.tfrecord, records 0 to 0, has 6 value\(s\).* \(2, 2\)"
     ):
         read(file, {"image": (2, 2)})
     with pytest.raises(ArgumentTypeError, match=r"the shape of a feature is a tuple of whole numbers"):
@@ -219,35 +219,88 @@ def test_features_that_are_not_the_same_in_all_records(tmp_path: Path, rows: Any
         read(file)
 
 
-def test_features_that_are_not_the_same_in_all_files(tmp_path: Path) -> None:
-    record_files.write(tmp_path / "a.tfrecord", [{"c": 1}])
-    record_files.write(tmp_path / "b.tfrecord", [{"c": [1, 2]}])
-    with pytest.raises(
-        ArgumentError,
-        match=r"column 'c' of .*b\.tfrecord, records 0 to 0, holds lists of 2 .*first record of .*a\.tfrecord .*single val",
-    ):
-        read(tmp_path)
-
-
+@pytest.mark.parametrize(
+    ("first", "second", "features", "word"),
+    [
+        ({"c": 1}, {"c": [1, 2]}, None, "column 'c' of B, holds lists of 2 .*first record of A there are single val"),
+        ({"c": [1, 2]}, {"c": [1, 2, 3]}, None, "column 'c' of B, holds lists of 3 .*A there are lists of 2"),
+        ({"c": 1}, {"c": 0.5}, None, "column 'c' is int64 in A and float in B: a batch needs all alike"),
+        ({"c": b"1"}, {"c": 1}, ["c"], "column 'c' is large_binary in A and int64 in B"),
+        ({"c": [1, 2]}, {"c": [0.5]}, None, "column 'c' is int64 in A and float in B"),
+        ({"c": 1, "d": 1}, {"c": 1}, None, r"column 'd' is in A, and B has none: .*fill=\{'d': ...\}"),
+        ({"c": 1}, {"c": 1, "d": 1}, None, "column 'd' is in B, and A has none"),
+        ({"c": 1, "d": 1}, {"c": 1}, ["d"], "column 'd' is in A, and B has none"),
+        ({"c": [1] * 4}, {"c": [1] * 6}, {"c": (2, 2)}, r"'c' of B, has 6 value\(s\) .* the shape \(2, 2\)"),
+    ],
+)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_lists_of_another_length_at_another_worker_are_named(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    (tmp_path / "a.tfrecord").write_bytes(pack(record_files.content({"c": [n, n]} for n in range(6))))
-    (tmp_path / "b.tfrecord").write_bytes(pack(record_files.content({"c": [n, n, n]} for n in range(6))))
-    rows = hopsml.data.tfrecords(str(tmp_path)).batch(4)
+def test_files_with_different_features_are_refused_when_the_data_set_is_made(
+    tmp_path: Path, first: Any, second: Any, features: Any, word: str, pack: Callable[[bytes], bytes]
+) -> None:
+    """Else workers that read one file each would train on other columns than the next worker."""
+    for name, row in (("a", first), ("b", second)):
+        (tmp_path / f"{name}.tfrecord").write_bytes(pack(record_files.content([row] * 2)))
+    word = word.replace("A", r"\S+a\.tfrecord").replace("B", r"\S+b\.tfrecord(, records 0 to 0)?")
+    with pytest.raises(ArgumentError, match=word):
+        hopsml.data.tfrecords(str(tmp_path), features)
+
+
+@pytest.mark.parametrize(
+    ("later", "word"),
+    [
+        ({"c": [7, 8, 9], "d": 1}, r"column 'c' of B, holds lists of 3 .*A there are lists of 2"),
+        ({"c": [0.5, 1.5], "d": 1}, r"column 'c' of B, is float32, and in the first record of A it is int64"),
+        ({"c": [7, 8], "d": 1, "e": 1}, r"column 'e' of B, is absent in the first record of A"),
+        ({"c": [7, 8]}, r"column 'd' is absent in B, and is in the first record of A"),
+    ],
+)
+def test_records_that_differ_later_in_a_file_are_named_by_who_reads_them(
+    tmp_path: Path, later: Any, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hopsml.training.data import tfrecord_files
+
+    monkeypatch.setattr(tfrecord_files, "_SHARD_BYTES", 1)  # each record is read alone
+    record_files.write(tmp_path / "a.tfrecord", [{"c": [n, n], "d": n} for n in range(2)])
+    record_files.write(tmp_path / "b.tfrecord", [{"c": [3, 3], "d": 3}, later])
+    rows = hopsml.data.tfrecords(str(tmp_path)).batch(2)
     readers = [rows.reader() for _ in range(2)]
     for rank, reader in enumerate(readers):
         reader.join(rank, 2)
-    assert readers[0].next_batch()["c"].shape == (2, 2)
-    with pytest.raises(
-        ArgumentError, match=r"b\.tfrecord, records 0 to 5, holds lists of 3 .*a\.tfrecord .* lists of 2"
-    ):
-        readers[1].next_batch()
-    readers[0].close()
-    shaped = hopsml.data.tfrecords(str(tmp_path), {"c": (2,)}).batch(12)
-    with pytest.raises(
-        ArgumentError, match=r"has 3 value\(s\) in each record, and features= gives it the shape \(2,\)"
-    ):
-        next(iter(shaped))
+    assert readers[0].next_batch()["c"].shape == (1, 2)
+    word = word.replace("A", r"\S+a\.tfrecord").replace("B", r"\S+b\.tfrecord, records 1 to 1")
+    with pytest.raises(ArgumentError, match=word):
+        list(iter(readers[1].next_batch, None))
+    for reader in readers:
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("tables", "fill", "expected"),
+    [
+        ([{"x": 0.5}, {}], 1, [0.5, 1.0]),
+        ([{}, {"x": 0.5}], 1, [1.0, 0.5]),
+        ([{"x": [0.5, 1.5]}, {}], [1, 2], [[0.5, 1.5], [1.0, 2.0]]),
+        ([{"x": b"a"}, {}], "-", [b"a", b"-"]),
+        ([{}, {}], 3, [3, 3]),
+    ],
+)
+def test_a_feature_that_a_file_lacks_is_filled_in_the_type_of_the_others(
+    tmp_path: Path, tables: Any, fill: Any, expected: Any
+) -> None:
+    for number, row in enumerate(tables):
+        record_files.write(tmp_path / f"{number}.tfrecord", [{"id": number, "w": 1} | row])
+    rows = hopsml.data.tfrecords(str(tmp_path), fill={"x": fill})
+    (batch,) = rows.batch(10)
+    assert batch["x"].tolist() == expected
+    assert {one["x"].dtype for one in rows.batch(1)} == {batch["x"].dtype}
+    assert {tuple(one) for one in rows.batch(1)} == {("id", "w", "x")}
+
+
+def test_a_value_of_another_type_than_the_feature_is_refused(tmp_path: Path) -> None:
+    record_files.write(tmp_path / "a.tfrecord", [{"id": 1, "x": 1}])
+    record_files.write(tmp_path / "b.tfrecord", [{"id": 2}])
+    with pytest.raises(ArgumentError, match=r"column 'x' of \S+b\.tfrecord, .*is of type int64, which 0.5 is not"):
+        hopsml.data.tfrecords(str(tmp_path), fill={"x": 0.5})
 
 
 def test_of_a_large_first_record_no_more_than_itself_is_read() -> None:

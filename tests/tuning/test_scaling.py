@@ -99,3 +99,28 @@ def test_a_larger_network_is_no_faster():
     steps = [scaling.step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
     assert steps == sorted(steps)
     assert costs.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
+
+
+def test_each_cost_of_a_step_is_counted_where_it_arises():
+    """Two gradients of 1 MB in one collective of 4 workers, two on each core, against the sum written out."""
+    size, workers = 1 << 20, 4
+    training = Training(0.1, (size, size), per_gradient_s=1e-3, per_byte_s=2e-9, per_step_s=5e-3)
+    settings = StepSettings(wire_bytes=2, convert_s=3e-9)
+    cluster = Cluster(LINK, LINK, workers_per_host=4, cores_per_host=2)  # two workers share a core
+    step = scaling.step(training, cluster, workers, settings)
+    outside = 2 * 1e-3 + 2 * size * (2e-9 + 3e-9)
+    wire = costs.flat(cluster, workers, size, "ring")  # half of two times 1 MB
+    assert step.communication_s == pytest.approx(wire + outside * 2 + 5e-3) and step.compute_s == pytest.approx(0.2)
+    assert step.seconds == pytest.approx(step.compute_s + step.communication_s)
+
+
+def test_a_pack_may_be_filled_to_its_last_byte():
+    assert scaling.packs((10, 20, 30, 1), StepSettings(pack_bytes=60)) == [[0, 1, 2], [3]]
+    assert scaling.packs((1, 2, 3), StepSettings()) == [[2, 1, 0]]
+    assert scaling.packs((1, 2, 3), StepSettings(merge_scope=2)) == [[2, 1], [0]]
+
+
+def test_overlapped_communication_never_ends_before_the_computation():
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    step = scaling.step(Training(0.3, (1000, 1000, 1000)), free, 4, StepSettings(merge_scope=1, overlapped=True))
+    assert step.seconds == pytest.approx(step.compute_s) == pytest.approx(0.3 * free.load(4))

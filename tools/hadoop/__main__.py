@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 from tools.hadoop.cluster import DEFAULT_HOME, Cluster
@@ -19,8 +20,7 @@ def start(cluster: Cluster, args: argparse.Namespace) -> str:
     """Fetch the jars, start every daemon, wait until all are ready."""
     jars = Path(args.jars) if args.jars else ensure_jars()
     began = time.monotonic()
-    shape = Shape(args.datanodes, args.nodemanagers, args.gpus, args.memory_mb, args.vcores, args.node_expiry_ms)
-    cluster.start(jars, shape)
+    cluster.start(jars, shape_of(args))
     return (
         f"ready after {time.monotonic() - began:.1f} s: {cluster.namenode_url} {cluster.webhdfs_url} "
         f"{cluster.resource_manager.base}\nexport HADOOP_CONF_DIR={cluster.conf_dir}"
@@ -130,14 +130,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _start_options(options: argparse.ArgumentParser) -> None:
-    shape = Shape()
     options.add_argument("--jars", help="a folder of Hadoop jars (default: fetched by Maven into .cache)")
-    options.add_argument("--datanodes", type=int, default=shape.datanodes)
-    options.add_argument("--nodemanagers", type=int, default=shape.nodemanagers)
-    options.add_argument("--gpus", type=int, default=shape.gpus, help="of every NodeManager")
-    options.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of every NodeManager")
-    options.add_argument("--vcores", type=int, default=shape.vcores, help="of every NodeManager")
-    options.add_argument("--node-expiry-ms", type=int, default=shape.node_expiry_ms)
+    for field in fields(Shape):
+        of_each = "of every NodeManager; " if field.name in ("gpus", "memory_mb", "vcores") else ""
+        option = f"--{field.name.replace('_', '-')}"
+        options.add_argument(option, type=int, default=field.default, help=f"{of_each}default %(default)s")
+
+
+def shape_of(args: argparse.Namespace) -> Shape:
+    """Return the shape that the options of `start` describe: one option for each field of ``Shape``."""
+    return Shape(**{field.name: getattr(args, field.name) for field in fields(Shape)})
 
 
 VERBS = {

@@ -35,11 +35,11 @@ class Shape:
 
     datanodes: int = 2  # with one, closing a file takes half a second
     nodemanagers: int = 2
-    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` says which
     gpus: int = 2
     memory_mb: int = 8192
     vcores: int = 8
     node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
+    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` says which
     log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: as Hadoop comes, none is
 
     def __post_init__(self) -> None:

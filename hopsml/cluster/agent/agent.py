@@ -55,6 +55,7 @@ DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
 LAST_WORD_BYTES = 4096
+MOST_REASON = 120  # bytes of a WebSocket's closing frame (RFC 6455, section 5.5)
 DISMISSED = "dismissed"  # how the last word of an agent begins that the coordinator did not want any more
 NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
 
@@ -294,6 +295,7 @@ class Agent:
         for task in done:
             if error := task.exception():
                 self.ended = self.ended or f"{type(error).__name__}: {error}"
+        await connection.close(reason=self.ended.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _hello(self) -> protocol.Hello:
         assert self.gpus is not None and self.held is not None
@@ -376,6 +378,8 @@ class Agent:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._warned)
             case protocol.Renew():
                 pass
+            case protocol.MessagesTaken():
+                self.outbox.taken(message.size)
             case protocol.Preload():
                 self._preload(message.modules)
             case protocol.ProbePeer():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from hopsml import proxies
 from hopsml.cluster.agent.core_claim import WorkerCores
 from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
@@ -65,7 +66,13 @@ def write(
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
     given = formation.spec.environment
     group = formation.cluster_json, formation.leader, formation.world_size
-    ours = {**of_slot, **group_variables(*group, launch.role, launch.task_index), **launch.environment}
+    members = proxies.hosts_of(formation.cluster_json, [formation.leader, *formation.collective])
+    ours = {
+        **of_slot,
+        **proxies.bypassing(members, given, os.environ),
+        **group_variables(*group, launch.role, launch.task_index),
+        **launch.environment,
+    }
     if formation.spec.honour_environment:
         users = {name for name in _USERS if name in given or name in os.environ}
         ours = {name: value for name, value in ours.items() if name not in users}
@@ -119,7 +126,7 @@ def stored_ahead(formation: Formation) -> int | None:
         url = urls.join(source, step_name(step))
         if step <= commit.stored:
             return None
-        if checkpoints.is_complete(url) and filesystem.exists(urls.join(url, STATE_FILE)):  # not one of the user's own
+        if filesystem.exists(urls.join(url, STATE_FILE)) and checkpoints.is_sound(url):  # not one of the user's own
             return step
     return None
 

@@ -1,4 +1,4 @@
-"""What a container may use, by its control group: where there is one with a limit, that counts, not the host's memory."""
+"""Memory of a control group: its limit, which counts where there is one, not the host's memory; and whom the kernel ended."""
 
 from __future__ import annotations
 
@@ -25,13 +25,59 @@ class MemoryFiles:
             return None
 
 
-def memory_of(pid: int, root: Path = ROOT, proc: Path = PROC) -> MemoryFiles | None:
-    """The nearest control group of a process, or above it, whose memory has a limit; None where none has."""
+class OomWatch:
+    """Tells of one process that was killed whether the kernel did that for lack of memory.
+
+    The kernel counts its victims by control group, whichever limit was met: the group's, one above it, or the machine's.
+    """
+
+    def __init__(self, pid: int, root: Path = ROOT, proc: Path = PROC) -> None:
+        """Begin with process ``pid``, which still lives."""
+        self._file = next((file for file in _event_files(pid, root, proc) if _oom_kills(file) is not None), None)
+        self._before = _oom_kills(self._file)
+        self._memory = memory_of(pid, root, proc)
+
+    def explain(self) -> str:
+        """Say, of the process that has got SIGKILL meanwhile, what is known of who sent it; names the source."""
+        now = _oom_kills(self._file)
+        if now is None or self._before is None:
+            return (
+                "nobody in hopsml sent it, and no memory.events of a control group says whether the kernel did, for lack of "
+                "memory"
+            )
+        if now > self._before:
+            limit = f"; the limit of its memory is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
+            return f"the kernel sent it for lack of memory: oom_kill in {self._file} went from {self._before} to {now}{limit}"
+        return (
+            f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {self._file} is still {now}: look "
+            "for a resource manager, another user or a script that ends processes on this host"
+        )
+
+
+def _oom_kills(file: Path | None) -> int | None:
+    """The counter ``oom_kill`` of such a file; None where it has none, or cannot be read."""
     try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        lines = file.read_text().splitlines() if file is not None else []
     except OSError:
         return None
-    for usage, limit in _candidates(lines, root):
+    return next((int(value) for name, _, value in (line.partition(" ") for line in lines) if name == "oom_kill"), None)
+
+
+def _event_files(pid: int, root: Path, proc: Path) -> Iterator[Path]:
+    for usage, _ in _candidates(_groups(pid, proc), root):
+        yield usage.with_name("memory.events" if usage.name == "memory.current" else "memory.oom_control")
+
+
+def _groups(pid: int, proc: Path) -> list[str]:
+    try:
+        return (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+
+
+def memory_of(pid: int, root: Path = ROOT, proc: Path = PROC) -> MemoryFiles | None:
+    """The nearest control group of a process, or above it, whose memory has a limit; None where none has."""
+    for usage, limit in _candidates(_groups(pid, proc), root):
         try:
             text = limit.read_text().strip()
         except OSError:

@@ -49,6 +49,7 @@ class HeldCommits:
     def forget(self) -> None:
         """What is held is not the state that the next generation goes on from."""
         self.step, self.slot = -1, -1
+        self._persisted = -1  # the next one may be of a lower step: the checkpoint persisted last may be a corrupt one
 
     def _find(self, step: int, or_newer: bool) -> FoundCommit | None:
         held, slot = self.step, self.slot
@@ -163,9 +164,8 @@ class HeldCommits:
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
             checkpoints.commit(stage, directory.checkpoints, step, formation.spec.storage_timeout_s)
             self._committed.add(step)
-            gone = checkpoints.prune(
-                directory.checkpoints, KEEP_CHECKPOINTS, formation.spec.storage_timeout_s, known=self._committed
-            )
+            timeout_s = formation.spec.storage_timeout_s
+            gone = checkpoints.prune(directory.checkpoints, KEEP_CHECKPOINTS, timeout_s, self._committed, latest=step)
             self._committed.difference_update(gone)
         finally:
             shutil.rmtree(stage, ignore_errors=True)

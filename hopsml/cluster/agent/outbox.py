@@ -1,4 +1,8 @@
-"""Messages that an agent has yet to send to the coordinator, in order; a heartbeat passes all that wait."""
+"""Messages of an agent that the coordinator has not handled yet, in order; a heartbeat passes all that wait.
+
+What is under way is bounded as well as what waits: a coordinator that found megabytes of reports before it could look at its
+clock, on a busy machine, would renew no lease meanwhile, and all agents would end.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections import deque
 
 from hopsml.cluster.shared.protocol import Heartbeat, Message, encode
 
-ROOM = 1 << 20  # bytes that may be queued before the reader of a worker's pipe has to wait
+ROOM = 256 << 10  # bytes that may wait or be under way before the reader of a worker's pipe has to wait
 
 
 class Outbox:
@@ -15,7 +19,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+        self._bytes = 0  # that the coordinator has not acknowledged
         self._beat = False
         self._filled = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -40,15 +44,18 @@ class Outbox:
             self._beat, data = False, _BEAT
         else:
             data = self._waiting.popleft()
-            self._bytes -= len(data)
         if not self._waiting and not self._beat:
             self._filled.clear()
-        if self._bytes <= ROOM:
-            self._has_room.set()
         return data
 
+    def taken(self, size: int) -> None:
+        """The coordinator has handled ``size`` more bytes."""
+        self._bytes -= size
+        if self._bytes <= ROOM:
+            self._has_room.set()
+
     async def room(self) -> None:
-        """Wait until the queued messages take at most ``ROOM`` bytes."""
+        """Wait until the messages that the coordinator has not handled take at most ``ROOM`` bytes."""
         await self._has_room.wait()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import msgspec
 
 from hopsml import settings
 from hopsml.cluster.agent import assigning
+from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
 from hopsml.cluster.agent.core_claim import SlotCores, WorkerCores
 from hopsml.cluster.agent.gpu_claim import WiderSlot, all_gpus
@@ -27,12 +29,11 @@ from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.agent.profiler import Profiler
 from hopsml.cluster.agent.usage import Idleness, UsageSampler
-from hopsml.cluster.agent.worker_pipe import WorkerPipe
+from hopsml.cluster.agent.worker_pipe import EventReader, WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.commit_slots import CommitSlots
-from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import worker_folder
@@ -49,7 +50,6 @@ EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function retu
 STORE_S = 1.0  # for which the mirror is waited for in one go: it answers nobody else meanwhile
 TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
 HELD_LIMIT = 3  # heartbeats
-EVENTS_AT_ONCE = 64  # before anybody else has a turn
 _event = msgspec.msgpack.Decoder(Event)
 
 
@@ -98,6 +98,7 @@ class Work:
         self._pipe = WorkerPipe(self._undeliverable)
         self._mends = WorkerPipe(self._undeliverable)  # the word that others are lost, or come
         self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
+        self._oom: OomWatch | None = None
         self._idleness: Idleness | None = None
         self._quiet = True  # nothing was to be said of it with the last heartbeat
         self._held = 0  # heartbeats for which its process has been stopped
@@ -182,12 +183,11 @@ class Work:
             log_path, self.log, lambda text, size: self.send(protocol.LogLines(*self.key, text, size))
         )
         tail = asyncio.create_task(self._live_log.follow()) if self.launch.rank == 0 else None
-        events = asyncio.create_task(self._read_events(read_end))
+        reader = EventReader(read_end)
+        events = asyncio.create_task(self._read_events(reader))
         usage = asyncio.create_task(self._follow_usage())
         try:
-            exited = await server.exited(self._worker)
-            await asyncio.wait({events}, timeout=LAST_S)
-            self._conclude(exited)
+            self._conclude(await self._end_of_worker(server, reader, events))
         finally:
             self._profiler.end()
             self._give_cores_back()
@@ -200,6 +200,22 @@ class Work:
             self._pipe.close()
             self._mends.close()
             await asyncio.gather(*others, return_exceptions=True)
+
+    async def _end_of_worker(self, server: ForkClient, reader: EventReader, events: asyncio.Task[None]) -> Exited:
+        """Wait until the worker has exited and all that it has written is read, however long that takes.
+
+        It is the driver's pace that may delay it; a driver that is gone ends this agent. Raises ConnectionError where the
+        fork server was killed, and the worker with it.
+        """
+        try:
+            exited = await server.exited(self._worker)
+        except ConnectionError:
+            reader.exited()
+            await events
+            raise
+        reader.exited()
+        await events
+        return exited
 
     async def _take_all_gpus(self) -> None:
         """The worker gets every GPU of this executor that nobody else holds."""
@@ -235,6 +251,7 @@ class Work:
             slots = [*self._slots(server), *mends]
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
+            self._oom = OomWatch(self._pid)
         except OSError:  # the server is gone, or starts none
             os.close(read_end)
             raise
@@ -255,20 +272,35 @@ class Work:
 
     # ------------------------------------------------------------------------------------------------ what it says
 
-    async def _read_events(self, descriptor: int) -> None:
-        reader = asyncio.StreamReader(limit=1 << 20)
-        pipe = os.fdopen(descriptor, "rb", buffering=0)
-        transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    async def _read_events(self, reader: EventReader) -> None:
         try:
-            for number in itertools.count(1):
-                self._on_event(_event.decode(await receive_frame(reader)))
-                await self._room()  # a worker that says more than the driver can take waits, not its agent's heartbeats
-                if number % EVENTS_AT_ONCE == 0:
+            async with contextlib.aclosing(reader.batches()) as batches:
+                async for frames in batches:
+                    self._on_events([_event.decode(frame) for frame in frames])
+                    await self._room()  # a worker that sends more than the driver can take waits, not its agent's heartbeats
                     await asyncio.sleep(0)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            transport.close()
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._fail(
+                f"what came through the worker's event pipe cannot be read ({error}): another process that was forked from "
+                "it has written there as well, or its descriptor was used for something else"
+            )
+            self._signal(signal.SIGKILL)
+
+    def _on_events(self, events: list[Event]) -> None:
+        """Handle events in order; reports that come one after another together."""
+        for are_reports, group in itertools.groupby(events, lambda event: event.kind == "report"):
+            if are_reports:
+                self._on_reports(list(group))
+                continue
+            for event in group:
+                self._on_event(event)
+
+    def _on_reports(self, events: Sequence[Event]) -> None:
+        """The chief's go into the run directory, one JSON line each; all go to the driver."""
+        if self.launch.rank == 0:
+            self._append("metrics.jsonl", *({"time": one.time, "step": one.step, **one.metrics} for one in events))
+        reports = tuple(protocol.Report(one.step, one.metrics, one.time) for one in events)
+        self.send(protocol.WorkerReports(*self.key, reports))
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "started":
@@ -283,9 +315,6 @@ class Work:
         elif event.kind == "paused":
             step = event.step if event.step is not None else -1
             self.send(protocol.WorkerPaused(self.key[0], event.generation, step))
-        elif event.kind == "report":
-            self._record(event)
-            self.send(protocol.WorkerReport(*self.key, step=event.step, metrics=event.metrics, time=event.time))
         elif event.kind == "progress":
             done = event.step if event.step is not None else 0
             self.send(
@@ -368,20 +397,14 @@ class Work:
         """Whether nothing goes on before the fork server does something: a worker that trains needs nothing of it."""
         return not self._pid or processes.has_ended(self._pid) or time.monotonic() > self._ends_by
 
-    def _record(self, event: Event) -> None:
-        """The chief's reports, one JSON line each, beside its events."""
-        if self.launch.rank != 0:
-            return
-        self._append("metrics.jsonl", {"time": event.time, "step": event.step, **event.metrics})
-
-    def _append(self, name: str, row: dict[str, Any]) -> None:
-        """One line to a file of the run directory; NaN stays NaN, which a loss that diverged must.
+    def _append(self, name: str, *rows: dict[str, Any]) -> None:
+        """Append a line for each row to a file of the run directory; NaN stays NaN, which a loss that diverged must.
 
         A disk that takes nothing costs lines, not the training.
         """
         try:
             with open(self.tree.append_to(name), "ab") as file:
-                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
         except OSError as error:
             self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
 
@@ -415,10 +438,11 @@ class Work:
     def _conclude(self, exited: Exited) -> None:
         if self.reported or self.stopping:
             return
-        cause, outside = processes.describe_exit(exited.status), processes.was_killed(exited.status)
+        sender = self._oom.explain() if self._oom is not None else "nobody in hopsml sent it"
+        cause = processes.describe_exit(exited.status, sender)
         if os.WIFSIGNALED(exited.status):
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"
-        self._fail(cause, outside=outside)
+        self._fail(cause, outside=processes.was_killed(exited.status))
 
     def _fail(
         self,

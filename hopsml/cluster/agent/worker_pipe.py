@@ -1,14 +1,18 @@
-"""The agent's end of the pipe by which a worker gets what the driver tells it; a worker that does not read blocks nobody."""
+"""The agent's ends of the two pipes to its worker: messages of the driver go down one, the worker's events come up the other.
+
+A worker that does not read blocks nobody. Events are read piece by piece, as fast as they are handled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
-from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.shared.framing import Frames, framed
 
 MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, besides what its pipe holds
+PIECE = 64 << 10  # bytes that are read at once: as many as a pipe holds
 
 
 class WorkerPipe:
@@ -60,3 +64,52 @@ class WorkerPipe:
         self._closed = True
         if self._pipe is not None:
             self._pipe.close()
+
+
+class EventReader:
+    """The read end of a worker's event pipe; used on one event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor``: of the read end, which is closed when ``batches`` is over."""
+        os.set_blocking(descriptor, False)
+        self._descriptor, self._frames = descriptor, Frames()
+        self._wake = asyncio.Event()
+        self._has_exited = False
+
+    def exited(self) -> None:
+        """The worker has exited: ``batches`` ends when all is read that lies in the pipe."""
+        self._has_exited = True
+        self._wake.set()
+
+    async def batches(self) -> AsyncGenerator[list[bytes], None]:
+        """Yield the events that have come together, until the pipe's end; of a worker that has exited until it is empty.
+
+        Whoever inherited the write end may hold it for ever, so that the end need not come; but what the worker has written
+        is in the pipe when it exits. No time decides. Raises ValueError where the pipe holds something else than events.
+        """
+        try:
+            while True:
+                is_last = self._has_exited  # before the look: what was written until then is seen
+                try:
+                    piece = os.read(self._descriptor, PIECE)
+                except BlockingIOError:
+                    if is_last:
+                        return
+                    await self._readable()
+                    continue
+                if not piece:
+                    return
+                if complete := self._frames.feed(piece):
+                    yield complete
+        finally:
+            os.close(self._descriptor)
+
+    async def _readable(self) -> None:
+        """Wait until there is something to read, or the worker has exited."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._descriptor, self._wake.set)
+        try:
+            await self._wake.wait()
+            self._wake.clear()
+        finally:
+            loop.remove_reader(self._descriptor)

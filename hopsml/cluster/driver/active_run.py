@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class ActiveRun:
     waits_for: str = ""  # which people were told
     checkpoints_fail: bool = False  # the last one could not be written
     behind: set[str] = field(default_factory=set)  # agents whose mirrors are
+    losses: dict[str, asyncio.Task[str]] = field(default_factory=dict)  # agents that are lost, and why
     mirrors_fail: bool = False  # which people were told
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -92,6 +93,7 @@ class Coordinator:
         self._caught_up_at = 0.0  # until then it may not know yet who outlived a standstill
         self._preload: tuple[str, ...] = ()
         self._cancelled: set[int] = set()  # slot requests that were withdrawn
+        self._unexplained: set[asyncio.Task[str]] = set()  # losses of agents that ended runs, and whose reason is awaited
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()
@@ -290,7 +292,7 @@ class Coordinator:
     def _close_when_idle(self) -> None:
         """With no run and no agent for ``LINGER_S`` seconds end the thread, and with it port and certificate."""
         now = time.monotonic()
-        if self.runs or self.door.agents or self.pool.expected:
+        if self.runs or self.door.agents or self.pool.expected or self._unexplained:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
@@ -334,11 +336,29 @@ class Coordinator:
         self.inspection.left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) is gone: {reason}"
-            self._sidecar_left(self.runs.get(session.work[0]), session, place)
+            if run := self.runs.get(session.work[0]):
+                self._sidecar_left(run, session, place)
+                if not session.was_cut and not self._closing.is_set():
+                    run.losses[session.agent_id] = self._loop.create_task(self._explain_loss(run, session))
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
         if session.was_cut:  # a frozen one would hold its slot for ever
             self._begin_on_thread(self.backend.evict, session.hello.task, session.hello.pid)
         self._pool(self.pool.serve())
+
+    async def _explain_loss(self, run: ActiveRun, session: AgentSession) -> str:
+        """Ask the backend why an agent of the run was lost; people are told, and it is part of the run's error."""
+        rank = run.gang.rank(session.agent_id)
+        try:
+            why = await self._on_thread(self.backend.why_lost, session.hello.task, session.hello.pid)
+        except InterpreterEnds:
+            return ""
+        except Exception:
+            log.exception("why an agent was lost could not be asked")
+            return ""
+        if why:
+            who = f"rank {rank}" if rank >= 0 else "an agent"
+            run.state.publish(Change("note", rank, f"{who} on {session.hello.place} was lost: {why}"))
+        return why
 
     def patience_s(self, session: AgentSession) -> float:
         """Seconds without a message after which this agent counts as lost; fewer where its group can go on without it."""
@@ -618,6 +638,21 @@ class Coordinator:
         missing = self._why_missing(run, outcome) if outcome.error == "start" else ""  # before its asks are forgotten
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
         self._share()
+        loss = run.losses.get(outcome.agent_id)
+        if loss is None or outcome.error != "worker":
+            self._tell_end(run, outcome, missing)
+            return
+        self._unexplained.add(loss)
+        loss.add_done_callback(lambda done: self._tell_end_explained(run, outcome, done))
+
+    def _tell_end_explained(self, run: ActiveRun, outcome: events.Conclude, loss: asyncio.Task[str]) -> None:
+        """The backend has said why the agent to blame was lost, or does not know."""
+        self._unexplained.discard(loss)
+        why = loss.result() if not loss.cancelled() else ""
+        self._tell_end(run, replace(outcome, reason=f"{outcome.reason}. {why}") if why else outcome, "")
+
+    @staticmethod
+    def _tell_end(run: ActiveRun, outcome: events.Conclude, missing: str) -> None:
         failure = run.failures.get(outcome.agent_id)
         host = run.hosts.get(outcome.agent_id, "")
         error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logger_aside("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
+TAKEN_BYTES = 32 << 10  # of an agent's messages are acknowledged at once; less than the agent may have under way
 GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # why a connection is closed (RFC 6455, section 7.4.1)
 _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
 
@@ -50,6 +51,7 @@ class AgentSession:
     commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
     unsent: int = 0  # bytes that waited to be sent when it was last looked at
     clogged_since: float | None = None  # monotonic seconds: it has taken nothing of them since
+    handled: int = 0  # bytes of its messages that have not been acknowledged
 
     @property
     def heard(self) -> float:
@@ -60,6 +62,13 @@ class AgentSession:
         """Send, in order, without waiting; bytes are a message that is encoded already."""
         encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
         self.connection.write(*encoded)
+
+    def took(self, size: int) -> None:
+        """Acknowledge ``size`` bytes of the agent's messages as handled, together with others."""
+        self.handled += size
+        if self.handled >= TAKEN_BYTES:
+            self.post(protocol.MessagesTaken(self.handled))
+            self.handled = 0
 
     def clogged_s(self, now: float) -> float:
         """For how many seconds the agent has taken nothing of what waits to be sent; 0.0 where nothing waits."""
@@ -199,8 +208,11 @@ class _Handler:
         """The first message is the hello; most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
-        elif message != _HEARTBEAT:
+        elif message == _HEARTBEAT:
+            return
+        else:
             self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
+        self._session.took(len(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """End a connection whose message is none of ours, or could not be dealt with."""
@@ -210,7 +222,7 @@ class _Handler:
         else:
             log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
             connection.close(BROKEN)
-        self._leave()
+        self._leave(connection)
 
     def ended(self, connection: Connection) -> None:
         """Count what went wrong, and tell the listener where it was an agent's."""
@@ -223,8 +235,10 @@ class _Handler:
         elif not connection.was_open and self._knows_token:
             problem = connection.refused_by_protocol
             self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
-        self._leave()
+        self._leave(connection)
 
-    def _leave(self) -> None:
+    def _leave(self, connection: Connection) -> None:
         if self._session is not None:
-            self._door.forget(self._session, "its connection broke: the executor or the agent in it was ended")
+            word = connection.last_word
+            broke = "its connection broke: the executor or the agent in it was ended"
+            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)

@@ -80,6 +80,11 @@ class Connection(asyncio.Protocol):
         sent = self._protocol.close_exc.sent if self._protocol.state is Stage.CLOSED else None
         return sent.reason if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG else ""
 
+    @property
+    def last_word(self) -> str:
+        """The reason that the peer gave when it closed the connection; "" where it gave none."""
+        return self._protocol.close_rcvd.reason if self._protocol.close_rcvd is not None else ""
+
     def write(self, *contents: bytes) -> None:
         """Send messages at once, in one write. Sends nothing where the connection is being closed."""
         if self._protocol.state is Stage.OPEN and not self.transport.is_closing():

@@ -16,7 +16,7 @@ OfWorker = (
     | protocol.WorkerPaused
     | protocol.WorkerStepped
     | protocol.Committed
-    | protocol.WorkerReport
+    | protocol.WorkerReports
     | protocol.WorkerProgress
     | protocol.Said
     | protocol.WorkerUsage
@@ -109,10 +109,11 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
             run.state.committed = True
             kind = events.Parked if message.parked else events.Committed
             return kind(agent, generation, message.step)
-        case protocol.WorkerReport():
-            view.step = message.step if message.step is not None else view.step
-            view.metrics.update(message.metrics)
-            run.state.publish(Change("report", rank, "", dict(message.metrics), message.step, message.time))
+        case protocol.WorkerReports():
+            for report in message.reports:
+                view.step = report.step if report.step is not None else view.step
+                view.metrics.update(report.metrics)
+                run.state.publish(Change("report", rank, "", dict(report.metrics), report.step, report.time))
         case protocol.WorkerProgress():
             run.state.publish(
                 Change("progress", rank, message.unit, step=message.done, time=message.time, total=message.total)

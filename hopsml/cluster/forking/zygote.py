@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 
 import msgspec
@@ -120,7 +122,9 @@ class Zygote:
         """Take an agent's connection, where it is of this user."""
         try:
             connection, _ = self.listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(0.1)  # else the listener would be reported as ready again and again
             return
         if is_own_user(connection):
             self.waiting.add(connection)

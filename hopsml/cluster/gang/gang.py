@@ -23,6 +23,16 @@ from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
 
+# From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
+# one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
+EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
+STALLED = (
+    "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
+    "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml profile` shows "
+    "where they stand"
+)
+
+
 @dataclass
 class MemberState:
     """One worker of the present generation, by what is known of how far it came."""
@@ -32,6 +42,7 @@ class MemberState:
     forms: int = 0  # how many members form the group that it has come to; 0: to none
     finished: bool = False
     exited: bool = False  # finished by sys.exit(0)
+    noted: bool = False  # people know that it has left the others at work
     failed: bool = False
     over: bool = False  # closed, or lost with its agent
     lost: bool = False
@@ -54,6 +65,7 @@ class Gang:
     outcome: Conclude | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
     liveness: Liveness = field(default_factory=Liveness)
+    told_stalled: bool = False  # a note has said that all workers do nothing
     left_at: float | None = None  # when the first member of the generation finished
     explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
 
@@ -288,24 +300,55 @@ class Gang:
             cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"
             self.failures.append(Failure(agent_id, self.members[agent_id].rank, cause, outside=True))
             self.members[agent_id].failed = True
-        return self._settled(now) if held else self._left_alone(working, now)
+        return self._settled(now) if held else self._left_alone(working, now) or self._stalled(working, now)
+
+    def _stalled(self, working: dict[str, MemberState], now: float) -> list[Action]:
+        """Report once that all workers do nothing, and end the run where ``progress_timeout`` limits how long they may."""
+        if len(working) < 2:
+            return []
+        idle_s = now - max(self.liveness.idle_since(agent_id, now) for agent_id in working)
+        limit_s = None if self.spec.changes else self.spec.progress_timeout_s
+        if limit_s is not None and idle_s >= limit_s:
+            agent_id, first = min(working.items(), key=lambda item: item[1].rank)
+            reason = f"no worker has done anything for {idle_s:.0f} s (progress_timeout={limit_s:g}): {STALLED}"
+            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
+        if idle_s < self.spec.stalled_s or self.told_stalled:
+            return []
+        self.told_stalled = True
+        ends = "" if limit_s is not None or self.spec.changes else "; progress_timeout= would end the run"
+        return [events.Note(f"no worker has done anything for {idle_s:.0f} s: {STALLED}{ends}")]
 
     def _left_alone(self, working: dict[str, MemberState], now: float) -> list[Action]:
         """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
         if self.left_at is None or not working:
             return []
-        gone = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
-        how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if gone else ("returned", self.spec.returned_s)
-        since = max(self.left_at, *(self.liveness.idle_since(agent_id, now) for agent_id in working))
-        if limit_s is None or now - since < limit_s:  # None where waiting is normal: an evaluator, a parameter server
+        exited = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
+        how, limit_s = ("called sys.exit(0)", self.spec.exited_s) if exited else ("returned", self.spec.returned_s)
+        if limit_s is None:  # waiting is normal: an evaluator, a parameter server
             return []
-        gone = gone or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
-        waiting = ranks(sorted(member.rank for member in working.values()))
-        reason = (
-            f"{how}, and {waiting} {'has' if len(working) == 1 else 'have'} done nothing for {limit_s:g} s since, most "
-            "likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
-        )
-        return self._end(Conclude(Phase.FAILED, "worker", reason, gone[0][1], gone[0][0]), now)
+        since = max(self.left_at, *(self.liveness.idle_since(agent_id, now) for agent_id in working))
+        gone = exited or sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.finished)
+        waiting, have = ranks(sorted(m.rank for m in working.values())), "has" if len(working) == 1 else "have"
+        rule = "every rank must take part in every collective, up to the last one"
+        rank, agent_id = gone[0]
+        if now - since >= limit_s:
+            reason = (
+                f"{how}, and {waiting} {have} done nothing for {limit_s:g} s since, most likely waiting for it in a "
+                f"collective: {rule}"
+            )
+            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
+        # A member may wait with its processor at work, as NCCL does: that it is not idle says nothing after sys.exit(0).
+        is_due = now - self.left_at >= EXITED_NOTE_S if exited else now - since >= RETURNED_NOTE_S
+        if self.members[agent_id].noted or not is_due:
+            return []
+        self.members[agent_id].noted = True
+        still = f"while {waiting} still {'works' if len(working) == 1 else 'work'}" if exited else f"before {waiting}"
+        return [
+            events.Note(
+                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a collective, "
+                f"the run fails after {limit_s:g} s without activity: {rule}"
+            )
+        ]
 
     # -------------------------------------------------------------------------------- the end of the run
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import random
 import socket
 import ssl
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -57,6 +59,7 @@ class Pending:
     deadline: asyncio.TimerHandle | None = None
     looks: int = 0  # for which there have been too many, with this one among them
     was_cut: bool = False
+    is_served: Callable[[], bool] = lambda: False  # whether its requests are answered without a token: it may stay a while
 
     def cut(self) -> None:
         """End it, at whatever stage it is: the protocol on it sees an end of file."""
@@ -88,11 +91,26 @@ class Acceptor:
 
     def __init__(
         self,
-        make: Callable[[Pending], asyncio.BaseProtocol],
+        make: Callable[[Pending], asyncio.BaseProtocol] = lambda pending: asyncio.Protocol(),
         tls: ssl.SSLContext | None = None,
         refuse: Refuse = lambda kind, text: None,
+        *,
+        at_once: int = AT_ONCE,
+        pause_s: Callable[[], float] | None = None,
+        in_thread: Callable[[Pending], None] | None = None,
     ) -> None:
+        """Accept nothing yet.
+
+        Args:
+            make: gives the protocol of a connection.
+            tls: of connections that are to be encrypted.
+            refuse: is called with the kind and the text of each refusal.
+            at_once: connections that are accepted before a pause.
+            pause_s: gives the length of that pause, in seconds; None for no pause.
+            in_thread: in place of ``make``: serves a connection by blocking calls, in a thread of its own, and closes it.
+        """
         self._make, self._tls, self._refuse = make, tls, refuse
+        self._at_once, self._pause_s, self._in_thread = at_once, pause_s, in_thread
         self._loop = asyncio.get_running_loop()
         self._pending: dict[Pending, None] = {}  # in the order of coming
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,10 +135,19 @@ class Acceptor:
                 errno.EADDRINUSE,
                 f"no port from {first} to {last} is free on {host} (HOPSML_PORT_RANGE): widen the range; an agent needs six",
             )
+        self._begin(listener)
+        return int(listener.getsockname()[1])
+
+    def adopt(self, listener: socket.socket) -> None:
+        """Accept connections of a bound socket whose clients speak first, and own it."""
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(SHOW_S))
+        listener.listen(BACKLOG)
+        self._begin(listener)
+
+    def _begin(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         self.sockets, self._is_open = (listener,), True
         self._loop.add_reader(listener.fileno(), self._accept)
-        return int(listener.getsockname()[1])
 
     def _listening(self, found: tuple[Any, ...], port: int) -> socket.socket:
         family, kind, protocol, _, address = found
@@ -157,7 +184,7 @@ class Acceptor:
     # ------------------------------------------------------------------------------------------ coming in
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(self._at_once):
             if not self._has_room():
                 self._rest()
                 return
@@ -170,6 +197,8 @@ class Acceptor:
                 self._rest()
                 return
             self._let_try(connection, str(address[0]))
+        if self._pause_s is not None:
+            self._rest(self._pause_s(), is_crowded=False)
 
     def _has_room(self) -> bool:
         """Whether one more may come; cuts off who has been here for too long where not, or where a peer has too many."""
@@ -186,15 +215,15 @@ class Acceptor:
             late.cut()
         return enough and len(self._pending) < self.limits.pending
 
-    def _rest(self) -> None:
+    def _rest(self, seconds: float = REST_S, is_crowded: bool = True) -> None:
         """Accept nobody for a moment: the loop would be told of them again and again."""
         if self._resting is None:
             self._loop.remove_reader(self.sockets[0].fileno())
-            self._resting = self._loop.call_later(REST_S, self._go_on)
+            self._resting = self._loop.call_later(seconds, self._go_on, is_crowded)
 
-    def _go_on(self) -> None:
+    def _go_on(self, was_crowded: bool) -> None:
         self._resting = None
-        for pending in self._pending:
+        for pending in self._pending if was_crowded else ():
             pending.looks += 1
         if self._is_open:
             self._loop.add_reader(self.sockets[0].fileno(), self._accept)
@@ -202,14 +231,26 @@ class Acceptor:
 
     def _let_try(self, connection: socket.socket, peer: str) -> None:
         connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pending = Pending(connection, peer, lambda: self._release(pending))
         pending.deadline = self._loop.call_later(SHOW_S, self._too_late, pending)
         self._pending[pending] = None
+        if self._in_thread is not None:
+            pending.release = lambda: self._release_later(pending)
+            connection.setblocking(True)
+            threading.Thread(target=self._in_thread, args=(pending,), name="hopsml-connection", daemon=True).start()
+            return
         task = self._loop.create_task(self._greet(pending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _release_later(self, pending: Pending) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._release, pending)
+
     def _too_late(self, pending: Pending) -> None:
+        if pending.is_served():
+            return
         self._refuse("silence", f"{pending.peer} did not show the token of this application within {SHOW_S:g} s")
         pending.cut()
 
@@ -269,6 +310,18 @@ def with_streams(
         return asyncio.StreamReaderProtocol(reader, lambda reader, writer: serve_quietly(pending, reader, writer))
 
     return make
+
+
+def logged_once(log: logging.Logger) -> Refuse:
+    """Write the first refusal of each kind to a log: of an attack there would be thousands."""
+    kinds: set[str] = set()
+
+    def refuse(kind: str, text: str) -> None:
+        if kind not in kinds:
+            kinds.add(kind)
+            log.warning("refused: %s (further ones of this kind are not logged)", text)
+
+    return refuse
 
 
 def _lowest_free() -> int:

@@ -226,14 +226,14 @@ def was_killed(status: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
 
 
-def describe_exit(status: int) -> str:
-    """A wait status in words: what the user's operations people would say."""
+def describe_exit(status: int, sender: str = "nobody in hopsml sent it") -> str:
+    """Describe a wait status in words. ``sender``: what is known of who sent SIGKILL, where that has ended the process."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name
         hint = ""
         if number == signal.SIGKILL:
-            hint = "; nobody in hopsml sent it: most often the kernel or YARN ended it for using too much memory"
+            hint = f"; {sender}"
         elif number in _CRASHES:
             hint = "; a crash in native code: the log ends with the Python frames that led there"
         return f"killed by signal {number} ({name}){hint}"

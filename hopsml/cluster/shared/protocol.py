@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 12  # both sides must speak the same
+VERSION = 13  # both sides must speak the same
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -149,6 +149,12 @@ class Stop(Message, frozen=True, tag="stop"):
     flush_s: float
     keep: bool = False  # a further generation of the run follows: files and commits stay
     dump: bool = False  # first let the Python threads write their stacks into the log
+
+
+class MessagesTaken(Message, frozen=True, tag="messages-taken"):
+    """Flow control: the coordinator has handled ``size`` more bytes of the agent's messages."""
+
+    size: int
 
 
 class ProbePeer(Message, frozen=True, tag="probe-peer"):
@@ -400,14 +406,20 @@ class Persisted(Message, frozen=True, tag="persisted"):
     missed: int = 0
 
 
-class WorkerReport(Message, frozen=True, tag="worker-report"):
-    """Progress: a step and metrics, or any values that the user's function reports."""
+class Report(msgspec.Struct, frozen=True):
+    """One report of the training function: a step and metrics, or any values."""
 
-    run_id: str
-    generation: int
     step: int | None
     metrics: dict[str, float | int | str | bool | None]
     time: float  # seconds since the epoch, on the worker's clock
+
+
+class WorkerReports(Message, frozen=True, tag="worker-reports"):
+    """Reports of the training function, in order: those that the agent has read from the worker's pipe at once."""
+
+    run_id: str
+    generation: int
+    reports: tuple[Report, ...]
 
 
 class WorkerProgress(Message, frozen=True, tag="worker-progress"):
@@ -522,6 +534,7 @@ ToAgent = (
     | Park
     | Persist
     | Stop
+    | MessagesTaken
     | LogTaken
     | TakeProfile
     | Release
@@ -546,7 +559,7 @@ ToCoordinator = (
     | Committed
     | Draining
     | Persisted
-    | WorkerReport
+    | WorkerReports
     | Said
     | WorkerProgress
     | WorkerUsage

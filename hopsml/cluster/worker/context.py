@@ -105,6 +105,7 @@ class WorkerContext:
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
     progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
+    note: Callable[[str], None] = field(default=untold, repr=False, compare=False)  # a note of the run, for people
     event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
     inbox: Inbox | None = field(default=None, repr=False, compare=False)  # messages of the driver
     sidecar: Path | None = None  # file in which the run's sidecar on this agent leaves its address, once it has one

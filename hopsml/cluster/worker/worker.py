@@ -29,7 +29,7 @@ from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED, let_look
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
-from hopsml.cluster.worker import calling, in_force, log_streams, worker_folder
+from hopsml.cluster.worker import calling, in_force, keepalive, log_streams, worker_folder
 from hopsml.cluster.worker.context import (
     CheckpointPort,
     CollectiveSeat,
@@ -230,6 +230,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
         progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
         say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        note=lambda text: _note(pipe, text),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
         sidecar=Path(assignment.sidecar) if assignment.sidecar else None,
@@ -239,6 +240,8 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     )
     set_current(context)
     in_force.forget()
+    if formation.world_size > 1 or formation.spec.group.relaunches:
+        keepalive.start_by_environment()
     for hook in formation.spec.hooks:
         _named(hook)(context)
     return context

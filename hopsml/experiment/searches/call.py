@@ -11,7 +11,7 @@ from typing import Any
 
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
-from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, specified
+from hopsml.cluster.shared.spec import Framework, IndependentGroup, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import arguments, frame_feed
 from hopsml.experiment.options import SearchOptions
@@ -28,6 +28,14 @@ _OFFERED = ("hparams", "reporter", "budget")  # what a trial offers besides its 
 _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _UNITS |= {"d": 86400.0, "day": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+
+# Of a trial of several workers, by the verb that starts such a training.
+FRAMEWORKS: Mapping[str, Framework] = {
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "jax": "jax",
+    "distributed": "none",
+}
 
 Size = Callable[[dict[str, Any]], tuple[int, int]]
 
@@ -73,6 +81,7 @@ class SearchCall:
     frames: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
     notes: tuple[str, ...] = ()  # what people are told when it begins
+    framework: Framework = "tensorflow"  # of trials of several workers
 
 
 def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
@@ -94,6 +103,9 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         )
     if options.echo and size_of(options.workers_per_trial) is not None:
         notes += ("echo has no effect with workers_per_trial: what a trial's workers print is in its logs",)
+    framework = framework_of(options.framework)
+    if framework != "tensorflow" and size_of(options.workers_per_trial) is None:
+        notes += (f"framework={options.framework!r} has no effect: a trial of one worker forms no group",)
     trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
@@ -137,6 +149,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         searcher_name=options.searcher if isinstance(options.searcher, str) else type(searcher).__name__,
         stopper_name=options.stopper if isinstance(options.stopper, str) else type(options.stopper).__name__,
         notes=notes,
+        framework=framework,
     )
 
 
@@ -200,6 +213,13 @@ def direction_of(direction: Any) -> str:
     if not isinstance(direction, str) or direction.lower() not in DIRECTIONS:
         raise ArgumentError(f"direction={direction!r} is not known; it must be 'max' or 'min'")
     return direction.lower()
+
+
+def framework_of(name: Any) -> Framework:
+    """The framework that the verb of this name forms groups for. Raises ArgumentError for another name."""
+    if name not in FRAMEWORKS:
+        raise ArgumentError(f"framework={name!r} is not known; it must be one of {', '.join(map(repr, FRAMEWORKS))}")
+    return FRAMEWORKS[name]
 
 
 def isolated(isolation: Any) -> bool:

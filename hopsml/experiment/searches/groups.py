@@ -169,7 +169,7 @@ class GroupExecutor:
             spec=msgspec.structs.replace(
                 spec,
                 group=group,
-                preload=spec.preload or self._plan.captured.preload,
+                preload=spec.preload or plans.modules_of(spec, self._plan.captured.preload),
                 resume=None if form.resume_from is None else self._folder(form.resume_from),
             ),
             function=group_trial.carry_out,

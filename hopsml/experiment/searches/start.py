@@ -164,11 +164,14 @@ def _executor(
     call: SearchCall, run: Run, application: Application, names: Names, plan: plans.Plan, slots: int | None
 ) -> ActionExecutor:
     if call.size_of is not None:
+        captured = call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args)
+        for text in _other_frameworks(call, captured.preload):
+            run.state.publish(Change("note", text=text))
         member = replace(
             plan,
-            spec=msgspec.structs.replace(plan.spec, framework="tensorflow"),
+            spec=msgspec.structs.replace(plan.spec, framework=call.framework),
             standing=Part(call.folder),
-            captured=call.captured or capture.capture(cast("Callable[..., Any]", call.function), call.args),
+            captured=captured,
             siblings=mlflow.group_of(run.run_dir, call.run.name),
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
@@ -177,6 +180,18 @@ def _executor(
         )
     lanes = Lanes(run, application.coordinator, keeps=bool(call.frames))
     return LaneExecutor(lanes, names.given, call.metric, judged=call.stopper is not None)
+
+
+def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
+    """What is said where a function imports a framework for which its trials form no group, and TensorFlow not at all."""
+    if call.framework != "tensorflow" or "tensorflow" in imported:
+        return []
+    return [
+        f"the function imports {name}, for which workers of a trial form no group: each of them trains alone unless it forms "
+        f'one; framework="{name}" forms it'
+        for name in ("torch", "jax")
+        if name in imported
+    ]
 
 
 def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, application: Application) -> None:
@@ -247,6 +262,7 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
         "direction": call.direction,
         "metric": call.metric,
         "distributed": call.size_of is not None,
+        "framework": call.framework if call.size_of is not None else "none",
         "deadline_s": call.deadline_s,
         "budget_executor_s": call.budget_executor_s,
         "retries": call.retries,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -64,24 +64,30 @@ def compared(
         raise ArgumentError(f"{len(ids)} runs are to be compared: choose 1 to {MOST_RUNS} in the list of runs")
     with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
         stored = list(pool.map(lambda one: catalog.read(project.directory(one)), ids))
-        readers = list(pool.map(project.metrics, ids))
-    tags = _tags(readers)
-    chosen = tag if tag in tags else next(iter(tags), "")
+        # What was read of one run may be dropped for the next: so many need not fit into memory together.
+        tags = _tags(pool.map(lambda one: project.metrics(one).tags(), ids))
+        chosen = tag if tag in tags else next(iter(tags), "")
+        read = list(pool.map(lambda one: _of_run(project.metrics(one), chosen, step, most), ids))
     return RunComparison(
         runs=[row_of(run) for run in stored],
         settings=_settings(stored),
         tags=tags,
         tag=chosen,
-        curves=[next((s for s in one.series([chosen], most) if s.source == CHIEF), None) for one in readers],
-        values=[_values(one, chosen, step) for one in readers],
+        curves=[curve for curve, _ in read],
+        values=[values for _, values in read],
     )
 
 
-def _tags(readers: Sequence[Metrics]) -> list[str]:
+def _of_run(reader: Metrics, tag: str, step: float | None, most: int) -> tuple[Series | None, RunValues]:
+    curve = next((one for one in reader.series([tag], most) if one.source == CHIEF), None)
+    return curve, _values(reader, tag, step)
+
+
+def _tags(of_runs: Iterable[list[tuple[str, str, int]]]) -> list[str]:
     """What most of the runs reported comes first."""
     counts: dict[str, int] = {}
-    for reader in readers:
-        for tag, source, _ in reader.tags():
+    for known in of_runs:
+        for tag, source, _ in known:
             if source == CHIEF:
                 counts[tag] = counts.get(tag, 0) + 1
     return sorted(counts, key=lambda tag: (-counts[tag], tag))

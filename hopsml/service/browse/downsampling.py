@@ -2,8 +2,86 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
+
 import numpy as np
 from numpy.typing import NDArray
+
+KEPT_POINTS = 16_384  # of one curve in memory, 32 bytes each: more than three times what one answer holds
+NEWEST_POINTS = 64  # that are kept as they came: what a worker used last is judged by them
+
+
+class Curve:
+    """The points of a curve that grows, in bounded memory.
+
+    Up to ``most`` points all are kept. Beyond, those of equal ranges of point numbers are merged into the lowest and the
+    highest of each range; the first, the newest and the last finite point are always kept.
+    """
+
+    def __init__(self, most: int = KEPT_POINTS) -> None:
+        """Start an empty curve.
+
+        Args:
+            most: Points that are kept, at least 512.
+        """
+        self.count = 0  # of all points, kept or merged
+        self.steps, self.times, self.values = array("d"), array("d"), array("d")
+        self._numbers = array("q")
+        self._most = most
+
+    def add(self, step: float, time: float, value: float) -> None:
+        """Append a point; ``time``: seconds since 1970."""
+        if len(self.values) >= self._most:
+            self._merge()
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+        self._numbers.append(self.count)
+        self.count += 1
+
+    def limit(self, most: int) -> None:
+        """Keep at most ``most`` points from now on, at least 512."""
+        self._most = most
+        if len(self.values) > most:
+            self._merge()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no points were merged."""
+        return self.count == len(self.values)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the points take, in bytes."""
+        return sum(map(sys.getsizeof, (self.steps, self.times, self.values, self._numbers)))
+
+    def _merge(self) -> None:
+        width = 1 << max(0, (-(-4 * self.count // self._most) - 1).bit_length())  # at most a quarter as many ranges
+        values, ranges = np.array(self.values), np.array(self._numbers) // width
+        newest = np.arange(max(0, len(values) - NEWEST_POINTS), len(values))
+        finite = np.flatnonzero(np.isfinite(values))
+        kept = np.unique(np.concatenate([[0], _extremes(values, ranges), finite[-1:], newest]).astype(int))
+        for points in (self.steps, self.times, self.values, self._numbers):
+            points[:] = array(points.typecode, np.array(points)[kept].tobytes())
+
+
+def _extremes(values: NDArray[np.float64], ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of the lowest, the highest and the first non-finite value of each range of equal numbers."""
+    begins = np.flatnonzero(np.diff(ranges, prepend=-1))
+    lengths = np.diff(begins, append=len(values))
+    is_finite = np.isfinite(values)
+    low, high = np.where(is_finite, values, np.inf), np.where(is_finite, values, -np.inf)
+    chosen = [
+        low == np.repeat(np.minimum.reduceat(low, begins), lengths),
+        high == np.repeat(np.maximum.reduceat(high, begins), lengths),
+        ~is_finite,
+    ]
+    found = []
+    for mask in chosen:
+        indices = np.flatnonzero(mask)
+        found.append(indices[np.unique(ranges[indices], return_index=True)[1]])
+    return np.concatenate(found)
 
 
 def kept_indices(values: NDArray[np.float64], most: int) -> list[int]:

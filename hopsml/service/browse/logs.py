@@ -8,6 +8,7 @@ line before it; of logs without any times, the ranks follow one another as far a
 from __future__ import annotations
 
 import heapq
+import sys
 import threading
 import time
 from array import array
@@ -115,6 +116,7 @@ class LogView:
         self._files: list[LogFile] = []
         self._merged: Iterator[_Found] | None = None
         self._bytes, self._ranks = 0, list[int]()
+        self.held_bytes = 0  # of memory, after the last look
 
     def more(self, slice_s: float = SLICE_S) -> None:
         """Look through what has come, for about ``slice_s`` seconds. Raises StorageError."""
@@ -127,6 +129,9 @@ class LogView:
             except StorageError:  # lines that had been read and not taken are lost: the next call begins anew
                 self._lines, self._tails, self._files, self._merged = array("Q"), {}, [], None
                 raise
+            finally:
+                pieces = 2 * CHUNK * len(self._tails) if self._merged is not None else 0
+                self.held_bytes = sys.getsizeof(self._lines) + pieces
 
     def _take(self, merged: Iterator[_Found], until: float) -> None:
         lines = self._lines

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 import threading
-from array import array
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hopsml.errors import PathNotFound
-from hopsml.service.browse.downsampling import kept_indices
+from hopsml.service.browse.downsampling import KEPT_POINTS, Curve, kept_indices
 from hopsml.service.browse.slow_ranks import WINDOW, RankUse, use_of
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
 from hopsml.tracking.live import TextReader
 
 MOST_POINTS = 5_000  # of one curve in one answer
+MOST_BYTES = 32 << 20  # of the curves of one run
+FEWEST_POINTS = 512  # of a curve of a run that has very many
+CHECKED_REPORTS = 65_536  # between two looks at the memory that curves take
+CURVE_BYTES, FILE_BYTES = 800, 4096  # of a curve and of a reader of a file, besides their points; measured
+LONGEST_LINE = 8 << 20  # characters of a report
 CHIEF = "chief"
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _CPU = "cpu_utilization_percentage"
@@ -44,32 +47,16 @@ class Series(msgspec.Struct, frozen=True):
     values: list[float | None]
 
 
-class _Curve:
-    """All points of a tag, 24 bytes each."""
-
-    def __init__(self) -> None:
-        self.steps, self.times, self.values = array("d"), array("d"), array("d")
-
-    def add(self, step: float, time: float, value: float) -> None:
-        self.steps.append(step)
-        self.times.append(time)
-        self.values.append(value)
-
-    def series(self, tag: str, source: str, most: int) -> Series:
-        kept = kept_indices(self.known, most)
-        return Series(
-            tag,
-            source,
-            len(self.values),
-            [self.steps[index] for index in kept],
-            [self.times[index] for index in kept],
-            [_finite(self.values[index]) for index in kept],
-        )
-
-    @property
-    def known(self) -> NDArray[np.float64]:
-        """A copy of the values: an array that is looked at cannot grow."""
-        return np.array(self.values)
+def _series(curve: Curve, tag: str, source: str, most: int) -> Series:
+    kept = kept_indices(np.array(curve.values), most)
+    return Series(
+        tag,
+        source,
+        curve.count,
+        [curve.steps[index] for index in kept],
+        [curve.times[index] for index in kept],
+        [_finite(curve.values[index]) for index in kept],
+    )
 
 
 class _Lines:
@@ -81,6 +68,8 @@ class _Lines:
     def more(self) -> Iterator[dict[str, Any]]:
         for piece in self._file.more():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
+            if len(self._partial) > LONGEST_LINE:  # no report: what follows is no JSON, and is passed over
+                self._partial = ""
             try:
                 yield from _decoder.decode_lines(complete)
             except msgspec.MsgspecError:  # a NaN, which Python writes and JSON does not know; or no report at all
@@ -88,54 +77,91 @@ class _Lines:
 
 
 class Metrics:
-    """The curves of one run; ``more`` takes in what has come. For several threads."""
+    """The curves of one run; ``more`` reads what has come. For several threads.
 
-    def __init__(self, directory: RunDir) -> None:
-        self._directory, self._lock = directory, threading.Lock()
+    ``held_bytes``: the memory that they take, after the last call of ``more``.
+    """
+
+    def __init__(self, directory: RunDir, most_bytes: int = MOST_BYTES) -> None:
+        """Begin to read a run's reports.
+
+        Args:
+            directory: The run's.
+            most_bytes: Memory that the curves may take; beyond, all of them are kept with fewer points.
+        """
+        self._directory, self._lock, self._most_bytes = directory, threading.Lock(), most_bytes
         self._reports = _Lines(directory.metrics)
-        self._curves: dict[tuple[str, str], _Curve] = {}
+        self._curves: dict[tuple[str, str], Curve] = {}
+        self._points = KEPT_POINTS  # of each curve
         self._systems: dict[str, tuple[str, _Lines]] = {}
         self._count = 0
+        self.held_bytes = 0
 
     def more(self) -> None:
         """Read what has come since the last call. Raises StorageError."""
         with self._lock:
             for report in self._reports.more():
+                self._take(report, CHIEF, float(self._count))
                 self._count += 1
-                self._take(report, CHIEF, float(self._count - 1))
+                if self._count % CHECKED_REPORTS == 0:
+                    self._keep_within()
             self._find_systems()
             for source, lines in self._systems.values():
                 for sample in lines.more():
                     self._take(sample, source, 0.0)
+                self._keep_within()
+            self._keep_within()
+
+    def _keep_within(self) -> None:
+        """Halve the points of all curves until they take no more memory than they may, or are as short as curves get."""
+        while (held := self._held()) > self._most_bytes and self._points > FEWEST_POINTS:
+            self._points //= 2
+            for curve in self._curves.values():
+                curve.limit(self._points)
+        self.held_bytes = held
+
+    def _held(self) -> int:
+        files = len(self._systems) + 1
+        return files * FILE_BYTES + sum(CURVE_BYTES + curve.held_bytes for curve in self._curves.values())
 
     def tags(self) -> list[tuple[str, str, int]]:
         """Tag, source and number of points of every curve, reports first, each group by name."""
         with self._lock:
-            found = [(tag, source, len(curve.values)) for (tag, source), curve in self._curves.items()]
+            found = [(tag, source, curve.count) for (tag, source), curve in self._curves.items()]
         return sorted(found, key=lambda one: (one[1] != CHIEF, one[0], one[1]))
 
     def series(self, tags: list[str], most: int) -> list[Series]:
         """The curves of these tags, of all sources, each of at most about ``most`` points."""
         with self._lock:
             found = sorted(key for key in self._curves if key[0] in tags)
-            return [self._curves[key].series(*key, min(most, MOST_POINTS)) for key in found]
+            return [_series(self._curves[key], *key, min(most, MOST_POINTS)) for key in found]
 
     def summary(self, tag: str) -> tuple[float, float, float] | None:
         """Last, lowest and highest finite value that was reported under a tag; None where there is none."""
         with self._lock:
             curve = self._curves.get((tag, CHIEF))
-            known = np.array([]) if curve is None else curve.known
+            known = np.array([]) if curve is None else np.array(curve.values)
         finite = known[np.isfinite(known)]
         return (float(finite[-1]), float(finite.min()), float(finite.max())) if len(finite) else None
 
     def at_step(self, tag: str, step: float) -> float | None:
-        """The value that was reported last at or before a step; None before the first."""
+        """The value that was reported last at or before a step; None before the first. Raises StorageError.
+
+        The file is read again where the curve is too long to be kept whole.
+        """
         with self._lock:
             curve = self._curves.get((tag, CHIEF))
             if curve is None:
                 return None
-            before = np.flatnonzero(np.array(curve.steps) <= step)
-            return _finite(curve.values[int(before[-1])]) if len(before) else None
+            if curve.is_whole:
+                before = np.flatnonzero(np.array(curve.steps) <= step)
+                return _finite(curve.values[int(before[-1])]) if len(before) else None
+        found = None
+        for number, report in enumerate(_Lines(self._directory.metrics).more()):
+            value = report.get(tag)
+            if value is not None and _is_number(value) and _step(report, number) <= step:
+                found = _finite(float(value))
+        return found
 
     def uses(self) -> list[RankUse]:
         """What each rank used of its machine lately, by rank."""
@@ -145,7 +171,7 @@ class Metrics:
             found = [self._use(source, curve, newest) for source, curve in curves.items()]
         return sorted(found, key=lambda one: one.rank)
 
-    def _use(self, source: str, curve: _Curve, newest: float) -> RankUse:
+    def _use(self, source: str, curve: Curve, newest: float) -> RankUse:
         count = min(WINDOW, len(curve.values))
         cpu = list(zip(curve.times[-count:], curve.values[-count:], strict=True))
         moved: dict[str, list[float]] = {}
@@ -155,14 +181,13 @@ class Metrics:
         return use_of(int(source.removeprefix("rank ")), newest, cpu, moved)
 
     def _take(self, report: dict[str, Any], source: str, number: float) -> None:
-        step, time = report.get("step"), report.get("time")
-        at = float(step) if isinstance(step, int | float) else number
+        time, at = report.get("time"), _step(report, number)
         when = float(time) if isinstance(time, int | float) else 0.0
         for tag, value in report.items():
-            if tag not in ("step", "time") and isinstance(value, int | float) and not isinstance(value, bool):
+            if tag not in ("step", "time") and _is_number(value):
                 key = (tag, source)
                 if key not in self._curves:
-                    self._curves[key] = _Curve()
+                    self._curves[key] = Curve(self._points)
                 self._curves[key].add(at, when, float(value))
 
     def _find_systems(self) -> None:
@@ -174,6 +199,15 @@ class Metrics:
             found = _SYSTEM_FILE.fullmatch(entry.name)
             if found and entry.url not in self._systems:
                 self._systems[entry.url] = f"rank {found[2]}", _Lines(entry.url)
+
+
+def _step(report: dict[str, Any], number: float) -> float:
+    step = report.get("step")
+    return float(step) if isinstance(step, int | float) else number
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _finite(value: float) -> float | None:

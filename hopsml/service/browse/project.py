@@ -3,50 +3,112 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from hopsml import settings
 from hopsml.errors import ArgumentError
 from hopsml.service.browse import places, run_detail, search_detail
 from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
-from hopsml.service.browse.metrics import Metrics
+from hopsml.service.browse.metrics import MOST_BYTES, Metrics
 from hopsml.service.browse.run_list import RunIndex
-from hopsml.storage import urls
+from hopsml.storage import confinement, urls
 from hopsml.storage.run_dir import RunDir
 
-KEPT = 256  # readers of metrics and of searches, each with what it has read: more than are ever compared
+KEPT = 256  # readers of metrics and of searches: more than are ever compared
 KEPT_LOGS = 8  # views of logs: eight bytes a line
+LOGS_SHARE = 0.25  # of the memory, for views of logs
+IDLE_S = 900.0  # after which what nobody views any more is dropped, and read again when somebody does
 
-Reader = TypeVar("Reader")
+
+class Held(Protocol):
+    """A reader that goes on where it ended."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes, in bytes, as of its last look."""
+
+
+Reader = TypeVar("Reader", bound=Held)
 
 
 class ReaderCache:
-    """Readers that go on where they ended, the least used of which are forgotten; for several threads."""
+    """Readers, bounded by their number, by their memory and by age; the least recently used one is dropped first.
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._kept: OrderedDict[Hashable, object] = OrderedDict()
+    For several threads.
+    """
+
+    def __init__(
+        self, most: int, most_bytes: int, idle_s: float = IDLE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start without readers.
+
+        Args:
+            most: Readers that are kept.
+            most_bytes: Memory that they may take together; the one used last is kept whatever it takes.
+            idle_s: Seconds after its last use at which ``trim`` drops a reader.
+            clock: The time in seconds.
+        """
+        self._most, self._most_bytes, self._idle_s, self._clock = most, most_bytes, idle_s, clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Held, float]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Reader]) -> Reader:
-        """The reader of this key, made where there is none yet."""
+        """Return the reader of this key, made where there is none yet."""
         with self._lock:
             found = self._kept.pop(key, None)
-            self._kept[key] = reader = make() if found is None else found
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            reader = make() if found is None else found[0]
+            self._kept[key] = reader, self._clock()
+        self.trim()
         return reader  # type: ignore[return-value]  # a key stands for one kind of reader
+
+    def trim(self) -> None:
+        """Drop readers that are too many, take too much memory, or were not used for too long."""
+        with self._lock:
+            old = self._clock() - self._idle_s
+            for key in [key for key, (_, used_s) in self._kept.items() if used_s <= old]:
+                del self._kept[key]
+            held = self._held_bytes()
+            while self._kept and (len(self._kept) > self._most or (held > self._most_bytes and len(self._kept) > 1)):
+                held -= self._kept.popitem(last=False)[1][0].held_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that all readers take, in bytes."""
+        with self._lock:
+            return self._held_bytes()
+
+    def _held_bytes(self) -> int:
+        return sum(reader.held_bytes for reader, _ in self._kept.values())
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
 
 class Project:
     """The runs of one project, read only. Every method may be called by any thread; all raise StorageError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, memory_bytes: int | None = None) -> None:
+        """Begin with nothing read.
+
+        Args:
+            url: Of the project.
+            memory_bytes: Memory that what was read of viewed runs may take; None: as HOPSML_UI_MEMORY_MB says.
+
+        Raises:
+            ArgumentError: HOPSML_UI_MEMORY_MB is no number.
+        """
+        most = settings.ui_memory_bytes() if memory_bytes is None else memory_bytes
         self.url = url.rstrip("/")
+        confinement.confine(self.url)  # whoever asks sees files of the server's user only where they lie in a run
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
-        self._readers, self._logs = ReaderCache(KEPT), ReaderCache(KEPT_LOGS)
+        of_logs = int(most * LOGS_SHARE)
+        self._readers, self._logs = ReaderCache(KEPT, most - of_logs), ReaderCache(KEPT_LOGS, of_logs)
+        self._most_of_run = min(MOST_BYTES, most // 2)
 
     def directory(self, run_id: str, trial: str = "") -> RunDir:
         """Of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
@@ -59,8 +121,9 @@ class Project:
     def metrics(self, run_id: str, trial: str = "") -> Metrics:
         """What a run has reported, and what its workers used. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
-        reader = self._readers.get(("metrics", directory.url), lambda: Metrics(directory))
+        reader = self._readers.get(("metrics", directory.url), lambda: Metrics(directory, self._most_of_run))
         reader.more()
+        self._readers.trim()
         return reader
 
     def logs(self, run_id: str, query: LogQuery, trial: str = "") -> LogView:
@@ -68,6 +131,7 @@ class Project:
         directory = self.directory(run_id, trial)
         view = self._logs.get((directory.url, query), lambda: LogView(directory, query))
         view.more()
+        self._logs.trim()
         return view
 
     def search(self, run_id: str) -> search_detail.SearchDetail:
@@ -77,7 +141,19 @@ class Project:
         if not isinstance(recorded, dict):
             raise ArgumentError(f"run {run_id!r} is no search: it has no trials; open it as a run")
         reader = self._readers.get(("search", directory.url), lambda: search_detail.TrialReader(directory, recorded))
-        return reader.detail()
+        detail = reader.detail()
+        self._readers.trim()
+        return detail
+
+    def trim(self) -> None:
+        """Drop what was read of runs that nobody has viewed for a while."""
+        for cache in (self._readers, self._logs):
+            cache.trim()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that what was read of viewed runs takes, in bytes."""
+        return self._readers.held_bytes + self._logs.held_bytes
 
     def files(self, run_id: str, path: str, trial: str = "") -> tuple[str, list[Entry]]:
         """The URL of a file or folder of a run, and the entries of a folder. Raises ArgumentError, PathNotFound."""

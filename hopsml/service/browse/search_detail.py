@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hopsml.experiment.searches.reader import Report, SearchReader
-from hopsml.service.browse.downsampling import kept_indices
+from hopsml.experiment.searches.reader import SearchReader
+from hopsml.service.browse.downsampling import Curve, kept_indices
 from hopsml.storage.run_dir import RunDir
 
 MOST_POINTS = 200  # of a trial's curve
+KEPT_OF_TRIAL = 1024  # points of it in memory
+TRIAL_BYTES = 4096  # of a trial besides its points
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -54,14 +56,18 @@ class TrialReader:
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
         self._recorded, self._lock = recorded, threading.Lock()
         self._reader = SearchReader(directory, recorded)
-        self._reports: dict[int, list[Report]] = {}
+        self._reports: dict[int, Curve] = {}
+        self.held_bytes = 0  # of memory, after the last look
 
     def detail(self) -> SearchDetail:
         """How the search stands now. Raises StorageError."""
         with self._lock:
             for report in self._reader.more():
-                self._reports.setdefault(report.number, []).append(report)
+                if report.number not in self._reports:
+                    self._reports[report.number] = Curve(KEPT_OF_TRIAL)
+                self._reports[report.number].add(report.step, 0.0, report.value)
             trials = [self._trial(row) for row in self._reader.trials()]
+            self.held_bytes = TRIAL_BYTES * len(trials) + sum(curve.held_bytes for curve in self._reports.values())
             best, counts, planned = self._reader.best(), self._reader.counts(), self._reader.planned
         named = {name: str(self._recorded.get(name) or "") for name in ("searcher", "stopper")}
         space = self._recorded.get("space")
@@ -80,9 +86,9 @@ class TrialReader:
         )
 
     def _trial(self, row: dict[str, Any]) -> Trial:
-        reports = self._reports.get(row["number"], [])
-        kept = kept_indices(np.array([report.value for report in reports], dtype=float), MOST_POINTS)
-        curve = [reports[at].step for at in kept], [reports[at].value for at in kept]
+        reports = self._reports.get(row["number"], Curve(KEPT_OF_TRIAL))
+        kept = kept_indices(np.array(reports.values), MOST_POINTS)
+        curve = [int(reports.steps[at]) for at in kept], [reports.values[at] for at in kept]
         return Trial(
             number=row["number"],
             id=row["trial_id"],

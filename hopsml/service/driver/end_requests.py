@@ -24,7 +24,7 @@ log = logging.getLogger("hopsml.service")
 
 LOOK_S = 2.0
 TAG = "HOPSML_JOB_TAG"
-_FOLDER = "Jobs"
+FOLDER = "Jobs"
 
 
 def put(project_url: str, tag: str) -> None:
@@ -63,4 +63,4 @@ def _look(project_url: str, tag: str) -> None:
 
 
 def _url(project_url: str, tag: str) -> str:
-    return urls.join(project_url, _FOLDER, f"{tag}.end")
+    return urls.join(project_url, FOLDER, f"{tag}.end")

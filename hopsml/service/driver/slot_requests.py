@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from hopsml import settings
 from hopsml.errors import CoordinatorLost, PathNotFound, StorageError
-from hopsml.service.driver.end_requests import TAG
+from hopsml.service.driver.end_requests import FOLDER, TAG
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
@@ -25,7 +25,6 @@ log = logging.getLogger("hopsml.service")
 
 LOOK_S = 1.0
 FIRST = "HOPSML_JOB_SLOTS"  # with how many it begins
-_FOLDER = "Jobs"
 
 
 def put(project_url: str, tag: str, slots: int) -> None:
@@ -110,4 +109,4 @@ def _write(url: str, text: str) -> None:
 
 
 def _url(project_url: str, name: str) -> str:
-    return urls.join(project_url, _FOLDER, name)
+    return urls.join(project_url, FOLDER, name)

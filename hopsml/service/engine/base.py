@@ -85,8 +85,17 @@ class Engine(Protocol):
     def kill(self, application_id: str) -> None:
         """End an application now."""
 
-    def forget(self) -> None:
+    def forget_orders(self) -> None:
         """Drop what is remembered of orders to drivers: another server may have given them others since."""
+
+    def forget(self, tag: str) -> None:
+        """Leave a launch out of later looks: it has ended, and the store knows how. Its log can still be read."""
+
+    def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
+        """Delete what this engine has stored of launches that ended before a time (seconds since 1970); their number.
+
+        ``may``: True for the tag of a launch that may be deleted. Called by any thread; may block.
+        """
 
     def worker(self, each: Resources) -> Resources:
         """What a worker of this size really takes."""

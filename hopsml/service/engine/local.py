@@ -1,17 +1,24 @@
 """This machine as an engine: an application is a driver in a process group of its own, watched by a process beside it.
 
 Both outlive the service. What is known of an application lies in a folder by its tag, so that a service that comes back,
-or another one, finds it; a tag is run once.
+or another one, finds it; a tag is run once. Folders of those that have ended are moved aside, so that a look at the others
+costs the same however many there have been.
+
+    <folder>/<tag>          an application that runs, or whose end the store does not know yet
+    <folder>/.ended/<tag>   one that is over
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +33,12 @@ from hopsml.states import Lifecycle
 from hopsml.submission import environment
 from hopsml.submission.interrupts import Waiter
 
+log = logging.getLogger("hopsml.service")
+
 NODE = "this-machine"
 DRIVER_MIB = 512
 LAST_BYTES = 1 << 16  # of a log: a traceback may be long
+ASIDE = ".ended"
 RUN_DIRECTORY = "Run directory: "  # in the error of a run, below its cause
 
 
@@ -44,17 +54,18 @@ class LocalEngine:
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
         self._watchers: list[subprocess.Popen[bytes]] = []
-        self._over: dict[str, tuple[SeenApplication, ...]] = {}  # their folders need not be read again
+        self._over: dict[str, tuple[SeenApplication, ...]] = {}  # until the store knows; not read again until then
         self._asked: set[str] = set()  # a second Ctrl-C would break off what the first one began
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder, folder / ASIDE):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def look(self) -> Look:
-        """Read all folders."""
+        """Read the folders of applications whose end is not stored yet."""
         self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
         found = dict(self._over)
         with os.scandir(self._folder) as entries:
-            for name in (entry.name for entry in entries if entry.name not in self._over):
+            for name in (entry.name for entry in entries if entry.name != ASIDE and entry.name not in self._over):
                 if (seen := _seen(self._folder / name)) is not None:
                     if seen.state.is_final:
                         self._talk.forget(name)
@@ -71,9 +82,11 @@ class LocalEngine:
     def _start(self, order: SubmitOrder, waiter: Waiter) -> None:
         planned = order.plan()
         folder = self._folder / order.tag
-        folder.mkdir(mode=0o700)
         if waiter.wait(0.0) is not None:
             return
+        if (self._folder / ASIDE / order.tag).exists():
+            raise FileExistsError(f"{order.tag} has run before")
+        folder.mkdir(mode=0o700)
         module = "hopsml.service.engine.local_application"
         self._watchers.append(
             subprocess.Popen(
@@ -105,9 +118,29 @@ class LocalEngine:
         """SIGKILL for the driver and what it has started; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
 
-    def forget(self) -> None:
+    def forget_orders(self) -> None:
         """Slots are written anew, whatever was written before."""
         self._talk.forget_all()
+
+    def forget(self, tag: str) -> None:
+        """Move its folder aside."""
+        self._submissions.forget(tag)
+        if self._over.pop(tag, None) is not None:
+            self._asked.discard(tag)
+            try:
+                (self._folder / tag).rename(self._folder / ASIDE / tag)
+            except OSError as error:  # it is seen again at the next look
+                log.warning("the folder of %s cannot be moved aside: %s", tag, error)
+
+    def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
+        """Delete their folders, with the logs of their drivers."""
+        removed = 0
+        with os.scandir(self._folder / ASIDE) as entries:
+            old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before_s]
+        for name in filter(may, old):
+            shutil.rmtree(self._folder / ASIDE / name, ignore_errors=True)
+            removed += 1
+        return removed
 
     def worker(self, each: Resources) -> Resources:
         """As much as was asked for."""
@@ -118,14 +151,17 @@ class LocalEngine:
         return Resources(memory_mib=DRIVER_MIB)
 
     def _signal(self, application_id: str, number: int) -> None:
-        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")
+        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # none of one that is aside
         if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Of what the driver has printed."""
-        return piece_of(self._folder / application_id / OUTPUT, offset, limit)
+        for folder in (self._folder, self._folder / ASIDE, self._folder):  # it may be moved meanwhile
+            if (found := piece_of(folder / application_id / OUTPUT, offset, limit)) is not None:
+                return found
+        return None
 
     def close(self) -> None:
         """End threads; drivers and their watchers stay."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -48,8 +48,8 @@ class YarnEngine:
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
         self._manager = manager or ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
-        self._tags: dict[str, str] = {}  # application id -> tag of its launch
-        self._asked: set[str] = set()
+        self._tags: dict[str, str] = {}  # application id -> tag of its launch, of those that are not over
+        self._asked: set[str] = set()  # tags of launches that were asked to end
         self._submissions = Submissions()
         self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
@@ -68,7 +68,10 @@ class YarnEngine:
             for tag in application.tags:
                 if tag.startswith(f"{self._tag}-"):
                     by_tag[tag].append(self._seen(application, tag))
-                    self._tags[application.id] = tag
+                    if application.over:
+                        self._tags.pop(application.id, None)
+                    else:
+                        self._tags[application.id] = tag
         seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
         return Look(seen, seen_nodes(nodes))
 
@@ -116,9 +119,18 @@ class YarnEngine:
         with contextlib.suppress(ClusterError):  # seen by the next look, which will ask again
             self._manager.kill(application_id)
 
-    def forget(self) -> None:
+    def forget_orders(self) -> None:
         """Slots are written anew, whatever was written before."""
         self._talk.forget_all()
+
+    def forget(self, tag: str) -> None:
+        """Drop what is remembered here; YARN lists it for as long as it is configured to."""
+        self._submissions.forget(tag)
+        self._asked.discard(tag)
+
+    def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
+        """Nothing: YARN deletes its logs by its own settings."""
+        return 0
 
     def worker(self, each: Resources) -> Resources:
         """YARN gives memory in steps."""

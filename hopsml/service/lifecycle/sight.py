@@ -51,3 +51,16 @@ def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
             mine = known is not None and (application.id == known if known else position == 0)
             if not mine and not application.state.is_final:
                 yield application.id
+
+
+def over(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
+    """Return the tags of launches that have ended, or were refused, and whose end is stored.
+
+    ``living``: as of ``strays``, after the jobs were taken a step further with this sight.
+    """
+    ended = (
+        tag
+        for tag, applications in (sight.applications or {}).items()
+        if all(application.state.is_final for application in applications)
+    )
+    return [tag for tag in {*ended, *sight.refused} - sight.submitting if tag not in living]

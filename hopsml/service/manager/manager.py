@@ -20,7 +20,7 @@ from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, Look, SubmitOrder
 from hopsml.service.holder import is_gone
 from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
-from hopsml.service.lifecycle.sight import strays
+from hopsml.service.lifecycle.sight import over, strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
 from hopsml.service.manager.scheduled import start_due
@@ -144,7 +144,7 @@ class Manager:
         self._leads_until = asked + self._lease_s
         if not self.leads or self.leader.term != term:
             self._forget()
-            self._engine.forget()
+            self._engine.forget_orders()
 
     def _forget(self) -> None:
         with self._lock:
@@ -210,9 +210,12 @@ class Manager:
         for job in list(self._jobs.values()):
             self._step(job, look.sight, now)
         self._lead()
-        for stray in strays(look.sight, self._living()):
+        living = self._living()
+        for stray in strays(look.sight, living):
             log.warning("%s bears our tag and belongs to no job that runs: it is killed", stray)
             self._engine.kill(stray)
+        for tag in over(look.sight, living):
+            self._engine.forget(tag)
         self._carry_out(self._scheduler.tick(now), now)
 
     def _living(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 
+from hopsml.cluster.shared.http_connections import recognise
 from hopsml.errors import StoreError
 from hopsml.service.rest import cookies
 from hopsml.service.rest.errors import answer_of
@@ -128,6 +129,7 @@ class Guarded:
         elif self._door is not None and await self._door(scope, sending, self._given(headers)):
             pass
         elif (caller := await self._caller(self._given(headers))) is not None:
+            recognise(scope)
             scope.setdefault("state", {}).update(
                 caller=caller, is_still_known=self._is_still(self._given(headers), caller)
             )

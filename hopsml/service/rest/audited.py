@@ -32,7 +32,7 @@ _ROOT = "/api/v1/"
 _REFUSED = (401, 403, 429)
 _SUBMISSIONS = ("submit", "clone", "schedule put", "upload")
 _NOT_TAKEN = (400, 409)  # of a submission; one that makes no sense at all is 422, and not noted
-_VERBS = ("cancel", "pause", "resume", "move", "clone")  # of a job
+_VERBS = ("cancel", "pause", "resume", "move", "clone", "remove")  # of a job
 _OF_SCHEDULES = ("pause", "resume", "trigger")
 _ACTIONS = {
     ("POST", "workspaces"): "upload",

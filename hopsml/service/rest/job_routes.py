@@ -143,6 +143,7 @@ def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> mod
     job = specs.JobSpec.model_validate_json(row.spec)
     jobs.secrets.check(caller.user, job.secrets)
     jobs.workspaces.check_archives(job)
+    jobs.workspaces.folder(row.workspace)  # it may have been removed
     new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
     return _submitted(new, job, jobs, entry)
 
@@ -286,3 +287,11 @@ def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller
     queue, priority = place.queue or row.queue, place.priority or row.priority
     jobs.check_queue(queue)
     return _wished(WishKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")
+
+
+@router.post("/jobs/{job}/remove")
+def remove(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
+    """Delete the files of a job that is over: its code, where no other job needs it, and its drivers' logs."""
+    _may_change(caller, row)
+    jobs.remove(row)
+    return models.JobAnswer.of(row)

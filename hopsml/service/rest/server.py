@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hopsml import extras
+from hopsml.cluster.shared import http_connections
+from hopsml.cluster.shared.acceptor import logged_once
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,8 +23,11 @@ if TYPE_CHECKING:
     from hopsml.service.rest.event_stream import Broadcaster, Streams
     from hopsml.service.rest.tls import Certificate
 
+log = logging.getLogger("hopsml.service")
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
+SWEEP_S = 60.0  # between two looks for what was read and is not used any more
 _NEEDS = ("starlette", "uvicorn")
 
 
@@ -92,7 +99,7 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
     project = Project(project_url)
     project.runs.refresh()
     told = Broadcaster(ProjectFeed(Changes(project)))
-    asyncio.run(answer(application(project, token, told), listener, told, ready))
+    asyncio.run(answer(application(project, token, told), listener, told, ready, sweep=project.trim))
 
 
 async def answer(
@@ -101,10 +108,11 @@ async def answer(
     told: Broadcaster | Streams,
     ready: Callable[[], None],
     certificate: Certificate | None = None,
+    sweep: Callable[[], None] | None = None,
 ) -> None:
     """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
 
-    With a certificate over TLS alone.
+    With a certificate over TLS alone. ``sweep`` is called once a minute: what nobody uses any more is dropped.
     """
     import uvicorn
 
@@ -119,12 +127,13 @@ async def answer(
         timeout_graceful_shutdown=DRAIN_S,
     )
     config.load()
-    renewing: asyncio.Task[None] | None = None
+    beside = [asyncio.create_task(_sweeping(sweep))] if sweep is not None else []
+    context: ssl.SSLContext | None = None
     if certificate is not None:
         from hopsml.service.rest import tls
 
-        config.ssl = certificate.context()
-        renewing = asyncio.create_task(tls.renewing(certificate, config.ssl))
+        context = certificate.context()
+        beside.append(asyncio.create_task(tls.renewing(certificate, context)))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are handled here
 
@@ -136,13 +145,21 @@ async def answer(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: ending.add(loop.create_task(end())))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if server.started:
-        ready()
+    serving = asyncio.create_task(server.serve(sockets=[]))
     try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            async with http_connections.accepting(server, listener, context, logged_once(log)):
+                ready()
+                await serving
         await serving
     finally:
-        if renewing is not None:
-            renewing.cancel()
+        for task in beside:
+            task.cancel()
+
+
+async def _sweeping(sweep: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        sweep()

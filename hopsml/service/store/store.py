@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, and_, case, func, insert, select, update
+from sqlalchemy import Insert, and_, case, func, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
@@ -27,7 +27,7 @@ from hopsml.service.store.rows import (
     WishKind,
     WishRow,
 )
-from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, wishes
+from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
@@ -199,6 +199,27 @@ class JobStore:
         query = select(launches).where(rule).order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
         with self.reading() as connection:
             return tuple(map(_launch, connection.execute(query)))
+
+    def ended_before(self, serials: Iterable[int], before_s: float) -> set[int]:
+        """Those of these jobs that ended before a time, in seconds since 1970."""
+        found: set[int] = set()
+        with self.reading() as connection:
+            for some in _in_pieces(list(serials)):
+                rule = and_(jobs.c.serial.in_(some), jobs.c.state.in_(_OVER), jobs.c.ended_s < before_s)
+                found.update(connection.execute(select(jobs.c.serial).where(rule)).scalars())
+        return found
+
+    def code_in_use(self, since_s: float) -> set[str]:
+        """Digests of the code of jobs that are not over or ended later than ``since_s``, and of schedules."""
+        of_jobs = select(jobs.c.workspace).where(or_(jobs.c.state.not_in(_OVER), jobs.c.ended_s >= since_s))
+        with self.reading() as connection:
+            return set(connection.execute(union(of_jobs, select(schedules.c.workspace))).scalars())
+
+    def forget_code(self, serial: int) -> None:
+        """Store that the code of a job, which is over, is not needed any more."""
+        with self.writing() as connection:
+            rule = and_(jobs.c.serial == serial, jobs.c.state.in_(_OVER))
+            connection.execute(update(jobs).where(rule).values(workspace=""))
 
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
         """What has happened to a job, the oldest first; ``after``: only with a higher id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import quote, unquote
 from hopsml import redact
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.redact import REDACTED
-from hopsml.storage import filesystem, urls
+from hopsml.storage import filesystem, trust, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, to_json
 
 PENDING, SENT, REFUSED = "pending", "sent", "refused"
@@ -67,15 +68,44 @@ def key_of(run_url: str) -> str:
     return hashlib.sha256(run_url.encode()).hexdigest()[:32]
 
 
-def with_uri(order: Order, current_uri: str) -> Order:
-    """The order of a recorded run with a URI that can be used: its own, or the current one where a password was in it."""
-    if REDACTED not in order.tracking_uri:
+def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
+    """The order of a recorded run with an address to which this user's credentials for MLflow may be sent.
+
+    That is the configured one, ``current_uri``, where the record names the same one, or held a password that was not
+    recorded; else the record's own, where nobody but this user can have written it. Raises ArgumentError, StorageError.
+    """
+    if REDACTED in order.tracking_uri:
+        if not current_uri:
+            raise ArgumentError(
+                f"the run's tracking URI {order.tracking_uri} held a password, which was not recorded; set "
+                "MLFLOW_TRACKING_URI"
+            )
+        return replace(order, tracking_uri=current_uri)
+    if order.tracking_uri.rstrip("/") == current_uri.rstrip("/"):
         return order
-    if not current_uri:
-        raise ArgumentError(
-            f"the run's tracking URI {order.tracking_uri} held a password, which was not recorded; set MLFLOW_TRACKING_URI"
-        )
-    return replace(order, tracking_uri=current_uri)
+    what = f"it sends what you have for MLflow's server (MLFLOW_TRACKING_TOKEN) to {order.tracking_uri}"
+    for record in (directory.mlflow_json, _mark(directory)):
+        with contextlib.suppress(PathNotFound):
+            data, status = trust.read_bytes(record, what)
+            if not status.owner:
+                raise ArgumentError(
+                    f"{record} may be of anybody who can write there, and {what}; if you trust that server, set "
+                    "MLFLOW_TRACKING_URI to it"
+                )
+            content = json.loads(data)
+            return replace(order, tracking_uri=parse(content.get("order", content)).tracking_uri)
+    raise ArgumentError(f"{directory.url} says nothing of MLflow; set MLFLOW_TRACKING_URI to the server that is meant")
+
+
+def is_own(directory: RunDir) -> bool:
+    """True if a run on the list was recorded by this user, as far as the store knows owners. StorageError."""
+    try:
+        trust.check(filesystem.for_url(directory.run_json).status(directory.run_json), "its run is sent to MLflow")
+    except ArgumentError:
+        return False
+    except PathNotFound:  # it was deleted, and is only taken off the list
+        return True
+    return True
 
 
 # ---------------------------------------------------------------------------------------------- on the store

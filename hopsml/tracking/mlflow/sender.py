@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hopsml.errors import HopsmlError, PathNotFound
-from hopsml.storage import filesystem
+from hopsml.storage import confinement, filesystem
 from hopsml.storage.backoff import Outage, pause_s
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
@@ -219,7 +219,7 @@ class Sender:
             return
         self._looked.add(project)
         try:
-            self._older.extend((url, run) for url in order.pending(project) if url not in self.runs)
+            self._older.extend((url, run) for url in order.pending(project) if url not in self.runs and _is_own(url))
         except HopsmlError as error:
             self._note(run, f"whether MLflow has missed older runs is not known: {error}")
 
@@ -263,13 +263,15 @@ def send_recorded(
         return order.SENT, []
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
+    if not order.is_own(directory):
+        confinement.confine(order.project_of(directory.url))  # its records may be links to files of this user
     try:
         if catalog.read(directory, brief=True).state == catalog.RUNNING:
             return "running", []
     except PathNotFound:
         order.forget(directory)
         return "none", []
-    usable = order.with_uri(wanted, current_uri)
+    usable = order.with_uri(directory, wanted, current_uri)
     try:
         done, notes = publish.complete(open_store(usable.tracking_uri), usable, directory, history=True)
     except MlflowRefused as error:
@@ -321,6 +323,10 @@ def _listen(sender: Sender, parent: int) -> None:
         for line in lines:
             sender.receive(json.loads(line))
     sender.receive({"do": "close", "within_s": CLOSE_S})
+
+
+def _is_own(url: str) -> bool:
+    return order.is_own(RunDir(url))
 
 
 def _is_gone(directory: RunDir) -> bool:

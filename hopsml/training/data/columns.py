@@ -3,53 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopsml.errors import ArgumentError
+from hopsml.training.data import column_types
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_VECTOR = ["type", "size", "indices", "values"]  # the fields of Spark ML's vectors
 _SPARSE, _DENSE = 0, 1
 
 
-def arrays(table: pa.Table, fill: Mapping[str, Any], place: str, nulls: str = "") -> dict[str, NDArray[Any]]:
+def arrays(
+    table: pa.Table,
+    fill: Mapping[str, Any],
+    place: str,
+    nulls: str = "",
+    types: column_types.Types = MappingProxyType({}),
+) -> dict[str, NDArray[Any]]:
     """Each column by its name; those of a struct by ``struct.field``.
 
     Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
     objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
     for a null, by column. ``place`` is where the table came from, to people; ``nulls``: what they can do about nulls.
+    ``types``: of the columns of nulls whose type the table does not tell.
 
     Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        found |= _Column(name, fill, place, nulls).arrays(_in_one(column))
+        found |= _Column(name, fill, place, nulls, types).arrays(_in_one(column))
     return found
 
 
-Shapes = Mapping[str, tuple[int, ...]]  # of a row, by column
+class RowForm(NamedTuple):
+    """What a column's values are like in the rows that all workers compare theirs with."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of one row
+    place: str  # where these rows are, to people
 
 
-def shapes(found: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
-    """What a row is like in each column."""
-    return {name: array.shape[1:] for name, array in found.items()}
+Forms = Mapping[str, RowForm]  # by column
 
 
-def check_shapes(found: Mapping[str, NDArray[Any]], first: Shapes, place: str, first_place: str) -> None:
-    """Raise ArgumentError for a column whose rows are not like those that all workers compare with; places are to people.
+def forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
+    """What rows are like in each column."""
+    return {name: RowForm(array.dtype, array.shape[1:], place) for name, array in found.items()}
+
+
+def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
+    """Raise ArgumentError for a column whose rows are not like those that all workers compare with.
 
     Else nobody would notice lists of one length at one worker, and of another length at the next, until they are reduced.
+    ``place``: where the rows are, to people.
     """
-    for name, shape in shapes(found).items():
-        if first.get(name, shape) != shape:
+    for name, here in forms(found, place).items():
+        if (there := first.get(name)) is None:
+            other = next((form.place for form in first.values()), "the others")
+            raise _unlike(f"column '{name}' of {place} is absent in {other}")
+        if here.dtype != there.dtype:
+            raise _unlike(f"column '{name}' of {place} is {here.dtype}, and in {there.place} it is {there.dtype}")
+        if here.shape != there.shape:
             raise ArgumentError(
-                f"column '{name}' of {place} holds {_described(shape)}, and in {first_place} there are "
-                f"{_described(first[name])}: a batch needs all alike; pad or cut them before, or leave the column out"
+                f"column '{name}' of {place} holds {_described(here.shape)}, and in {there.place} there are "
+                f"{_described(there.shape)}: a batch needs all alike; pad or cut them before, or leave the column out"
             )
+    if missing := sorted(set(first) - set(found)):
+        raise _unlike(f"column '{missing[0]}' is absent in {place} and is in {first[missing[0]].place}")
+
+
+def _unlike(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"{what}: a batch needs all alike; write the data anew with one schema, or leave the column out"
+    )
 
 
 def _described(shape: tuple[int, ...]) -> str:
@@ -59,19 +89,22 @@ def _described(shape: tuple[int, ...]) -> str:
 
 
 class _Column:
-    def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str) -> None:
-        self._name, self._fill, self._place, self._nulls = name, fill, place, nulls
+    def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str, types: column_types.Types) -> None:
+        self._name, self._fill, self._place, self._nulls, self._types = name, fill, place, nulls, types
 
     def arrays(self, content: pa.Array) -> dict[str, NDArray[Any]]:
         import pyarrow as pa
 
+        if pa.types.is_null(content.type) and self._name in self._types:
+            content = pa.nulls(len(content), self._types[self._name])
+        if column_types.is_vector(content.type):
+            return {self._name: self._vectors(content)}
         if not pa.types.is_struct(content.type):
             return {self._name: self._array(content)}
-        if [field.name for field in content.type] == _VECTOR:
-            return {self._name: self._vectors(content)}
         found: dict[str, NDArray[Any]] = {}
         for field, values in zip(content.type, content.flatten(), strict=True):
-            found |= _Column(f"{self._name}.{field.name}", self._fill, self._place, self._nulls).arrays(values)
+            name = f"{self._name}.{field.name}"
+            found |= _Column(name, self._fill, self._place, self._nulls, self._types).arrays(values)
         return found
 
     def _array(self, content: pa.Array) -> NDArray[Any]:
@@ -85,7 +118,7 @@ class _Column:
             return self._array(content.cast(pa.float64()))
         if content.null_count:
             content = self._without_nulls(content)
-        if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if column_types.is_list(kind):
             return self._lists(content)
         if pa.types.is_boolean(kind):
             return _bits(content)

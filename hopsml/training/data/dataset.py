@@ -151,12 +151,12 @@ def parquet(
         path: a file, a folder with files at any depth, or several of these. Files whose name, or that of a folder above
             them, begins with ``_`` or ``.`` are left out; names of folders (``day=3``) are no columns.
         columns: the ones to read; default all. Their types: see ``hopsml/training/data/columns.py``.
-        fill: what stands for a null, by column.
+        fill: what stands for a null, by column; also for all values of a column that a file lacks.
         cache: keep what is read of a remote store on the local disk, for later epochs, other workers of the host and later
             runs: up to ``HOPSML_DATA_CACHE_BYTES`` (10 GiB) in ``HOPSML_DATA_CACHE``.
 
-    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and for a column that a
-    file lacks, StorageError for what is no Parquet file.
+    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and, naming two files,
+    for a column that one of them lacks or that becomes other arrays there, StorageError for what is no Parquet file.
     """
     _check_texts("columns", columns)
     _check_fill(fill)
@@ -189,9 +189,9 @@ def tfrecords(
         cache: keep what is read on the local disk, as for ``parquet``.
 
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming
-    the file, the record and its place for what is damaged or cut off. While it is read: ArgumentError naming a column that
-    some records lack, whose lists differ in length, or that changes its type; StorageError for a file that is gone or was
-    changed.
+    the file, the record and its place for what is damaged or cut off. ArgumentError for a column that some records lack,
+    whose lists differ in length, or that changes its type: naming two files whose first records differ so, while it is read
+    for all other records. While it is read: StorageError for a file that is gone or was changed.
     """
     _check_texts("features", features)
     _check_fill(fill)

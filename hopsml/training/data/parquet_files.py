@@ -5,16 +5,17 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, HopsmlError, StorageError
+from hopsml.training.data import column_types, stored_files
 from hopsml.training.data import columns as arrow_columns
-from hopsml.training.data import stored_files
 from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -30,11 +31,16 @@ class RowGroup:
     size: int  # bytes of the columns that are read, not compressed
     description: Any
 
+    @property
+    def place(self) -> str:
+        """Where its rows are, to people."""
+        return f"{self.file.url}, row group {self.number},"
+
     def values_a_row(self, column: int) -> float | None:
         """How long a column's lists are; None where that is not described, as with nulls and empty lists among them."""
         described = self.description.row_group(self.number).column(column)
         told = described.statistics
-        if not self.rows or told is None or not told.has_null_count or told.null_count:
+        if told is None or not told.has_null_count or told.null_count:
             return None
         return float(described.num_values / self.rows)
 
@@ -51,64 +57,86 @@ class ParquetFiles:
     ) -> None:
         """``given``: files, or folders of files, by URL. ``is_cached``: read by way of the local cache.
 
-        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, a column that a file lacks, one of numbers
-        that is of another type in another file, or one of lists that have another length there.
+        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, and for columns that are not the same in
+        all files: absent in one, of a type that makes other arrays, or lists of another length.
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
         what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
         found = stored_files.found(given, lambda name: name.endswith(_SUFFIXES), what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-parquet") as readers:
-            self._groups = [group for groups in readers.map(self._groups_of, found) for group in groups]
-        self._check_types()
-        self._check_lengths()
+            descriptions = list(readers.map(_description, found))
+        self._groups = [
+            RowGroup(file, number, group.num_rows, self._size(group), whole)
+            for file, whole in zip(found, descriptions, strict=True)
+            for number, group in enumerate(map(whole.row_group, range(whole.num_row_groups)))
+        ]
+        types = {
+            file.url: self._types_of(whole.schema.to_arrow_schema(), file.url)
+            for file, whole in zip(found, descriptions, strict=True)
+        }
+        self._check_fill(types)
+        filled = {group.file.url for group in self._groups if group.rows}
+        self._types = column_types.common({url: of_file for url, of_file in types.items() if url in filled}, self._fill)
+        self._compared = self._check_lengths()
+        self._first: arrow_columns.Forms | None = None  # of the columns in _compared
 
-    def _check_types(self) -> None:
-        """Raise ArgumentError where numbers are of one type in one file and of another in the next."""
+    def _types_of(self, schema: pa.Schema, url: str) -> column_types.Types:
+        """The types of a file's columns that are read; null for one that is to be filled and that the file lacks."""
         import pyarrow as pa
 
-        seen: dict[str, tuple[Any, str]] = {}
-        files = {group.file.url: group.description for group in self._groups}
-        for url, description in files.items():
-            for field in description.schema.to_arrow_schema():
-                if not pa.types.is_primitive(field.type) or (self._columns and field.name not in self._columns):
-                    continue  # others may differ and make the same arrays, as text and dictionaries of text do
-                kind, first = seen.setdefault(field.name, (field.type, url))
-                if kind != field.type:
-                    raise ArgumentError(
-                        f"column '{field.name}' is {kind} in {first} and {field.type} in {url}: a batch needs all alike; "
-                        "write the data anew with one schema"
-                    )
+        there = set(schema.names)
+        absent = [name for name in self._columns or () if name not in there]
+        if missing := sorted(set(absent) - set(self._fill)):
+            folders = [part for part in url.split("/")[:-1] if part.partition("=")[0] in missing]
+            raise ArgumentError(
+                f"{url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
+                + f"; names of folders ({', '.join(folders)}) are no columns" * bool(folders)
+            )
+        read = [field for field in schema if self._columns is None or field.name in self._columns]
+        types = list(column_types.flat(read))
+        if twice := sorted(name for name, count in Counter(name for name, _ in types).items() if count > 1):
+            raise ArgumentError(
+                f"{url} has several columns called {', '.join(twice)}, of which a batch takes one; rename them"
+            )
+        return {**dict(types), **{name: pa.null() for name in absent}}
 
-    def _check_lengths(self) -> None:
+    def _check_fill(self, types: Mapping[str, column_types.Types]) -> None:
+        """Raise ArgumentError for a value for a column that no file has."""
+        there = {name for of_file in types.values() for name in of_file}
+        there |= {name for group in self._groups for name in group.description.schema.to_arrow_schema().names}
+        if unknown := sorted(name for name in self._fill if not {name, name.partition(".")[0]} & there):
+            raise ArgumentError(
+                f"fill= names {', '.join(unknown)}, and {next(iter(types))} has no such column; there are "
+                f"{', '.join(sorted(there))}"
+            )
+
+    def _check_lengths(self) -> list[str]:
         """Raise ArgumentError where lists have another length in one row group than in another, as the files describe it.
 
         No row is read for that. Else each worker might have lists that are alike, and other ones than the next worker.
+
+        Returns the columns with several axes whose shape the files do not describe in full.
         """
-        files = {group.file.url: group.description for group in self._groups}
-        lists = {url: self._lists_of(description) for url, description in files.items()}
+        lists = {name for name, kind in self._types.items() if column_types.is_list(kind)}
+        compared = {name for name in lists if not column_types.is_list_of_values(self._types[name])}
+        compared |= {name for name, kind in self._types.items() if column_types.is_vector(kind)}
+        filled = [group for group in self._groups if group.rows]
+        places = {group.file.url: _places_of(lists, group.description) for group in filled} if lists else {}
         seen: dict[str, tuple[float, str]] = {}
-        for group in self._groups:
-            for place, path in lists[group.file.url].items():
+        for group in filled if lists else ():
+            compared |= lists - set(places[group.file.url])
+            for name, place in places[group.file.url].items():
                 if (length := group.values_a_row(place)) is None:
+                    compared.add(name)
                     continue
-                here = f"{group.file.url}, row group {group.number}"
-                first, there = seen.setdefault(path, (length, here))
+                here = group.place.rstrip(",")
+                first, there = seen.setdefault(name, (length, here))
                 if first != length:
-                    name = path.partition(".")[0]
                     raise ArgumentError(
                         f"column '{name}' has {first:g} value(s) a row in {there}, and {length:g} in {here}: a batch needs "
                         "lists that are all alike; pad or cut them before, or leave the column out"
                     )
-
-    def _lists_of(self, description: Any) -> dict[int, str]:
-        """The columns of lists that are read: where they are in the file, and their paths, which begin with their names."""
-        import pyarrow as pa
-
-        kinds = description.schema.to_arrow_schema()
-        lists = {field.name for field in kinds if pa.types.is_list(field.type) or pa.types.is_large_list(field.type)}
-        wanted = lists if self._columns is None else lists & set(self._columns)
-        paths = (description.schema.column(place).path for place in range(description.num_columns))
-        return {place: path for place, path in enumerate(paths) if path.partition(".")[0] in wanted}
+        return sorted(compared)
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -123,39 +151,64 @@ class ParquetFiles:
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """One shard's columns, not to be written to.
 
-        Raises ArgumentError naming a column that has no array, StorageError naming a file that cannot be read.
+        Raises ArgumentError naming a column that has no array, or rows of another shape than the first file, StorageError
+        naming a file that cannot be read.
         """
         group = self._groups[shard]
         with _opened(group.file, group.description) as file:
             table = file.read_row_group(group.number, columns=self._columns, use_threads=False)
-        return arrow_columns.arrays(table, self._fill, f"{group.file.url}, row group {group.number},")
+        found = self._arrays(table, group, self._types)
+        if self._compared:
+            some = {name: found[name] for name in self._compared}
+            arrow_columns.check_forms(some, self._of_first(), group.place)
+        return found
 
-    def _groups_of(self, stored: StoredFile) -> list[RowGroup]:
-        with _opened(stored) as file:
-            names = file.schema_arrow.names
-            there = set(names)
-            if missing := sorted(set(self._columns or ()) - there):
-                raise ArgumentError(
-                    f"{stored.url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
-                )
-            if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-                raise ArgumentError(
-                    f"{stored.url} has several columns called {', '.join(twice)}, of which a batch takes one; rename them"
-                )
-            if unknown := sorted(name for name in self._fill if not {name, name.partition(".")[0]} & there):
-                raise ArgumentError(
-                    f"fill= names {', '.join(unknown)}, and {stored.url} has no such column; there are "
-                    f"{', '.join(sorted(there))}"
-                )
-            whole = file.metadata
-        groups = [whole.row_group(number) for number in range(whole.num_row_groups)]
-        return [RowGroup(stored, n, group.num_rows, self._size(group), whole) for n, group in enumerate(groups)]
+    def _arrays(self, table: pa.Table, group: RowGroup, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """The columns called ``names``, in this order; with those that the file lacks, and that are filled."""
+        import pyarrow as pa
+
+        told = [name for name in table.column_names if name in self._types or not pa.types.is_null(table[name].type)]
+        found = arrow_columns.arrays(table.select(told), self._fill, group.place, types=self._types)
+        absent = pa.table({name: pa.nulls(table.num_rows) for name in names if name not in found})
+        found |= arrow_columns.arrays(absent, self._fill, group.place, types=self._types)
+        return {name: found[name] for name in names}
+
+    def _of_first(self) -> arrow_columns.Forms:
+        """What the very first row is like in the columns whose shape the files do not describe."""
+        import pyarrow as pa
+
+        if self._first is None:
+            group = next(group for group in self._groups if group.rows)
+            names = {name for one in self._compared for name in (one, one.partition(".")[0])}
+            with _opened(group.file, group.description) as file:
+                there = [name for name in file.schema_arrow.names if name in names]
+                row = next(file.iter_batches(1, row_groups=[group.number], columns=there, use_threads=False))
+                table = pa.Table.from_batches([row])
+            found = self._arrays(table, group, self._compared)
+            self._first = arrow_columns.forms(found, f"the first row of {group.file.url}")
+        return self._first
 
     def _size(self, group: Any) -> int:
         chunks = (group.column(number) for number in range(group.num_columns))
         wanted = None if self._columns is None else set(self._columns)
         read = (one for one in chunks if wanted is None or one.path_in_schema.partition(".")[0] in wanted)
         return sum(one.total_uncompressed_size for one in read)
+
+
+def _places_of(lists: Collection[str], description: Any) -> dict[str, int]:
+    """Which of a file's columns of values are these lists, by name; without those that the file lacks."""
+    found = dict[str, int]()
+    for place in range(description.num_columns):
+        path = description.schema.column(place).path
+        parents = (path[:at] for at, sign in enumerate(path) if sign == ".")
+        if (name := next((one for one in parents if one in lists), None)) is not None:
+            found[name] = place
+    return found
+
+
+def _description(file: StoredFile) -> Any:
+    with _opened(file) as opened:
+        return opened.metadata
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HEADER, FOOTER = 12, 4  # bytes before and behind a record
-_FIRST = 1 << 16  # bytes that are read for a first record: one that is larger takes another request
+BEGINNING = 1 << 16  # bytes that are read for a first record: one that is larger takes another request
 _PIECE = 1 << 20  # bytes that are read at once of small records
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _GZIP = b"\x1f\x8b\x08"
@@ -112,11 +112,16 @@ def records(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[np.int6
 
 def first(read: Read, span: RecordSpan, url: str) -> bytes:
     """A span's first record. Raises StorageError as ``records``."""
-    content = read(span.begin, min(_FIRST, span.end - span.begin))
-    size = HEADER + _LENGTH.unpack_from(content)[0] + FOOTER
+    content = read(span.begin, min(BEGINNING, span.end - span.begin))
+    size = end_of_first(content)
     content = content[:size] if size <= len(content) else read(span.begin, size)
     records(content, RecordSpan(span.begin, span.begin + size, span.first, 1), url)
     return content[HEADER:-FOOTER]
+
+
+def end_of_first(content: bytes) -> int:
+    """Where the record ends that this is the beginning of."""
+    return HEADER + int(_LENGTH.unpack_from(content)[0]) + FOOTER
 
 
 def _first_damaged(content: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> int | None:

@@ -7,20 +7,25 @@ side is ``native/spark_push``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import BinaryIO
 
+from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, logged_once
 from hopsml.delivery import logger_aside
 from hopsml.training.data.stage_folder import StageFolder
 
 log = logger_aside("hopsml.data")
 
 _HEAD_S = 15.0  # for the handshake, token and name
+_MOST_PENDING = 256  # connections that have not shown the token, each with a thread
 _SILENCE_S = 60  # after which the kernel asks whether the other machine is there
 _PIECE = 1 << 20
 _MOST_HEAD = 1 << 10  # bytes of token or name
@@ -32,37 +37,47 @@ class StageDoor:
 
     def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
         self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
-        self._is_closed = False
+        self._end: Callable[[], None] = lambda: None
         self.port: int = listening.getsockname()[1]
 
     def serve(self) -> None:
-        """Begin."""
-        threading.Thread(target=self._accept, name="hopsml-stage-door", daemon=True).start()
+        """Accept connections from now on."""
+        begun: Future[Callable[[], None]] = Future()
+        thread = threading.Thread(target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True)
+        thread.start()
+        self._end = begun.result()
 
     def close(self) -> None:
-        """Let nobody in any more."""
-        self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # a thread that waits for somebody does not see it closed
+        """Accept no connection any more."""
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._end()
         self._listening.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError as error:
-                if self._is_closed:
-                    return
-                log.warning("a task cannot be let in: %s", error)
-                continue
-            threading.Thread(target=self._let_in, args=(connection,), name="hopsml-stage-file", daemon=True).start()
+    async def _accept(self, begun: Future[Callable[[], None]]) -> None:
+        acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
+        limits = acceptor.limits
+        most = min(limits.pending, _MOST_PENDING)
+        acceptor.limits = ConnectionLimits(most, most * 3 // 4, limits.descriptors)
+        acceptor.adopt(self._listening)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        begun.set_result(lambda: loop.call_soon_threadsafe(ended.set) and None)
+        await ended.wait()
+        acceptor.close()
 
-    def _let_in(self, plain: socket.socket) -> None:
+    def _let_in(self, pending: Pending) -> None:
+        try:
+            self._receive(pending)
+        finally:
+            pending.release()
+
+    def _receive(self, pending: Pending) -> None:
+        plain = pending.connection
         with contextlib.suppress(OSError, EOFError), plain:
             plain.settimeout(_HEAD_S)
             with self._context.wrap_socket(plain, server_side=True) as connection, connection.makefile("rb") as pieces:
                 if not hmac.compare_digest(_text(pieces), self._token):
                     return
+                pending.release()
                 name = _text(pieces).decode()
                 connection.settimeout(None)
                 for option, value in ((socket.TCP_KEEPIDLE, _SILENCE_S), (socket.TCP_KEEPINTVL, _SILENCE_S // 4)):

@@ -46,7 +46,7 @@ class StagedRows:
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
-        self._first: tuple[arrow_columns.Shapes, str] | None = None  # what a row is like, and where
+        self._first: arrow_columns.Forms | None = None  # what a row is like
 
     def __getstate__(self) -> tuple[str, Path | None]:
         is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other
@@ -109,8 +109,8 @@ class StagedRows:
             first = first_filled(self)
             assert first is not None
             row, where = (found, place) if first == shard else self._arrays(first, rows=1)
-            self._first = arrow_columns.shapes(row), where
-        arrow_columns.check_shapes(found, self._first[0], place, self._first[1].rstrip(","))
+            self._first = arrow_columns.forms(row, where.rstrip(","))
+        arrow_columns.check_forms(found, self._first, place)
         return found
 
     def _arrays(self, shard: int, rows: int = 0) -> tuple[dict[str, NDArray[Any]], str]:

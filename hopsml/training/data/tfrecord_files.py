@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.data import column_types, examples, record_framing, stored_files
 from hopsml.training.data import columns as arrow_columns
-from hopsml.training.data import examples, record_framing, stored_files
 from hopsml.training.data.record_framing import RecordSpan
 from hopsml.training.data.stored_files import Paths, StoredFile
 
@@ -43,7 +43,7 @@ class TFRecordFiles:
         """As ``hopsml.data.tfrecords``, which says what is raised."""
         self._features = None if features is None else tuple(features)
         self._shapes = _checked_shapes(features) if isinstance(features, Mapping) else {}
-        self._fill = dict(fill or {})
+        self._fill = {name: self._flat(name, value) for name, value in (fill or {}).items()}
         if unknown := sorted(set(self._fill) - set(self._features or self._fill)):
             raise ArgumentError(
                 f"fill= names {', '.join(unknown)}, which features= leaves out; there are {', '.join(self._features or ())}"
@@ -51,8 +51,46 @@ class TFRecordFiles:
         what = "TFRecord file (*.tfrecord*, part-*)"
         found = stored_files.found(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-tfrecord") as readers:
-            self._groups = [group for groups in readers.map(_groups_of, found) for group in groups]
-        self._first: arrow_columns.Shapes | None = None
+            read = list(readers.map(_groups_of, found))
+        self._groups = [group for groups, _ in read for group in groups]
+        firsts = {groups[0].file.url: record for groups, record in read if groups}
+        tables = {
+            url: examples.table(record, [0], [len(record)], self._features, url, 0) for url, record in firsts.items()
+        }
+        self._types = self._common_types(tables)
+        self._forms = self._common_forms(tables)
+
+    def _flat(self, name: str, value: Any) -> Any:
+        """A value for a feature whose shape was named as the list that records have."""
+        import numpy as np
+
+        return np.ravel(value).tolist() if len(self._shapes.get(name, ())) > 1 else value
+
+    def _common_types(self, tables: Mapping[str, pa.Table]) -> column_types.Types:
+        """The features' types in the first records of all files, by URL; or of what stands for them, where none has them.
+
+        Raises ArgumentError where files differ, naming them.
+        """
+        import pyarrow as pa
+
+        values = {
+            url: {name: getattr(kind, "value_type", kind) for name, kind in column_types.flat(table.schema)}
+            | {name: pa.null() for name in self._fill if name not in table.column_names}
+            for url, table in tables.items()
+        }
+        of_fill = {name: _of_examples(kind) for name, kind in column_types.common(values, self._fill).items()}
+        there = [{name: kind for name, kind in column_types.flat(table.schema)} for table in tables.values()]
+        return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
+
+    def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
+        """What the first records of files are like. Raises ArgumentError where they differ, naming two files."""
+        found: dict[str, arrow_columns.RowForm] = {}
+        for url, table in tables.items():
+            place = f"{url}, records 0 to 0,"
+            arrays = self._arrays(table, 1, place)
+            found = found or arrow_columns.forms(arrays, f"the first record of {url}")
+            arrow_columns.check_forms(arrays, found, place)
+        return found
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -75,69 +113,69 @@ class TFRecordFiles:
         begins, lengths = record_framing.records(content, span, url)
         table = examples.table(content, begins.tolist(), lengths.tolist(), self._features, url, span.first)
         place = f"{url}, records {span.first} to {span.first + span.rows - 1},"
-        found = arrow_columns.arrays(self._with_absent(table, span.rows, place), self._fill, place)
-        arrow_columns.check_shapes(found, self._of_first(), place, f"the first record of {self._groups[0].file.url}")
-        for name, shape in self._shapes.items():
-            found[name] = _shaped(found[name], shape, name, place)
+        found = self._arrays(table, span.rows, place)
+        arrow_columns.check_forms(found, self._forms, place)
         return found
 
-    def _of_first(self) -> arrow_columns.Shapes:
-        """What the values of the very first record are like, but for the columns whose shape was named."""
-        if self._first is None:
-            group = self._groups[0]
-            record = record_framing.first(_reader(group), group.span, group.file.url)
-            table = examples.table(record, [0], [len(record)], self._features, group.file.url, group.span.first)
-            found = arrow_columns.shapes(arrow_columns.arrays(table, {}, group.file.url))
-            self._first = {name: shape for name, shape in found.items() if name not in self._shapes}
-        return self._first
-
-    def _with_absent(self, table: pa.Table, rows: int, place: str) -> pa.Table:
-        """With the features that were asked for, and no record of these has."""
+    def _arrays(self, table: pa.Table, rows: int, place: str) -> dict[str, NDArray[Any]]:
+        """The features by name; with those that none of these records has, and that are filled."""
         import pyarrow as pa
 
-        for name in self._features or self._fill:
-            if name in table.column_names:
-                continue
-            if name not in self._fill:
+        for name in self._features or ():
+            if name not in table.column_names and name not in self._fill:
                 there = ", ".join(table.column_names)
                 raise ArgumentError(
                     f"column '{name}' of {place} is in none of the records{f', which have {there}' * bool(there)}; leave it "
                     f"out of features=, or say what stands for it, fill={{{name!r}: ...}}"
                 )
-            values = _as_of_examples(pa.array([self._fill[name]] * rows))
-            table = table.append_column(name, values) if table.column_names else pa.table({name: values})
-        return table
+        absent = pa.table({name: pa.nulls(rows) for name in self._fill if name not in table.column_names})
+        found = arrow_columns.arrays(table, self._fill, place)
+        found |= arrow_columns.arrays(absent, self._fill, place, types=self._types)
+        for name, shape in self._shapes.items():
+            found[name] = _shaped(found[name], shape, name, place)
+        return dict(sorted(found.items()))
 
 
 def _reader(group: RecordGroup) -> record_framing.Read:
     """Of the records as they are, whether the file is compressed or not."""
     if not group.is_compressed:
         return group.file.read
-    content = record_framing.decompressed(group.file.read(0, group.file.length), group.file.url)
+    return _slices(record_framing.decompressed(group.file.read(0, group.file.length), group.file.url))
+
+
+def _slices(content: bytes) -> record_framing.Read:
     return lambda offset, length: content[offset : offset + length]
 
 
-def _groups_of(file: StoredFile) -> list[RecordGroup]:
+def _groups_of(file: StoredFile) -> tuple[list[RecordGroup], bytes]:
+    """What of a file is read as a whole; and its first record, b"" without any."""
     if not file.length:
-        return []
-    beginning = file.read(0, min(record_framing.HEADER, file.length))
-    if record_framing.is_gzip(beginning):
+        return [], b""
+    beginning = file.read(0, min(record_framing.BEGINNING, file.length))
+    is_compressed = record_framing.is_gzip(beginning[: record_framing.HEADER])
+    if is_compressed:
         content = record_framing.decompressed(file.read(0, file.length), file.url)
-        whole = record_framing.spans(
-            lambda offset, length: content[offset : offset + length], len(content), len(content) + 1, file.url
-        )
-        return [RecordGroup(file, span, True) for span in whole]
-    return [
-        RecordGroup(file, span, False) for span in record_framing.spans(file.read, file.length, _SHARD_BYTES, file.url)
-    ]
+        spans = record_framing.spans(_slices(content), len(content), len(content) + 1, file.url)
+        near = _slices(content)
+    else:
+        spans = record_framing.spans(file.read, file.length, _SHARD_BYTES, file.url)
+        is_near = spans and record_framing.end_of_first(beginning) <= len(beginning)
+        near = _slices(beginning) if is_near else file.read
+    groups = [RecordGroup(file, span, is_compressed) for span in spans]
+    return groups, record_framing.first(near, spans[0], file.url) if spans else b""
 
 
-def _as_of_examples(values: pa.Array) -> pa.Array:
-    """In the types that Examples have."""
+def _of_examples(kind: pa.DataType) -> pa.DataType:
+    """The type that an Example has for values of this type."""
     import pyarrow as pa
 
-    kinds = {pa.float64(): pa.float32(), pa.list_(pa.float64()): pa.list_(pa.float32()), pa.string(): pa.large_binary()}
-    return values.cast(kinds.get(values.type, values.type))
+    if column_types.is_list(kind):
+        return pa.list_(_of_examples(kind.value_type))
+    if pa.types.is_floating(kind):
+        return pa.float32()
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.large_binary() if pa.types.is_string(kind) or pa.types.is_binary(kind) else kind
 
 
 def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

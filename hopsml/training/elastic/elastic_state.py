@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
-    *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at", "_loop", "_later"),
+    *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at", "_loop", "_later", "_is_noted"),
 )
 AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
 _BESIDE = ""  # no value of a State has this name
@@ -100,7 +100,7 @@ class State:
         self._restored: bool = False
         self._divided: bool | None = None
         self._pace = CommitPace()
-        self._has_written = False
+        self._has_written = self._is_noted = False
         self._hold_s: float = 0.0
         self._committed_at = time.monotonic()
         self._left_at: float | None = None  # when the last call of commit ended
@@ -254,11 +254,17 @@ class State:
         something to begin from. None: as often as holds the training up for at most 1 % of its time. Where the
         group is about to change, the worker commits in any case and goes no further.
 
+        A run of fixed size (``num_workers=``) keeps none, and a note says so at the first call: start it with
+        ``min_workers=``.
+
         Raises ArgumentError naming a value that cannot be pickled, OSError where there is no room for the commit.
         """
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
-        if self._writer is None or collective.prospect() is not None or self._later is not None:
+        if self._writer is None:
+            self._note_no_commits()
+            return False
+        if collective.prospect() is not None or self._later is not None:
             return False
         self._see_batch(self._writer)
         parks = self._port is not None and self._port.slots.park
@@ -271,6 +277,25 @@ class State:
         if parks:
             self._stand_still()
         return True
+
+    def _note_no_commits(self) -> None:
+        """Say at the first commit that nothing is kept of it: there will be no checkpoint, nor anything to resume from."""
+        context = self._context
+        if self._is_noted or context is None or not context.is_chief:
+            return
+        self._is_noted = True
+        with_servers = "a run with parameter servers" if context.spec.group.relaunches else "a run of fixed size"
+        where = "a trial" if context.trial is not None else with_servers
+        remedy = (
+            "a trial's own checkpoints go into trial.checkpoint_dir, and an elastic trial has workers_per_trial=(1, 2)"
+            if context.trial is not None
+            else "start it with min_workers= (the same number as max_workers= keeps the size), or write checkpoints "
+            "with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
+        )
+        context.note(
+            f"State.commit() keeps nothing in {where}: no checkpoint of it is stored, an evaluator finds none, and the run "
+            f"cannot be resumed from it. Remedy: {remedy}"
+        )
 
     def _is_divided(self) -> bool:
         """Whether torch's tensors are divided between workers (``fully_shard``); looked at once."""

@@ -196,9 +196,8 @@ class Checkpointer:
         return checkpoint_files.read_saved_step(folder)
 
     def _newest(self) -> checkpoint_files.SavedStep | None:
-        complete = checkpoint_files.complete_checkpoints(self._directory)
-        if complete:
-            return complete[-1]
+        if newest := checkpoint_files.newest_sound(self._directory):
+            return newest
         resume = self._resume()
         if resume is None:
             return None

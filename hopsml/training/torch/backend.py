@@ -56,13 +56,13 @@ def _create(options: Any, _: Any) -> Any:
 
 
 class _Worker:
-    """A thread that carries out operations in order; it ends with the process."""
+    """A thread that carries out operations in order; it begins with the first one, and ends with the process."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pending = 0
-        threading.Thread(target=self._run, name="hopsml-torch-communication", daemon=True).start()
+        self._thread: threading.Thread | None = None
 
     def submit(self, task: Callable[[], Any], *, small: bool = False) -> Any:
         """A future of torch's, with what ``task`` returns.
@@ -76,11 +76,18 @@ class _Worker:
         with self._lock:
             at_once = small and not self._pending
             self._pending += not at_once
+            if not at_once and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hopsml-torch-communication", daemon=True)
+                self._thread.start()
         if at_once:
             _carry_out(task, future)
         else:
             self._tasks.put((task, future))
         return future
+
+    def call(self, task: Callable[[], Any]) -> Any:
+        """Carry out ``task`` behind all that was submitted before; returns its value, or raises its error."""
+        return task() if threading.current_thread() is self._thread else self.submit(task, small=True).wait()
 
     def _run(self) -> None:
         while True:
@@ -100,8 +107,10 @@ def _carry_out(task: Callable[[], Any], future: Any) -> None:
 
 @cache
 def communication() -> _Worker:
-    """The thread of this process that communicates."""
-    return _Worker()
+    """The thread of this process that communicates. ``hopsml.all_reduce`` and its like keep its order from then on."""
+    worker = _Worker()
+    collective.keep_order(worker.call)
+    return worker
 
 
 @cache

@@ -2,20 +2,25 @@
 
 Gradients are put together in buckets in the order in which the backward pass is likely to make them; a bucket travels as
 soon as it and those before it are complete (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3). All workers
-exchange the same buckets in the same order, whatever their own pass has used: what it has not counts as zero. Over hopsml's
-own collective the loss of a worker ends no pass: the mean is then that of those who are left.
+exchange the same buckets in the same order, whatever their own pass has used: what it has not counts as zero. Of several
+modules in one backward pass the one that was prepared last comes first, and the others' buckets travel when the pass has
+ended: which of them takes part is not known before. Sparse gradients of embeddings travel as rows and their numbers. Over
+hopsml's own collective the loss of a worker ends no pass: the mean is then that of those who are left.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker import in_force
-from hopsml.training.torch.arrays import array_of
+from hopsml.training.torch import late_parameters
+from hopsml.training.torch.arrays import array_of, as_bytes
 from hopsml.training.torch.backend import communication
 
 if TYPE_CHECKING:
@@ -25,12 +30,19 @@ if TYPE_CHECKING:
 
 FIRST_BYTES = 1 << 20  # the first bucket is small: it can travel early
 BUCKET_BYTES = 25 << 20
+_ABSENT, _DENSE = -1, -2  # instead of a number of rows: a worker has no gradient of this parameter, or a dense one
+_CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
 _exchanges: weakref.WeakKeyDictionary[Any, GradientAverage] = weakref.WeakKeyDictionary()
+_numbers = itertools.count(1)
+_pass: weakref.ref[BackwardPass] | None = None  # the newest one
 
 
 @dataclass(eq=False)
 class Bucket:
-    """Some parameters of one type, and the memory in which their gradients travel: first they, then who has one."""
+    """Some parameters of one type, and the memory in which their gradients travel.
+
+    Behind the gradients are two numbers for each parameter: if there is a gradient, and if there is a dense one.
+    """
 
     number: int
     parameters: list[torch.Tensor]
@@ -43,11 +55,12 @@ class Bucket:
         self.missing, self.future = {id(one) for one in self.parameters}, None
 
     def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Each parameter with its place in the memory, and the place that says whether it has a gradient."""
-        offset, present = 0, self.memory[-len(self.parameters) :]
+        """Each parameter with its place in the memory, and the place of its two numbers."""
+        offset, present = 0, self.memory[-2 * len(self.parameters) :].view(-1, 2)
         for index, one in enumerate(self.parameters):
-            yield one, self.memory[offset : offset + one.numel()].view(one.shape), present[index]
-            offset += one.numel()
+            size = one.numel() * (2 if one.is_complex() else 1)
+            yield one, _as_is(one, self.memory[offset : offset + size]), present[index]
+            offset += size
 
     def fill(self) -> None:
         """Copy the gradients into the memory."""
@@ -56,71 +69,118 @@ class Bucket:
                 place.zero_()
             else:
                 place.copy_(one.grad.to_dense() if one.grad.is_sparse else one.grad)
-            present.fill_(one.grad is not None)
+            present[0], present[1] = one.grad is not None, one.grad is not None and not one.grad.is_sparse
 
     def empty(self) -> None:
         """Make the memory's content the gradients; a parameter for which no worker has one keeps none."""
         for one, place, present in self.parts():
-            if one.grad is None or one.grad.is_sparse:
-                one.grad = place.clone() if present else None
+            if not present[0]:
+                one.grad = None
+            elif not present[1]:  # all that there are, are sparse: as an optimizer for sparse ones wants them
+                one.grad = place.to_sparse(1).to(one.device)
+            elif one.grad is None or one.grad.is_sparse:
+                one.grad = place.to(one.device, copy=True)
             else:
                 one.grad.copy_(place)
 
 
-class GradientAverage:
-    """The gradients of one module; ``group`` reduces them."""
+class BackwardPass:
+    """A backward pass under way, and the modules whose gradients it makes. It lives as long as torch holds its end.
 
-    def __init__(self, module: torch.nn.Module, group: Group) -> None:
-        self.enabled = True
+    A pass that raises has no end that anybody learns of: torch drops it, and the next gradient begins another one.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[GradientAverage] = []
+
+    def finish(self) -> None:
+        """Average what has not been averaged yet, in an order that is the same on all workers."""
+        for one in sorted(self.parts, key=lambda part: -part.number):
+            one.finish()
+
+
+def _current_pass() -> BackwardPass:
+    """The pass under way; called in a hook of a gradient, which it has made."""
+    global _pass
+    from torch.autograd import Variable
+
+    found = _pass() if _pass is not None else None
+    if found is None:
+        found = BackwardPass()
+        _pass = weakref.ref(found)
+        Variable._execution_engine.queue_callback(found.finish)
+    return found
+
+
+class GradientAverage:
+    """The gradients of one module; ``group`` reduces them. ``number``: its place among those that were prepared."""
+
+    def __init__(self, module: torch.nn.Module, group: Group, number: int = 0) -> None:
+        self.enabled, self.number = True, number
         self._group = group
         self._module = weakref.ref(module)
-        trained = [one for one in module.parameters() if one.requires_grad]
-        self._buckets = buckets(trained)
-        self._labels = labels(module, self._buckets)
-        self._of = {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
-        self._next: int | None = None  # bucket to travel; None: no backward pass is under way
-        self._hooks = [one.register_post_accumulate_grad_hook(self._made) for one in trained]
-        self._hooks.append(module.register_forward_pre_hook(self._before_forward))
-        in_force.reduced(len(trained), len(self._buckets), 0, "collective")
+        self._watch = late_parameters.watch(module, module.parameters(), _CHANGED, hooked=True, any_type=True)
+        self._sparse: list[torch.Tensor] = []
+        self._buckets: list[Bucket] = []
+        self._labels: list[str] = []
+        self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it travels as rows
+        self._types: dict[int, torch.dtype] = {}
+        self._lay_out(module)
+        self._next = 0  # bucket to travel
+        self._is_first = True  # else modules that were prepared later go first, if the pass comes to them
+        self._hooks = [late_parameters.hook(one, self._made) for one in module.parameters()]
 
     def remove(self) -> None:
         """Leave the module's gradients alone from now on."""
-        for hook in self._hooks:
+        for hook in filter(None, self._hooks):
             hook.remove()
 
-    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        """A backward pass that raised has no end that anybody is told of: the next one begins anew.
-
-        A forward pass within a backward one, as checkpointing makes them, is none of the next step's.
-        """
-        import torch
-
-        if self._next is None or torch._C._current_graph_task_id() != -1:
-            return
-        for bucket in self._buckets[: self._next]:
-            with suppress(Exception):  # what is on its way is nobody's any more, but has to arrive
-                bucket.future.wait()
-        self._next = None
+    def _lay_out(self, module: torch.nn.Module) -> None:
+        """Buckets for all parameters that are trained, or were at any time."""
+        trained = [one for one in module.parameters() if one.requires_grad or id(one) in self._of]
+        rows = sparse_weights(module)
+        self._sparse = [one for one in trained if id(one) in rows]
+        self._buckets = buckets([one for one in trained if id(one) not in rows])
+        self._labels = labels(module, self._buckets)
+        self._of = {id(one): None for one in self._sparse}
+        self._of |= {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
+        self._types = {id(one): one.dtype for one in trained}
+        in_force.reduced(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
 
     def _made(self, parameter: torch.Tensor) -> None:
         """The backward pass has made this gradient."""
         if not self.enabled:
             return
-        if self._next is None:
-            from torch.autograd import Variable
-
-            Variable._execution_engine.queue_callback(self._finish)
-            for bucket in self._buckets:
-                bucket.begin()
-            self._next = 0
-        self._of[id(parameter)].missing.discard(id(parameter))
-        while self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
+        under_way = _current_pass()
+        if self not in under_way.parts:
+            self._begin()
+            under_way.parts.append(self)
+        bucket = self._of.get(id(parameter))
+        if bucket is None:
+            return
+        bucket.missing.discard(id(parameter))
+        while self._is_first and self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
             self._send(self._buckets[self._next])
+
+    def _begin(self) -> None:
+        """Another backward pass has made the first gradient of the module."""
+        for bucket in self._buckets[: self._next]:  # of a pass that raised
+            with suppress(Exception):  # what is on its way is nobody's any more, but has to arrive
+                bucket.future.wait()
+        module = self._module()
+        if module is not None:
+            self._watch.check()
+            trained = [one for one in module.parameters() if one.requires_grad]
+            if any(self._types.get(id(one)) is not one.dtype for one in trained):  # unfrozen, or converted
+                self._lay_out(module)
+        for bucket in self._buckets:
+            bucket.begin()
+        self._next = 0
+        self._is_first = all(one.number <= self.number for one in list(_exchanges.values()))
 
     def _send(self, bucket: Bucket) -> None:
         bucket.fill()
         bucket.future = communication().submit(lambda: self._mean(bucket))
-        assert self._next is not None
         self._next += 1
 
     def _mean(self, bucket: Bucket) -> None:
@@ -130,21 +190,80 @@ class GradientAverage:
         with array_of(memory) as array:
             self._group.all_reduce(array, "mean", out=array, name=name)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """The backward pass has ended: send what is left, and take what has come."""
-        *others, last = self._buckets
+        others, last = self._buckets[:-1], self._buckets[-1:]
         try:
-            while self._next is not None and self._next < len(others):
+            while self._next < len(others):
                 self._send(others[self._next])
-            last.fill()
+            for bucket in last:
+                bucket.fill()
             for bucket in others:
                 bucket.future.wait()
                 bucket.empty()
-            self._mean(last)  # there is nothing more to compute beside it: no other thread is needed
-            last.empty()
+            for bucket in last:
+                # There is nothing more to compute beside it: no other thread is needed, unless one is at work.
+                communication().call(partial(self._mean, bucket))
+                bucket.empty()
+            if self._sparse:
+                communication().call(self._average_rows)
             self._average_statistics()
         finally:
-            self._next = None
+            self._next = 0
+
+    def _average_rows(self) -> None:
+        """Of sparse gradients: those of all workers, one after another; a dense one on any worker makes it dense."""
+        import torch
+
+        module = self._module()
+        of_it = type(module).__name__
+        while True:
+            own = [_rows_of(one.grad) for one in self._sparse]
+            counts = self._gather(torch.tensor(own), f"sizes of sparse gradients of {of_it}")
+            found = [
+                self._averaged(one, counts[:, index], f"sparse gradient {index + 1} of {of_it}")
+                for index, one in enumerate(self._sparse)
+            ]
+            if all(size in (0, len(counts)) for size, _ in found):
+                break  # else a member was lost between two calls, of which all see the same
+        for one, (_, gradient) in zip(self._sparse, found, strict=True):
+            one.grad = gradient
+
+    def _averaged(self, parameter: torch.Tensor, counts: torch.Tensor, name: str) -> tuple[int, Any]:
+        """Of how many members it is (0: of none, or not to be told), and the mean gradient of the parameter."""
+        import torch
+
+        own = parameter.grad
+        if bool((counts == _ABSENT).all()):
+            return 0, None
+        if bool((counts == _DENSE).any()):
+            dense = torch.zeros_like(parameter) if own is None else own.to_dense() if own.is_sparse else own.clone()
+            self._reduce(dense, name)
+            return 0, dense
+        most, shape = max(0, int(counts.max())), parameter.shape[1:]
+        numbers = torch.zeros(most, dtype=torch.int64)
+        rows = torch.zeros((most, *shape), dtype=parameter.dtype)
+        if own is not None:
+            own = own.coalesce()
+            numbers[: own._nnz()], rows[: own._nnz()] = own.indices()[0], own.values()
+        all_numbers, all_rows = self._gather(numbers, f"{name}: row numbers"), self._gather(rows, name)
+        size = min(len(all_numbers), len(all_rows))
+        if size != len(counts) or len(all_numbers) != len(all_rows):
+            return -1, None
+        taken = [max(0, int(count)) for count in counts]
+        index = torch.cat([one[:count] for one, count in zip(all_numbers, taken, strict=True)])
+        values = torch.cat([one[:count] for one, count in zip(all_rows, taken, strict=True)])
+        values = (values / size).to(parameter.dtype)
+        mean = torch.sparse_coo_tensor(index[None], values, parameter.shape, check_invariants=False)
+        return size, mean.coalesce().to(parameter.device)
+
+    def _gather(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """The tensors of all workers, along a new first axis."""
+        import torch
+
+        with as_bytes(tensor) as array:
+            rows = self._group.all_gather(array, name=name)
+        return torch.from_numpy(rows).view(tensor.dtype).reshape(len(rows), *tensor.shape)
 
     def _average_statistics(self) -> None:
         """Of normalisations, for instance: what each worker has counted over its own share of the batch."""
@@ -157,9 +276,32 @@ class GradientAverage:
         if counted:
             # Twice as wide as most: the mean is that of a sum, and a mask holds the least number that there is.
             flat = torch.cat([one.detach().reshape(-1).double() for one in counted])
-            self._reduce(flat, f"statistics of {type(module).__name__}")
+            name = f"statistics of {type(module).__name__}"
+            communication().call(lambda: self._reduce(flat, name))
             for one, part in zip(counted, flat.split([one.numel() for one in counted]), strict=True):
                 one.data.copy_(part.view(one.shape))
+
+
+def _rows_of(gradient: torch.Tensor | None) -> int:
+    """The number of rows of a sparse gradient, or what says that it is none."""
+    return _ABSENT if gradient is None else int(gradient.coalesce()._nnz()) if gradient.is_sparse else _DENSE
+
+
+def _as_is(parameter: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Memory of real numbers in the parameter's shape and type."""
+    import torch
+
+    if parameter.is_complex():
+        return torch.view_as_complex(memory.view(*parameter.shape, 2))
+    return memory.view(parameter.shape)
+
+
+def sparse_weights(module: torch.nn.Module) -> set[int]:
+    """The weights of embeddings with sparse gradients, by identity."""
+    import torch
+
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return {id(one.weight) for one in module.modules() if isinstance(one, kinds) and one.sparse}
 
 
 def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: int = BUCKET_BYTES) -> list[Bucket]:
@@ -175,10 +317,12 @@ def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: 
             groups.append([])
         groups[-1].append(one)
         room -= size
-    return [
-        Bucket(number, group, torch.zeros(sum(map(torch.numel, group)) + len(group), dtype=group[0].dtype))
-        for number, group in enumerate(groups, 1)
-    ]
+    made = []
+    for number, group in enumerate(groups, 1):
+        kind = group[0].dtype.to_real() if group[0].is_complex() else group[0].dtype
+        numbers = sum(map(torch.numel, group)) * (2 if group[0].is_complex() else 1)
+        made.append(Bucket(number, group, torch.zeros(numbers + 2 * len(group), dtype=kind)))
+    return made
 
 
 def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
@@ -196,9 +340,11 @@ def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
 
 def exchange(module: torch.nn.Module, group: Group) -> None:
     """Average the module's gradients from now on; a module that has changed since is looked at anew."""
-    if before := _exchanges.pop(module, None):
+    before = _exchanges.pop(module, None)
+    if before is not None:
         before.remove()
-    _exchanges[module] = GradientAverage(module, group)
+    # A module keeps its place: a process that comes later has prepared it once.
+    _exchanges[module] = GradientAverage(module, group, before.number if before is not None else next(_numbers))
 
 
 @contextmanager

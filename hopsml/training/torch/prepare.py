@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, CollectiveMismatch
 from hopsml.training import collective
 from hopsml.training.exchange import exchange
@@ -26,13 +27,19 @@ def device() -> torch.device:
 def prepare(module: Module) -> Module:
     """Make ``module`` one model of all workers: rank 0's parameters, and from now on the mean of all gradients.
 
-    Call it on every worker, before the optimizer is made, and again after parameters were added. Over hopsml's own
-    collective the module itself comes back (its ``state_dict`` has the names that it had); gradients are averaged during
+    Call it on every worker, before the optimizer is made, and again after parameters were added or replaced. Over hopsml's
+    own collective the module itself comes back (its ``state_dict`` has the names that it had); gradients are averaged during
     ``backward()``, as are the floating-point buffers of a module in training (BatchNorm's statistics). Over gloo and nccl it
-    is a ``DistributedDataParallel``. Outside of a run, and with one worker, nothing is changed.
+    is a ``DistributedDataParallel``. Outside of a run, and with one worker, nothing is changed. In a run of several workers
+    the process group must have been formed, as ``experiment.torch`` and ``search(..., framework="torch")`` do it.
+
+    Layers that are unfrozen later are averaged over hopsml's own collective. Any other parameter that trains without being
+    averaged, such as one that came later, raises ArgumentError, with its name, from ``backward()`` or ``optimizer.step()``.
+    A copy of a prepared module (``copy.deepcopy``, ``torch.save``) is an ordinary module.
 
     Raises:
-        ArgumentError: a module without parameters that are trained, or something else.
+        ArgumentError: a module without parameters that are trained, with some that have no shape yet, or something else; a
+            run of several workers without a process group.
         CollectiveMismatch: workers have different parameters; names the rank and the parameter.
     """
     import torch
@@ -42,12 +49,20 @@ def prepare(module: Module) -> Module:
         raise ArgumentError(f"prepare({type(module).__name__}): it takes a torch.nn.Module, the model to be trained")
     if not any(one.requires_grad for one in module.parameters()):
         raise ArgumentError(f"prepare({type(module).__name__}): none of its parameters is trained (requires_grad)")
+    lazy = [name for name, one in module.named_parameters() if torch.nn.parameter.is_lazy(one)]
+    if lazy:
+        raise ArgumentError(
+            f"prepare({type(module).__name__}): {', '.join(lazy[:10])} have no shape yet (LazyLinear): call the "
+            "module once on a batch, before prepare()"
+        )
     module.to(device())
+    if not dist.is_initialized():
+        _refuse_workers_apart()
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return module
     if dist.get_backend() != "hopsml":
         devices = [0] if device().type == "cuda" else None
-        return cast("Module", torch.nn.parallel.DistributedDataParallel(module, device_ids=devices))
+        return cast("Module", _wrapped(module, devices))
     _compare(module)
     _begin_equal(module)
     from hopsml.training.torch import gradients
@@ -66,6 +81,41 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
     own = getattr(module, "no_sync", None)
     with own() if own is not None else gradients.kept_back(module):
         yield
+
+
+def _refuse_workers_apart() -> None:
+    """Raise ArgumentError in a worker that trains with others, but not in a process group of torch's."""
+    context = current()
+    if context is None or context.collective is None or not context.spec.group.collective:
+        return
+    size = context.spec.group.size if context.spec.group.regroups else context.world_size
+    if size == 1:
+        return
+    if context.trial is not None:
+        remedy = f"experiment.{context.spec.verb}(..., workers_per_trial=..., framework='torch') forms it in each trial"
+    else:
+        remedy = "start the run by experiment.torch(train, ...), in a job file framework: torch"
+    raise ArgumentError(
+        f"hopsml.torch.prepare() in a run of {size} workers without a process group of torch's, of which "
+        f"experiment.{context.spec.verb} forms none: each would train a model of its own. Do one of these: {remedy}; or "
+        "call torch.distributed.init_process_group() before prepare()"
+    )
+
+
+def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.parallel.DistributedDataParallel:
+    """A new DistributedDataParallel of the module, or of what is in the one that is given."""
+    import torch
+
+    from hopsml.training.torch import late_parameters
+
+    kind = torch.nn.parallel.DistributedDataParallel
+    bare = module.module if isinstance(module, kind) else module
+    ignored = getattr(bare, "_ddp_params_and_buffers_to_ignore", [])
+    known = [one for name, one in bare.named_parameters() if one.requires_grad or name in ignored]
+    late_parameters.watch(
+        bare, known, "were frozen, of another type, or not there, when hopsml.torch.prepare() was called"
+    )
+    return kind(bare, device_ids=devices)
 
 
 def _compare(module: torch.nn.Module) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.cluster.worker.context import WorkerContext, current
@@ -58,6 +59,7 @@ class Lane:
         self._pid, self._pidfd = 0, -1
         self._stopped_at: float | None = None  # since when the system has held the runner
         self._killed_for = ""
+        self._oom: OomWatch | None = None  # of the runner
         self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
 
     def serve(self) -> None:
@@ -151,6 +153,7 @@ class Lane:
         self._next = None
         self._connection, self._frames = ours, Frames()
         self._pidfd = os.pidfd_open(self._pid)
+        self._oom = OomWatch(self._pid)
         self._poll.register(ours.fileno(), select.POLLIN)
         self._poll.register(self._pidfd, select.POLLIN)
 
@@ -222,7 +225,8 @@ class Lane:
         os.close(self._pidfd)
         self._pid, self._pidfd = 0, -1
         end_what_is_left(self._next[0] if self._next is not None else 0)
-        how, self._killed_for = self._killed_for or processes.describe_exit(status), ""
+        assert self._oom is not None
+        how, self._killed_for = self._killed_for or processes.describe_exit(status, self._oom.explain()), ""
         if os.WIFSIGNALED(status):
             how += f" (its memory had peaked at {usage.ru_maxrss // 1024} MB)"
         self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))

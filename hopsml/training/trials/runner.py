@@ -66,7 +66,8 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
     """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; returns its pid."""
-    plain = replace(context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, progress=untold)
+    silent = {"send": untold, "say": untold, "note": untold, "progress": untold}
+    plain = replace(context, commits=None, inbox=None, event_pipe=-1, **silent)
     setup = context.work_dir / "runner.pickle"
     setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
     os.set_inheritable(connection.fileno(), True)
@@ -243,6 +244,7 @@ class Runner:
             trial=port,
             send=lambda said: trial.reporter.report(said.get("step"), said.get("metrics", {})),
             say=untold,
+            note=_note,
             progress=untold,
         )
 

@@ -68,8 +68,8 @@ class Trial:
             fresh.rename(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        steps = sorted(path for path in self.checkpoint_dir.iterdir() if step_of(path.name) is not None)
-        for old in steps[:-keep]:
+        others = sorted(path for path in self.checkpoint_dir.iterdir() if step_of(path.name) not in (None, step))
+        for old in others[: len(others) - (keep - 1)]:
             shutil.rmtree(old, ignore_errors=True)
 
 

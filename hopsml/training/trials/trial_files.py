@@ -161,16 +161,22 @@ def obtain_checkpoint(context: WorkerContext, trial: RunTrial, timeout_s: float)
     here = newest_checkpoint(folder)
     remote = urls.split(context.run_url)[0] not in ("", "file")
     there = _newest_there(context, trial, here, timeout_s) if remote else -1
-    if max(here, there) < 0:
+    parent = context.work_dir / "resume" / f"{trial.trial_id}-{trial.attempt}"
+    if there > here and (fetched := _fetch(context, trial, there, parent)) is not None:
+        return fetched
+    if here < 0:
         return None
-    target = context.work_dir / "resume" / f"{trial.trial_id}-{trial.attempt}" / step_name(max(here, there))
+    target = _empty(parent, here)
+    # Hard links: its writer may delete it at any time, and nobody changes a complete one.
+    shutil.copytree(folder / step_name(here), target, copy_function=_link)
+    return target
+
+
+def _empty(parent: Path, step: int) -> Path:
+    """The path of a checkpoint's copy, where nothing is."""
+    target = parent / step_name(step)
     shutil.rmtree(target, ignore_errors=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if here >= there:
-        # Hard links: its writer may delete it at any time, and nobody changes a complete one.
-        shutil.copytree(folder / step_name(here), target, copy_function=_link)
-    else:
-        _fetch(context, trial, there, target)
+    parent.mkdir(parents=True, exist_ok=True)
     return target
 
 
@@ -195,11 +201,18 @@ def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s:
         filesystem.close_all()
 
 
-def _fetch(context: WorkerContext, trial: RunTrial, step: int, target: Path) -> None:
+def _fetch(context: WorkerContext, trial: RunTrial, newest: int, parent: Path) -> Path | None:
+    """A copy of the checkpoint ``newest``, or of the newest sound one where that is corrupt; None without any."""
     from hopsml.storage import checkpoints, filesystem
 
+    url, step = _shared(context, trial), newest
     try:
-        checkpoints.fetch(_shared(context, trial), step, target)
+        try:
+            return checkpoints.fetch(url, step, _empty(parent, step))
+        except checkpoints.CorruptCheckpoint as error:
+            print(f"hopsml: a checkpoint is passed over: {error}", flush=True)
+        sound = checkpoints.latest_sound(url)
+        return None if sound is None else checkpoints.fetch(url, sound, _empty(parent, sound))
     finally:
         filesystem.close_all()  # helper processes of the storage are nothing that the trial has left
 

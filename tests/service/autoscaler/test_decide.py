@@ -244,3 +244,107 @@ def test_what_admission_says_of_nodes_that_could_come() -> None:
 def test_groups_that_cannot_be(wrong: dict[str, int]) -> None:
     with pytest.raises(ArgumentError, match="group 'cpu'"):
         group(**wrong)
+
+
+def test_slots_that_end_when_a_node_would_have_booted_are_waited_for() -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 5.0 + 100.0  # the next decision is made 5 s from now
+    assert world.turn() == []
+    world.ends_s["one"] = world.now + 5.0 + 100.1
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_the_group_that_boots_soonest_decides_which_ends_are_waited_for() -> None:
+    groups = group("quick", boot_limit_s=100.0), group("slow", boot_limit_s=1000.0)
+    world = World(*groups, static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 500.0
+    assert world.turn() == ["+1 quick"]
+
+
+def test_without_nodes_to_add_a_later_end_is_not_counted_as_free() -> None:
+    world = World(group(most=1, idle_s=50.0), static={"a": 4})
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(15)
+    world.end("two")
+    world.ends_s["one"] = world.now + 10_000.0
+    while "drain cpu-1" not in world.turn():
+        pass
+    world.waiting["three"] = gang(4)
+    assert world.turn() == ["recall cpu-1"]  # the end of `one` is far: the node that drains is needed
+
+
+def test_a_node_that_is_closed_leaves_its_place_in_the_group_to_another() -> None:
+    world = World(group(most=3), static={"a": 4})
+    world.waiting["one"] = gang(8)
+    world.until_quiet(15)
+    addable = {kind.group: kind.count for kind in world.decided().view.addable}
+    assert addable == {"cpu": 2}  # `one` uses the 4 cores of `a` and one node of the group
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    assert "cpu-1" in world.decided().view.closed
+    assert {kind.group: kind.count for kind in world.decided().view.addable} == {"cpu": 3}
+
+
+def test_a_recalled_node_is_not_closed() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    before = world.decided()
+    while not before.view.closed:
+        world.carry_out(before)
+        world.now += 5.0
+        before = world.decided()
+    # The decision that drains a node counts its place in the group as free already.
+    assert before.view.closed == {"cpu-1"} and [kind.count for kind in before.view.addable] == [4]
+    assert world.carry_out(before) == ["drain cpu-1"]
+    assert world.decided().view.closed == {"cpu-1"}
+    world.waiting["two"] = gang(4)
+    assert world.decided().view.closed == frozenset()
+
+
+def test_a_node_is_drained_in_the_second_in_which_its_idle_time_is_reached() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.turn()  # sees the node without work for the first time
+    assert world.turn(49.5) == []
+    assert world.turn(0.5) == ["drain cpu-1"]
+
+
+def test_a_group_below_its_least_size_never_grows_above_its_largest() -> None:
+    world = World(group(least=3, most=3, idle_s=50.0))
+    assert world.turn() == ["+3 cpu"]
+    world.until_quiet(15)
+    for node in ("cpu-1", "cpu-2"):  # they are about to be taken away, and still count
+        world.fleet[node] = replace(world.fleet[node], is_warned=True)
+    assert world.carry_out(world.decided()) == ["drain cpu-1", "drain cpu-2"]
+
+
+def test_a_gang_that_needs_more_nodes_than_its_group_may_have_keeps_no_node_idle() -> None:
+    world = World(group(most=2, idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.waiting["huge"] = gang(12)  # three nodes, and the group has at most two
+    said = world.until_quiet(30)
+    assert said[0] == "drain cpu-1"
+
+
+def test_the_node_that_has_been_idle_for_longest_is_drained_first() -> None:
+    world = World(group(least=1, idle_s=50.0))
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(15)
+    where = {job: next(iter(placement[0])) for job, (_, placement) in world.running.items()}
+    last, first = sorted(where, key=lambda job: where[job])  # the order of the ids is not that of the idle times
+    world.end(first)
+    world.turn()
+    world.end(last)
+    world.turn()
+    assert world.turn(200.0) == [f"drain {where[first]}"]  # both have been idle for long enough

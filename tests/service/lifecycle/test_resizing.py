@@ -98,3 +98,11 @@ def test_growth_is_at_once_and_what_ends_is_not_changed() -> None:
     assert [change[2] for change in differences(running(), larger)] == ["nobody waits"]
     for record in (replace(running(), ending=Ending.PAUSED), JobRecord(7, TASKS, state=Lifecycle.PAUSED, slots=(4, 0))):
         assert resize(record, (2, 0), "for another", 112.0) == record
+
+
+def test_the_driver_of_an_ended_application_is_sent_no_slots() -> None:
+    both = replace(running((4, 3)), state=Lifecycle.RUNNING)
+    assert stepped(both, 111.0).tell == (("app-train", 4), ("app-serve", 3))
+    states = {"train": Lifecycle.FINISHED, "serve": Lifecycle.RUNNING}
+    seen = Sight({one.tag: (SeenApplication(one.application_id, states[one.task]),) for one in both.newest})
+    assert step(both, seen, PREFIX, 112.0).tell == (("app-serve", 3),)

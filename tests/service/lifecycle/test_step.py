@@ -12,6 +12,7 @@ from hopsml.service.lifecycle.step import (
     FILL_S,
     FREE_SUBMISSIONS,
     GONE_S,
+    GRACE_S,
     SETTLE_S,
     SUBMIT_S,
     USUAL_GRACE_S,
@@ -215,3 +216,52 @@ def test_each_change_of_state_is_told_once() -> None:
         ("train", Lifecycle.WAITING),
     ]
     assert list(differences(record, stepped(record, EMPTY))) == []
+
+
+def test_a_stronger_ending_does_not_restart_the_grace_period_of_the_first() -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+    preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
+    cancelled = end(preempted, Ending.CANCELLED, "by alice", 110.0 + USUAL_GRACE_S - 1)
+    seen = sight(record, Lifecycle.RUNNING, containers=3)
+    before = step(cancelled, seen, PREFIX, 110.0 + USUAL_GRACE_S - 0.5)
+    assert (before.ask, before.kill) == ((f"app-{record.launches[0].tag}",), ())
+    after = step(cancelled, seen, PREFIX, 110.0 + USUAL_GRACE_S)
+    assert (after.ask, after.kill) == ((), before.ask)
+
+
+@pytest.mark.parametrize("ending", [Ending.PREEMPTED, Ending.PAUSED, Ending.CANCELLED, Ending.NOT_FILLED])
+def test_each_ending_has_its_own_grace_period_before_applications_are_killed(ending: Ending) -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+    ends = end(record, ending, "why", 110.0)
+    grace_s = GRACE_S.get(ending, USUAL_GRACE_S)
+    seen = sight(record, Lifecycle.RUNNING, containers=3)
+    assert step(ends, seen, PREFIX, 110.0 + grace_s).kill
+    if grace_s:
+        asked = step(ends, seen, PREFIX, 110.0 + grace_s - 0.5)
+        assert asked.ask and not asked.kill
+
+
+def test_a_submission_under_way_is_withdrawn_for_as_long_as_the_ending_lasts() -> None:
+    record = placed()
+    tag = record.launches[0].tag
+    under_way = Sight({}, frozenset({tag}))
+    ends = end(record, Ending.CANCELLED, "by alice", 110.0)
+    for now in (110.0, 110.0 + USUAL_GRACE_S, 110.0 + 5 * USUAL_GRACE_S):
+        assert step(ends, under_way, PREFIX, now).withdraw == (tag,)
+
+
+def test_time_limits_are_exceeded_only_after_their_last_second() -> None:
+    tag = placed().launches[0].tag
+    at_submission_limit = step(placed(), Sight({}, frozenset({tag})), PREFIX, 100.0 + SUBMIT_S)
+    assert at_submission_limit.record.ending == Ending.NONE
+    short = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    assert stepped(short, sight(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
+    running = replace(stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
+    assert stepped(running, sight(running, Lifecycle.RUNNING, containers=3), 170.0).ending == Ending.NONE
+
+
+def test_a_try_that_ran_forgives_the_failed_submissions_before_it() -> None:
+    record = replace(placed(), failed_submissions=2)
+    waiting = stepped(record, sight(record, Lifecycle.STARTING))
+    assert waiting.failed_submissions == 2
+    assert stepped(waiting, sight(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0

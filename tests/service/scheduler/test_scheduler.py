@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.scheduler.job import JobPhase
+from hopsml.service.scheduler import admission, holding
+from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler, StartJob
+from hopsml.service.scheduler.waiting import WaitingLines
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
 
 pytestmark = pytest.mark.fast
@@ -178,6 +180,20 @@ class TestRoomKept:
         assert cluster.submit("unknown", gang(1)) == []
         assert cluster.submit("short", gang(2), expected_s=HOUR) == ["+short"]
 
+    def test_a_job_that_ends_in_the_second_in_which_room_is_needed_passes(self):
+        for expected_s, actions in ((HOUR, ["+just"]), (HOUR + 1.0, [])):
+            cluster = Cluster({"a": 4}, replace(self.POLICY, hold_after_s=0.0))
+            cluster.submit("running", gang(3), expected_s=HOUR)
+            cluster.submit("large", gang(4))
+            assert cluster.submit("just", gang(1), expected_s=expected_s) == actions
+
+    def test_room_is_expected_when_a_job_ends_even_if_it_is_protected_for_longer(self):
+        cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=0.0, least_run_s=300.0))
+        cluster.submit("low", gang(3), priority=40, expected_s=100.0)
+        cluster.submit("large", gang(4), priority=60)
+        assert cluster.submit("longer", gang(1), priority=60, expected_s=200.0) == []
+        assert cluster.submit("shorter", gang(1), priority=60, expected_s=100.0) == ["+shorter"]
+
     def test_or_take_what_is_spare(self):
         cluster = Cluster({"a": 4, "b": 4, "c": 4}, self.POLICY)
         cluster.submit("running", gang(1, gpus=4), expected_s=HOUR)
@@ -237,6 +253,18 @@ class TestQueues:
         drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         started = [bool(scheduler.submit(GangRequest(f"j{number}", drivers), 0.0)) for number in range(3)]
         assert started == [True, True, False]
+
+    def test_the_memory_of_drivers_may_be_used_to_the_last_mebibyte(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
+        scheduler.nodes.put("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        for name, mib, starts in (("one", 1025, True), ("two", 1024, False), ("three", 1023, True), ("four", 1, False)):
+            drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
+            assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
+        last = GangRequest("last", GangShape((SlotGroup("d", 1, Resources(cores=1, memory_mib=2048), is_driver=True),)))
+        assert admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
+        assert "at most 2047 MiB" in admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
+        actions = scheduler.ended("one", 1.0)  # leaves room for the two that wait, and not for a byte more
+        assert [action.job_id for action in actions if isinstance(action, StartJob)] == ["two", "four"]
 
 
 class TestElastic:
@@ -350,3 +378,56 @@ class TestTrouble:
     def test_what_cannot_be_is_refused(self, make, said):
         with pytest.raises(ArgumentError, match=said.replace("(", r"\(").replace(")", r"\)")):
             make()
+
+
+class TestExpectedEnd:
+    """When a running job is expected to end; the value moves only when it has been reached."""
+
+    @staticmethod
+    def expected(expected_s: float, now: float, started_s: float = 100.0) -> float:
+        job = QueuedJob(GangRequest("j", gang(1), expected_s=expected_s), 1, 0.0, JobPhase.RUNNING)
+        job.started_s = started_s
+        return holding.expected_end_s(job, now)
+
+    def test_before_and_after_it_is_reached(self):
+        assert [self.expected(60.0, now) for now in (100.0, 159.0)] == [160.0, 160.0]
+        assert [self.expected(60.0, now) for now in (160.0, 189.0)] == [190.0, 190.0]  # half as long again
+        assert self.expected(60.0, 190.0) == 235.0
+
+    def test_a_very_short_job_counts_as_a_second(self):
+        assert self.expected(0.001, 100.0) == 101.0
+
+    def test_one_that_waits_would_begin_now(self):
+        job = QueuedJob(GangRequest("j", gang(1), expected_s=60.0), 1, 0.0)
+        assert holding.expected_end_s(job, 500.0) == 560.0
+
+
+class TestWaitingLines:
+    def test_jobs_of_equal_rank_stand_in_the_order_of_their_submission_whatever_they_request(self):
+        lines = WaitingLines()
+        jobs = [
+            QueuedJob(GangRequest(name, gang(size), priority=priority), number, 0.0)
+            for number, (name, size, priority) in enumerate(
+                [("a", 1, 50), ("b", 2, 50), ("c", 1, 50), ("urgent", 2, 60), ("d", 2, 50)]
+            )
+        ]
+        for job in (jobs[4], jobs[2], jobs[0], jobs[3], jobs[1]):
+            lines.put(job)
+        assert [job.request.job_id for job in lines] == ["urgent", "a", "b", "c", "d"]
+        walk, seen = lines.walk(), []
+        while (job := walk.job) is not None:
+            seen.append(job.request.job_id)
+            walk.skip()
+        assert seen == ["urgent", "a", "b", "c", "d"]
+        lines.remove(jobs[1])
+        assert [job.request.job_id for job in lines] == ["urgent", "a", "c", "d"] and len(lines) == 4
+
+    def test_who_wants_what_was_passed_over_is_left_out_of_the_rest_of_the_pass(self):
+        lines = WaitingLines()
+        for number, (name, size) in enumerate([("a", 1), ("b", 2), ("c", 1), ("d", 2)]):
+            lines.put(QueuedJob(GangRequest(name, gang(size)), number, 0.0))
+        walk = lines.walk()
+        walk.pass_over()
+        assert walk.job is not None and walk.job.request.job_id == "b"
+        walk.skip()
+        assert walk.job is not None and walk.job.request.job_id == "d"

@@ -225,3 +225,34 @@ def test_schedules_of_workers_without_meaning_are_refused() -> None:
             batch_sizes.BatchSizeSchedule(changes)
     with pytest.raises(ArgumentError, match="scaling='linear'"):
         large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16))
+
+
+class _At:
+    """A sampler of 100 samples with a batch that grows with the group, at a position in its first epochs."""
+
+    scaling, n_samples = "linear", 100
+
+    def __init__(self, epoch: int, offset: int, world_size: int) -> None:
+        self.epoch, self.offset, self.world_size = epoch, offset, world_size
+
+
+def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requested: list[int] = []
+    monkeypatch.setattr("hopsml.training.messages.resize", requested.append)
+    sizes = large.BatchSizeSchedule([(0, 2), (1.5, 4), (2, 8)])
+
+    def follow(epoch: int, offset: int, world_size: int) -> list[int]:
+        requested.clear()
+        sizes.follow(_At(epoch, offset, world_size))  # type: ignore[arg-type]
+        return list(requested)
+
+    assert follow(0, 0, 2) == []  # the group has this size
+    assert follow(1, 49, 2) == []
+    assert follow(1, 50, 2) == [4]  # half an epoch counts, and the change begins with its epoch
+    assert follow(1, 51, 2) == []  # requested before; the group changes at its next commit
+    assert follow(1, 99, 4) == []
+    assert follow(2, 0, 4) == [8]
+    assert follow(2, 1, 4) == []
+    assert [sizes.workers(epoch) for epoch in (0, 1.49, 1.5, 1.99, 2, 9)] == [2, 2, 4, 4, 8, 8]

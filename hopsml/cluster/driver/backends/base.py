@@ -88,6 +88,12 @@ class Backend(Protocol):
         With each call that names some, successors for them have been asked of the cluster.
         """
 
+    def why_lost(self, task: int, pid: int) -> str:
+        """Say why an agent that was lost a moment ago has ended, by its task or its process; "" where nobody knows.
+
+        May wait some seconds, until the cluster knows.
+        """
+
     def gone(self) -> str:
         """Why it can never give an agent any more; empty as long as it may."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +23,10 @@ from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, W
 from hopsml.cluster.forking.fork_environment import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.shared.processes import describe_exit
 
 GRACE_S = 5.0
+LOSS_S = 1.0  # for the process of an agent whose connection has broken to end
 
 
 class _AgentProcess(subprocess.Popen[bytes]):
@@ -57,6 +61,7 @@ class LocalBackend:
         self._together = slots or max(devices, cores)
         self._processes: dict[int, list[_AgentProcess]] = {}  # those of an ask as far as they are started
         self._cancelled: set[int] = set()  # asks of which no more are started
+        self._ended: deque[tuple[int, int]] = deque(maxlen=64)  # pid and status of the newest that have ended
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -95,6 +100,7 @@ class LocalBackend:
         left = len(started)
         for index in _in_order_of_their_ends(started):
             left -= 1
+            self._ended.append((started[index].pid, started[index].returncode))
             problem = _put_away(started[index])
             if left and not failed:
                 slot_ended(ask, index, problem)
@@ -170,6 +176,16 @@ class LocalBackend:
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
         """Agents of this machine are told by SIGTERM alone."""
         return {}
+
+    def why_lost(self, task: int, pid: int) -> str:
+        """How the process has ended, where a signal has ended it."""
+        with self._lock:
+            process = next((one for group in self._processes.values() for one in group if one.pid == pid), None)
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOSS_S)
+        code = process.returncode if process is not None else dict(self._ended).get(pid)
+        return f"its process {pid} was {describe_exit(-code)}" if code is not None and code < 0 else ""
 
     def gone(self) -> str:
         """This machine stays as long as its driver."""

@@ -22,6 +22,24 @@ from hopsml.delivery import logger_aside
 log = logger_aside("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
+LOSS_S, LOOK_S = 6.0, 0.2  # for Spark to know why an executor is lost: YARN tells at its heartbeat, each 3 s
+MOST_TASKS = 10_000  # of a stage that are looked through
+CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, and what a shell makes of a signal
+    -100: "YARN released the container, or its node was lost",
+    -101: "the disks of its node failed",
+    -102: "YARN preempted the container for another queue or application",
+    -103: "YARN ended the container for its virtual memory: set yarn.nodemanager.vmem-check-enabled to false, or raise "
+    "spark.executor.memoryOverhead",
+    -104: "YARN ended the container for its physical memory: raise spark.executor.memoryOverhead (Python processes count "
+    "there, not in spark.executor.memory)",
+    -105: "Spark had YARN end the container",
+    -106: "the ResourceManager ended the container",
+    -107: "the application was over",
+    137: "SIGKILL: of the kernel for lack of memory (dmesg of the node), of the NodeManager (its log), or of a person",
+    143: "SIGTERM: of the NodeManager, as for preemption or a node that is taken out of service (its log), or of a person",
+}
+PYTHON_CRASHED = "Python worker exited unexpectedly"
+MOST_REASON = 600  # characters of Spark's own words
 NEWS_S = 3.5  # that a node's warning may be old when it is seen here: YARN tells Spark at its heartbeat, each 3 s
 
 
@@ -289,6 +307,34 @@ class SparkBackend:
         known = {host: float(limit) for host, limit in limits.items() if limit is not None}
         return {host: max(0.0, limit - NEWS_S) if limit >= 0 else math.inf for host, limit in known.items()}
 
+    def why_lost(self, task: int, pid: int) -> str:
+        """Why Spark counts the agent's task as failed, which for a lost executor is what the cluster manager says of it."""
+        deadline = time.monotonic() + LOSS_S
+        while True:
+            try:
+                status, problem = self._end_of_task(task)
+            except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
+                log.debug("why task %d has ended is not known: %s", task, error)
+                return ""
+            if status in ("FAILED", "KILLED"):
+                return why_executor_lost(problem)
+            if time.monotonic() >= deadline:
+                return ""
+            time.sleep(LOOK_S)
+
+    def _end_of_task(self, task: int) -> tuple[str, str]:
+        """Status and error of one attempt of a task, as of Spark's own pages; empty where it is not listed."""
+        store, tracker = self.context._jsc.sc().statusStore(), self.context.statusTracker()
+        for job_id in self._job_ids():
+            info = tracker.getJobInfo(job_id)
+            for stage_id in info.stageIds if info else ():
+                attempt = int(store.lastStageAttempt(stage_id).attemptId())
+                for one in _each(store.taskList(stage_id, attempt, MOST_TASKS).iterator()):
+                    if int(one.taskId()) == task:
+                        message = one.errorMessage()
+                        return str(one.status()), str(message.get()) if message.isDefined() else ""
+        return "", ""
+
     def gone(self) -> str:
         """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""
         context = self.context._jsc
@@ -327,6 +373,27 @@ def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iter
     """The elements of an iterator of Scala's, or of an enumeration of Java's."""
     while getattr(iterator, more)():
         yield getattr(iterator, following)()
+
+
+def why_executor_lost(error: str) -> str:
+    """Turn a failed task's error into why its executor is lost, with what its exit status means; "" where it is not."""
+    found = re.search(r"ExecutorLostFailure \(executor (\S+) .*?Reason: (.*)", error, re.DOTALL)
+    if found is None:
+        return "Spark says that its Python process crashed, and its executor lives" if PYTHON_CRASHED in error else ""
+    executor, reason = found[1], " ".join(found[2].split())[:MOST_REASON]
+    if "disassociated" in reason:  # nobody has told Spark, which lists what it might be
+        return f"Spark lost executor {executor} without a reason: {reason.partition('.')[0]}"
+    number = re.search(r"[Ee]xit (?:status|code)(?: is)?:? (-?\d+)|exited with code (-?\d+)", reason)
+    status = int(number[1] or number[2]) if number else None
+    if status is None and "physical memory" in reason:
+        status = -104
+    elif status is None and "virtual memory" in reason:
+        status = -103
+    elif status is None and "preempted" in reason:
+        status = -102
+    meaning = CONTAINER_ENDS.get(status) if status is not None else None
+    means = f" (exit status {status}: {meaning})" if meaning else ""
+    return f"Spark says of executor {executor}: {reason}{means}"
 
 
 def application_attempt(context: Any) -> int:

@@ -1,0 +1,117 @@
+"""Connections of uvicorn's servers, accepted within limits: those that have shown no token cannot crowd the others out.
+
+uvicorn itself accepts every connection, and waits for ever for the end of a request's head. Here a connection is pending, as
+the acceptor has it, until a request on it has shown a token (``recognise``). A pending one on which no whole head has come
+within ten seconds is closed; one that answers requests of anybody, such as health checks, stays, and goes first where there
+are too many. Connections that send a byte now and then, but never another request, are closed after ``KEEP_ALIVE_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from typing import Any
+
+from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, Pending, Refuse
+
+KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
+LOOK_S = 1.0  # between two looks for connections on which no request comes about
+_RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
+
+
+def recognise(scope: MutableMapping[str, Any]) -> None:
+    """Tell the acceptor that a request's token is valid: its connection is not pending any more."""
+    scope.get("state", {}).get(_RECOGNISED, lambda: None)()
+
+
+class HeadWatch:
+    """Closes connections of uvicorn's whose next request has not begun within ``KEEP_ALIVE_S``."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when it is that
+
+    def look(self, connections: Iterable[Any], now: float) -> None:
+        """``now``: monotonic seconds. A request that is under way is bounded by its own deadline."""
+        before, self._waiting = self._waiting, {}
+        for one in set(connections):
+            if one.cycle is not None and not one.cycle.response_complete:
+                continue
+            last, since = before.get(one, (one.cycle, now))
+            if last is not one.cycle:  # another request came and went
+                since = now
+            if now - since >= KEEP_ALIVE_S:
+                one.transport.close()
+            else:
+                self._waiting[one] = (one.cycle, since)
+
+
+@contextlib.asynccontextmanager
+async def accepting(
+    server: Any,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None = None,
+    refuse: Refuse = lambda kind, text: None,
+    at_once: int = AT_ONCE,
+    pause_s: Callable[[], float] | None = None,
+) -> AsyncIterator[Acceptor]:
+    """Accept connections of a listening socket for a ``uvicorn.Server``, which is served with ``sockets=[]``.
+
+    Accepting ends with the block, or where the server begins its shutdown; the listener is closed then.
+
+    Args:
+        server: whose configuration is loaded.
+        listener: is bound already, and may be shared with other processes.
+        tls: where connections are to be encrypted.
+        refuse: is called with the kind and the text of each refusal.
+        at_once: connections that are accepted before somebody else has a turn.
+        pause_s: seconds until the next ones are accepted; None for none.
+    """
+    kind = _watched(server.config.http_protocol_class)
+
+    def make(pending: Pending) -> asyncio.BaseProtocol:
+        state = {**server.lifespan.state, _RECOGNISED: pending.release}
+        protocol = kind(pending, config=server.config, server_state=server.server_state, app_state=state)
+        pending.is_served = lambda: protocol.cycle is not None
+        return protocol
+
+    acceptor = Acceptor(make, tls, refuse, at_once=at_once, pause_s=pause_s)
+    shut_down = server.shutdown
+
+    async def shutdown(sockets: list[socket.socket] | None = None) -> None:
+        acceptor.close()
+        await shut_down(sockets)
+
+    server.shutdown = shutdown
+    watching = asyncio.create_task(_watch_heads(server))
+    acceptor.adopt(listener)
+    try:
+        yield acceptor
+    finally:
+        watching.cancel()
+        acceptor.close()
+
+
+async def _watch_heads(server: Any) -> None:
+    heads = HeadWatch()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        heads.look(server.server_state.connections, time.monotonic())
+
+
+def _watched(base: Any) -> Any:
+    class WatchedConnection(base):  # type: ignore[misc]
+        """uvicorn's side of a connection, which releases it at its end."""
+
+        def __init__(self, pending: Pending, **settings: Any) -> None:
+            super().__init__(**settings)
+            self._pending = pending
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._pending.release()
+            super().connection_lost(exc)
+
+    return WatchedConnection

@@ -1,0 +1,82 @@
+"""HTTP proxies that the environment names: kept out of a run's own connections, and named where a request fails."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Mapping
+
+_FOR_ALL, _FOR_GRPC = ("no_proxy", "NO_PROXY"), "no_grpc_proxy"
+
+
+def host_of(address: str) -> str:
+    """Return the host of ``host:port`` or ``[host]:port``, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def hosts_of(cluster_json: str, addresses: Iterable[str]) -> list[str]:
+    """Return the hosts of all tasks of TF_CONFIG's "cluster" ("" for none) and of ``addresses`` (host:port), each once."""
+    tasks = json.loads(cluster_json) if cluster_json else {}
+    listed = [str(address) for of_role in tasks.values() for address in of_role]
+    return list(dict.fromkeys(host for address in [*listed, *addresses] if (host := host_of(address))))
+
+
+def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
+
+    gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and waits for
+    ever where the proxy does not answer. Hosts that the user excludes stay excluded.
+
+    Args:
+        hosts: names or addresses, without ports.
+        environments: where the user may have set the variables; the first that has one wins.
+    """
+
+    def users(*names: str) -> str:
+        return next((value for name in names for one in environments if (value := one.get(name, "").strip())), "")
+
+    wanted = [name for host in hosts for name in ((host, f"[{host}]") if ":" in host else (host,))]
+    if not wanted:
+        return {}
+    lower, upper = _FOR_ALL
+    found = {lower: users(lower, upper), upper: users(upper, lower)}
+    for_grpc = users(_FOR_GRPC)
+    # "*" stands for every host where it stands alone, and for none with gRPC.
+    variables = {name: value if value == "*" else _joined(value, wanted) for name, value in found.items()}
+    if for_grpc or found[lower] == "*":
+        variables[_FOR_GRPC] = _joined(for_grpc, wanted)
+    return variables
+
+
+def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    """Return what opens ``url``: this machine's own addresses directly, others by the environment's proxy."""
+    direct = [urllib.request.ProxyHandler({})] if _is_loopback(_host(url)) else []
+    return urllib.request.build_opener(*direct, *handlers)
+
+
+def explain(url: str) -> str:
+    """Return a sentence that names the proxy by which ``url`` is requested, to follow an error; "" if there is none."""
+    parts, host = urllib.parse.urlsplit(url), _host(url)
+    proxy = urllib.request.getproxies().get(parts.scheme, "")
+    if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return ""
+    named = urllib.parse.urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
+    return f"; the request went through the proxy {named} ({parts.scheme}_proxy): no_proxy={host} connects directly"
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _joined(excluded: str, hosts: Iterable[str]) -> str:
+    names = [name for part in excluded.split(",") if (name := part.strip())]
+    return ",".join(dict.fromkeys([*names, *hosts]))

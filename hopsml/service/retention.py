@@ -1,0 +1,143 @@
+"""Removal of what jobs that are over leave on the disk of a server; their rows in the database stay.
+
+Removed are the job file, the drivers' logs where this machine is the engine, what was exchanged with the drivers on the
+project's store, and unpacked code that no job and no schedule needs. The runs of a job are its owner's, and stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from hopsml.errors import PathNotFound, StorageError, StoreError
+from hopsml.service.driver import end_requests
+from hopsml.service.engine import Engine
+from hopsml.service.manager import Manager
+from hopsml.service.store import JobRow, JobStore
+from hopsml.service.workspaces import Workspaces, own_name
+from hopsml.storage import urls
+from hopsml.storage.filesystem import for_url
+
+log = logging.getLogger("hopsml.service")
+
+DAY_S = 86_400.0
+KEEP_DAYS = 90.0  # that the files of a job are kept after its end
+SWEEP_S = 3600.0  # between two sweeps
+UPLOADED_S = 3600.0  # that uploaded code waits for a job that names it
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """How many jobs' files, drivers' logs and unpacked workspaces a sweep has removed."""
+
+    jobs: int = 0
+    logs: int = 0
+    workspaces: int = 0
+
+
+class Retention:
+    """Sweeps once an hour where this server leads; ``start`` and ``close`` begin and end its thread."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        engine: Engine,
+        workspaces: Workspaces,
+        manager: Manager,
+        project_url: str,
+        keep_days: float = KEEP_DAYS,
+    ) -> None:
+        """``project_url``: where drivers are told what to do; ``keep_days``: after the end of a job."""
+        self._store, self._engine, self._workspaces, self._manager = store, engine, workspaces, manager
+        self._project_url, self._keep_s = project_url, keep_days * DAY_S
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="hopsml-retention", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, after the sweep that is under way."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        wait_s = 1.0  # until somebody leads
+        while not self._ended.wait(wait_s):
+            wait_s = SWEEP_S if self._manager.leads else 1.0
+            if self._manager.leads:
+                try:
+                    self.sweep(time.time())
+                except (StoreError, OSError) as error:
+                    log.warning("files of jobs that are over could not be removed: %s", error)
+
+    def sweep(self, now: float) -> Removed:
+        """Remove the files of jobs that ended too long ago, and code that nothing needs any more. Raises StoreError."""
+        before_s = now - self._keep_s
+        with self._lock:
+            over: dict[int, bool] = {}
+
+            def is_old(serial: int | None) -> bool:
+                if serial is not None and serial not in over:
+                    over[serial] = self._store.ended_before([serial], before_s) == {serial}
+                return serial is not None and over[serial]
+
+            logs = self._engine.remove(before_s, lambda tag: is_old(self._serial(tag)))
+            ids = self._workspaces.jobs()
+            ended = self._store.ended_before(ids.values(), before_s)
+            jobs = [job for job, serial in ids.items() if serial in ended]
+            for job in jobs:
+                self._workspaces.remove_job(job)
+            serials = ended | {serial for serial, old in over.items() if old}
+            self._remove_exchanged({self._store.job(serial).id for serial in serials}, serials)
+            workspaces = self._remove_workspaces(now)
+        found = Removed(len(jobs), logs, workspaces)
+        if found != Removed():
+            log.info(
+                "removed, as they ended more than %g days ago: files of %d jobs, logs of %d drivers; %d unused workspaces",
+                *(self._keep_s / DAY_S, found.jobs, found.logs, found.workspaces),
+            )
+        return found
+
+    def remove(self, row: JobRow, now: float) -> Removed:
+        """Remove the files of one job, which is over, and its code where no other job needs it. Raises StoreError."""
+        with self._lock:
+            logs = self._engine.remove(math.inf, lambda tag: self._serial(tag) == row.serial)
+            jobs = self._workspaces.remove_job(row.id)
+            self._remove_exchanged({row.id}, {row.serial})
+            self._store.forget_code(row.serial)
+            return Removed(int(jobs), logs, self._remove_workspaces(now))
+
+    def _remove_workspaces(self, now: float) -> int:
+        return self._workspaces.remove_unused(lambda: self._store.code_in_use(now - self._keep_s), now - UPLOADED_S)
+
+    def _remove_exchanged(self, ids: Collection[str], serials: Collection[int]) -> None:
+        """On the project's store, which may be away: the next sweep has nothing of them to find, and they are small."""
+        if not ids:
+            return
+        folders, root = (
+            {own_name(job, self._manager.prefix) for job in ids},
+            urls.join(self._project_url, end_requests.FOLDER),
+        )
+        try:
+            store = for_url(root)
+            for one in store.list_dir(root):
+                if one.name in folders or self._serial(one.name.partition(".")[0]) in serials:
+                    store.delete(one.url, recursive=True)
+        except PathNotFound:
+            return
+        except StorageError as error:
+            log.warning("what was exchanged with drivers of jobs that are over could not be removed: %s", error)
+
+    def _serial(self, tag: str) -> int | None:
+        """Return the serial of the job that a launch's tag belongs to; None for a tag of another service."""
+        own, _, rest = tag.partition(f"{self._manager.prefix}-")
+        number = rest.partition("-")[0]
+        return int(number) if not own and number.isdecimal() else None

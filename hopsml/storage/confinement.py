@@ -1,0 +1,71 @@
+"""Files that a process opens on behalf of other people: those of a project, only where they really lie in it.
+
+A server that shows runs reads as its own user what anybody who writes into a project has put there. A symbolic link there
+may name any file of the server's user. Once a project is confined, the local file system opens a file below it and then asks
+the kernel where the opened file lies: below the real directory of that very run, or it is refused. Checking the path first
+would leave a moment in which it can be replaced. Links within one run's directory are followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from hopsml.errors import PermissionRefused
+from hopsml.storage import urls
+from hopsml.storage.run_dir import EXPERIMENTS
+
+_projects: dict[str, str] = {}  # confined projects: path as their URLs have it -> real path
+
+
+def confine(project_url: str) -> None:
+    """Let this process, from now on, open files below a local project only where they really lie in it."""
+    if urls.is_local(project_url):
+        path = urls.split(project_url)[2].rstrip("/")
+        _projects[path] = os.path.realpath(path)
+
+
+def root_of(path: str) -> str | None:
+    """The real directory in which ``path`` must lie: a run's, for its files; None where nothing is confined."""
+    for project, real in _projects.items():
+        if path == project or path.startswith(project + "/"):
+            parts = [part for part in path[len(project) :].split("/") if part]
+            return os.path.join(real, *parts[:2]) if len(parts) > 1 and parts[0] == EXPERIMENTS else real
+    return None
+
+
+def opener(path: str, flags: int) -> int:
+    """``os.open`` for a regular file that is read; for the argument of ``open``. Raises PermissionRefused."""
+    if (root := root_of(path)) is None:
+        return os.open(path, flags)
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # a named pipe would wait for a writer
+    try:
+        _check(descriptor, root, path)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionRefused(f"cannot read {path}: it is no regular file; open it where it lies", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def located(path: str) -> Iterator[str]:
+    """A path that names what ``path`` names now, whatever becomes of its parents meanwhile. Raises PermissionRefused."""
+    if (root := root_of(path)) is None:
+        yield path
+        return
+    descriptor = os.open(path, os.O_PATH)
+    try:
+        _check(descriptor, root, path)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _check(descriptor: int, root: str, path: str) -> None:
+    real = os.readlink(f"/proc/self/fd/{descriptor}")
+    if real != root and not real.startswith(root.rstrip("/") + "/"):
+        raise PermissionRefused(f"cannot open {path}: a link leads out of the run's directory; open it where it lies", path)

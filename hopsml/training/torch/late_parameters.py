@@ -1,0 +1,144 @@
+"""Finds parameters that train although ``hopsml.torch.prepare`` has not seen them, and names them in an error.
+
+A module may change after it was prepared: layers are unfrozen, a head is replaced, ``load_state_dict(assign=True)`` puts new
+parameters in the place of all. Gradients of what nobody averages would let the workers go apart in silence. Each such
+parameter is found when its gradient is made, by a hook that it gets when it is registered in a watched module, or at the
+latest when a step of a torch optimizer is about to use it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hopsml.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+_watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+
+
+class Watch:
+    """Those parameters of a prepared module whose gradients are averaged; any other one that trains is an error."""
+
+    def __init__(self, module: torch.nn.Module, averaged: Iterable[torch.Tensor], reason: str, any_type: bool) -> None:
+        self._module, self._reason, self._any_type = weakref.ref(module), reason, any_type
+        # The tensors themselves: an identity says nothing once its object is gone.
+        self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
+
+    def averages(self, parameter: torch.Tensor) -> bool:
+        """True if the parameter was there, in its shape (and type, unless any will do), when the module was prepared."""
+        _, shape, dtype = self._averaged.get(id(parameter), (None, None, None))
+        return shape == parameter.shape and (self._any_type or dtype is parameter.dtype)
+
+    def check(self, candidates: Iterable[torch.Tensor] | None = None) -> None:
+        """Raise ArgumentError with the names of the parameters that train here, and that no prepared module averages.
+
+        Args:
+            candidates: raise for these alone, of whichever module they are.
+        """
+        module = self._module()
+        if module is None:
+            return
+        own = {id(one) for one in module.parameters() if one.requires_grad and not self.averages(one)}
+        if not own or (candidates is not None and own.isdisjoint(map(id, candidates))):
+            return
+        late = [
+            name for name, one in module.named_parameters(remove_duplicate=False) if id(one) in own and _is_late(one)
+        ]
+        if late:
+            shown = ", ".join(late[:10]) + (f" and {len(late) - 10} more" if len(late) > 10 else "")
+            raise ArgumentError(
+                f"parameters of {type(module).__name__} are trained, but {self._reason}: {shown}. Their gradients would "
+                "not be averaged over the workers. Call model = hopsml.torch.prepare(model) again on all workers, after the "
+                "change and before the optimizer is made"
+            )
+
+    def contains(self, module: torch.nn.Module) -> bool:
+        """True if ``module`` is the watched one or a part of it."""
+        own = self._module()
+        return own is not None and any(one is module for one in own.modules())
+
+
+def watch(
+    module: torch.nn.Module,
+    averaged: Iterable[torch.Tensor],
+    reason: str,
+    *,
+    hooked: bool = False,
+    any_type: bool = False,
+) -> Watch:
+    """Watch the module from now on, instead of an earlier watch.
+
+    Args:
+        module: whose parameters are meant.
+        averaged: those whose gradients are averaged.
+        reason: of the error, why others are not.
+        hooked: the caller looks at ``averaged`` itself when they get a gradient.
+        any_type: ``averaged`` are averaged as well after they were converted to another type of numbers.
+    """
+    _install()
+    found = _watches[module] = Watch(module, averaged, reason, any_type)
+    for one in module.parameters():
+        if not (hooked and found.averages(one)):
+            hook(one, _check)
+    return found
+
+
+def hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:
+    """Have the function called with each new gradient of the parameter, also if it is frozen now; returns the handle.
+
+    None for a tensor that can have no gradient, as quantised weights cannot.
+    """
+    if not (parameter.is_floating_point() or parameter.is_complex()):
+        return None
+    trained = parameter.requires_grad
+    parameter.requires_grad_(True)  # torch refuses hooks of what is frozen, and keeps those that are there
+    try:
+        return parameter.register_post_accumulate_grad_hook(function)
+    finally:
+        parameter.requires_grad_(trained)
+
+
+def _is_late(parameter: torch.Tensor) -> bool:
+    """True if no prepared module averages this parameter."""
+    return not any(found.averages(parameter) for found in list(_watches.values()))
+
+
+def _check(parameter: torch.Tensor) -> None:
+    for found in list(_watches.values()) if _is_late(parameter) else ():
+        found.check([parameter])
+
+
+def _registered(module: torch.nn.Module, new: Iterable[torch.Tensor]) -> None:
+    if any(found.contains(module) for found in list(_watches.values())):
+        for one in filter(_is_late, new):
+            hook(one, _check)
+
+
+@cache
+def _install() -> None:
+    """Once a process: torch calls these for every module and optimizer."""
+    from torch.nn.modules import module as modules
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def on_parameter(module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None:
+            _registered(module, [parameter])
+
+    def on_module(module: Any, name: str, submodule: Any) -> None:
+        if submodule is not None:
+            _registered(module, submodule.parameters())
+
+    def before_step(optimizer: Any, *arguments: Any) -> None:
+        used = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        late = list(filter(_is_late, used))
+        for found in list(_watches.values()) if late else ():
+            found.check(late)
+
+    modules.register_module_parameter_registration_hook(on_parameter)
+    modules.register_module_module_registration_hook(on_module)
+    register_optimizer_step_pre_hook(before_step)

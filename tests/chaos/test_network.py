@@ -1,0 +1,99 @@
+"""Trainings on hosts whose networks are as real clusters have them: proxies, firewalls, partitions; namespaces of this machine.
+
+Root is needed, and a kernel that lets us make network namespaces and virtual devices.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos import network_driver
+from tests.chaos.runner import Outcome
+from tools.shaped_network import Cable, Network, hindrance, shaped_network
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]
+SUM = 4.0  # of two workers, twice
+BEATS = {"HOPSML_KEEPALIVE_S": "1"}
+
+
+@contextmanager
+def silent_proxy(network: Network, host: int) -> Iterator[dict[str, str]]:
+    """A proxy on that host that takes connections and never answers; the variables that name it."""
+    with network.inside(host):
+        listening = socket.create_server((network.address(host), 3128), backlog=64)
+    with listening:
+        url = f"http://{network.address(host)}:3128"
+        yield {name: url for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
+
+
+def judged(
+    scenario: str, program: str, found: dict[str, Any], outcomes: list[Outcome], error: tuple[str, ...] = ()
+) -> None:
+    """Add a row to the table. It fails where the sum is another one, or the ``error`` that is due lacks one of these words."""
+    missing = [words for words in error if words not in found.get("text", "")]
+    is_right = not missing if error else found.get("value") == SUM
+    problem = "" if is_right else f"{missing} {found}"[:4000]
+    state = "FINISHED" if "value" in found else "FAILED"
+    backend = "torch" if program == "torch" else "local"
+    over = "hopsml" if program == "own" else "tensorflow"
+    outcomes.append(Outcome(scenario, backend, state, not problem, None, 0, 0, 0, 0, problem, program, over=over))
+    assert not problem, problem
+
+
+PROXIED = [
+    pytest.param("collective_all_reduce", "tensorflow", {"implementation": "tensorflow"}, marks=pytest.mark.tensorflow),
+    pytest.param("parameter_server", "servers", {}, marks=[pytest.mark.tensorflow, pytest.mark.variant]),
+    pytest.param("jax", "jax", {}, marks=[pytest.mark.torch, pytest.mark.variant]),
+    pytest.param("torch", "torch", {"backend": "gloo"}, marks=[pytest.mark.torch, pytest.mark.variant]),
+]
+
+
+@pytest.mark.parametrize(("verb", "program", "options"), PROXIED, ids=[one.values[1] for one in PROXIED])
+def test_a_proxy_in_the_environment_carries_nothing_between_workers(
+    verb: str, program: str, options: dict[str, Any], tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(4) as network, silent_proxy(network, 3) as variables:
+        found = network_driver.play(network, tmp_path, verb, program, variables, **options)
+    judged("a proxy that does not answer", program, found, outcomes)
+
+
+# TensorFlow's own heartbeats come each five seconds; what is between two of them is of no interest here.
+IDLE = [
+    pytest.param(
+        *("collective_all_reduce", "tensorflow", {"implementation": "tensorflow"}, 7.0), marks=pytest.mark.tensorflow
+    ),
+    pytest.param("torch", "torch", {"backend": "gloo"}, 3.0, marks=pytest.mark.torch),
+    pytest.param("parameter_server", "servers", {}, 7.0, marks=[pytest.mark.tensorflow, pytest.mark.variant]),
+    pytest.param("jax", "jax", {}, 7.0, marks=[pytest.mark.torch, pytest.mark.variant]),
+    pytest.param("torch", "own", {"backend": "hopsml"}, 7.0, marks=[pytest.mark.torch, pytest.mark.variant]),
+]
+
+
+@pytest.mark.parametrize(("verb", "program", "options", "idle_s"), IDLE, ids=[one.values[1] for one in IDLE])
+def test_a_firewall_that_drops_idle_connections_does_not_stop_a_training(
+    verb: str, program: str, options: dict[str, Any], idle_s: float, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(3, Cable(idle_s=idle_s)) as network:
+        args = {"pause_s": 2 * idle_s}
+        found = network_driver.play(network, tmp_path, verb, program, BEATS, args, **options)
+    judged("a firewall that drops idle connections", program, found, outcomes)
+
+
+@pytest.mark.torch
+@pytest.mark.variant
+def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_firewall(
+    tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    """Without keepalive nothing else would end it."""
+    with shaped_network(3, Cable(idle_s=3.0)) as network:
+        variables, args = {"HOPSML_KEEPALIVE_S": "0"}, {"pause_s": 6.0}
+        options = {"backend": "gloo", "progress_timeout": 15.0}
+        found = network_driver.play(network, tmp_path, "torch", "torch", variables, args, **options)
+    words = ("(progress_timeout=15)", "firewall", "HOPSML_KEEPALIVE_S")
+    judged("idle connections dropped, no keepalive", "torch", found, outcomes, words)

@@ -1,0 +1,113 @@
+"""Connections of uvicorn's: those on which no request comes about, and crowds of those that show no token."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import uvicorn
+
+from hopsml.cluster.shared import acceptor
+from hopsml.cluster.shared.acceptor import ConnectionLimits
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, HeadWatch, accepting, recognise
+from tests.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.fast
+
+
+async def _answering(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _play() -> tuple[bytes, bytes, bytes]:
+    """What half a head, a used connection and a request under way get to read."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(_answering, http="httptools", lifespan="off", log_config=None, timeout_keep_alive=600)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    streams = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
+    (half, half_out), (used, used_out), (long, long_out) = streams
+    half_out.write(b"GET / HTTP/1.1\r\nX")
+    used_out.write(b"GET / HTTP/1.1\r\n\r\n")
+    long_out.write(b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n1")
+    await used.readuntil(b"\r\n\r\n")
+    while sum(one.cycle is not None for one in server.server_state.connections) < 2:
+        await asyncio.sleep(0.001)
+    watch = HeadWatch()
+    watch.look(server.server_state.connections, 0.0)
+    used_out.write(b"GET / HTTP/1.1\r\n\r\n")
+    await used.readuntil(b"\r\n\r\n")
+    watch.look(server.server_state.connections, KEEP_ALIVE_S)
+    ended = await asyncio.wait_for(half.read(), 60)
+    for out, rest in ((used_out, b"GET / HTTP/1.1\r\n\r\n"), (long_out, b"2")):
+        out.write(rest)
+    answers = [await asyncio.wait_for(one.readuntil(b"\r\n\r\n"), 60) for one in (used, long)]
+    for _, out in streams:
+        out.close()
+    server.should_exit = True
+    await serving
+    return ended, answers[0], answers[1]
+
+
+def test_who_never_sends_a_whole_head_is_let_go() -> None:
+    ended, used, long = asyncio.run(_play())
+    assert ended == b""
+    assert used.startswith(b"HTTP/1.1 200") and long.startswith(b"HTTP/1.1 200")
+
+
+async def _with_token(scope: Any, receive: Any, send: Any) -> None:
+    is_known = (b"authorization", b"Bearer right") in scope["headers"]
+    if is_known:
+        recognise(scope)
+    headers = [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 200 if is_known else 401, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_a_crowd_without_a_token_keeps_nobody_out_who_has_one(
+    http: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say nothing, half a head, or send requests that are refused, and keep their connections open."""
+    monkeypatch.setattr(acceptor, "PATIENCE", 1)
+    limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=1 << 20)
+    monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
+
+    async def play() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        config = uvicorn.Config(_with_token, http=http, lifespan="off", log_config=None, timeout_keep_alive=600)
+        config.load()
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        request = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n\r\n"
+        async with accepting(server, listener):
+            before, known = await asyncio.open_connection(*address)
+            known.write(request % b"right")
+            assert b" 200 " in await asyncio.wait_for(before.readuntil(b"\r\n\r\n"), WAIT_S)
+            with ExitStack() as crowd:
+                for _ in range(40):
+                    crowd.enter_context(socket.create_connection(address)).sendall(sent)
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(request % b"right")
+                assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                known.write(request % b"right")  # it was there before them, and is not cut off
+                assert b" 200 " in await asyncio.wait_for(before.readuntil(b"\r\n\r\n"), WAIT_S)
+                assert len(server.server_state.connections) <= limits.pending + 2
+            for out in (writer, known):
+                out.close()
+            server.should_exit = True
+            await serving
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+
+    asyncio.run(play())

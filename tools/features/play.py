@@ -1,0 +1,40 @@
+"""Plays the cases of a framework in the worker that this is, so that all ranks go on together whatever a case raises."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from typing import Any
+
+import hopsml
+from hopsml.errors import CollectiveMismatch
+from tools.features.table import Feature
+
+
+def play(module: str, names: list[str]) -> dict[str, Any]:
+    """Run these cases one after another, and return the outcomes of all ranks: for each case the fields of an
+    ``Outcome`` by rank.
+
+    Args:
+        module: the framework's, by its dotted name.
+        names: of the cases, in the order in which they are to be played.
+    """
+    features: dict[str, Feature] = {feature.name: feature for feature in importlib.import_module(module).FEATURES}
+    return {"outcomes": {name: _of_all_ranks(_outcome(features[name])) for name in names}}
+
+
+def _outcome(feature: Feature) -> dict[str, Any]:
+    """The fields of an ``Outcome``: the class itself may be another one in a worker, which has got it by value."""
+    try:
+        return {"values": feature.run()}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _of_all_ranks(own: dict[str, Any]) -> list[dict[str, Any]]:
+    """A rank that failed alone comes here while others still wait in the case: their operation fails with it."""
+    try:
+        return hopsml.distributed.exchange(own)
+    except CollectiveMismatch as error:
+        return hopsml.distributed.exchange(own if "error" in own else {"error": f"{type(error).__name__}: {error}"})
