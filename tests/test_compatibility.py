@@ -95,7 +95,9 @@ def test_every_public_name_of_the_helpers_has_a_row() -> None:
         ("hopsml", "nonsense", "nonsense"),
     ],
 )
-def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(package: str, name: str, text: str) -> None:
+def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(
+    package: str, name: str, text: str
+) -> None:
     module = importlib.import_module(package)
     assert not hasattr(module, name)
     assert getattr(module, name, None) is None
@@ -108,7 +110,9 @@ def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(p
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("package", ["hopsml", "hopsml.experiment", "hopsml.tensorboard", "hopsml.maggy", "hopsml.data"])
+@pytest.mark.parametrize(
+    "package", ["hopsml", "hopsml.experiment", "hopsml.tensorboard", "hopsml.maggy", "hopsml.data"]
+)
 def test_every_name_that_a_module_lists_is_there(package: str) -> None:
     module = importlib.import_module(package)
     assert [name for name in dir(module) if not hasattr(module, name)] == []

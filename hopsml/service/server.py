@@ -41,7 +41,7 @@ from hopsml.service.store import JobStore
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
-from hopsml.storage import urls
+from hopsml.storage import durable, urls
 from hopsml.submission import is_detachable
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     certificate = tls.pair(wanted.certificate, wanted.key)
     if certificate is not None:
         certificate.context()  # what is wrong with it is said before anything else is begun
-    wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    durable.make_folder(wanted.state)
     listener = listening(wanted, certificate)
     try:
         here = _address(wanted, server.address(listener, scheme="https" if certificate is not None else "http"))

@@ -68,4 +68,6 @@ def located(path: str) -> Iterator[str]:
 def _check(descriptor: int, root: str, path: str) -> None:
     real = os.readlink(f"/proc/self/fd/{descriptor}")
     if real != root and not real.startswith(root.rstrip("/") + "/"):
-        raise PermissionRefused(f"cannot open {path}: a link leads out of the run's directory; open it where it lies", path)
+        raise PermissionRefused(
+            f"cannot open {path}: a link leads out of the run's directory; open it where it lies", path
+        )

@@ -121,7 +121,9 @@ class TestControlGroups:
         ("line", "group", "file"),
         [("0::/a/b\n", "a/b", "memory.events"), ("4:memory:/a/b\n", "memory/a/b", "memory.oom_control")],
     )
-    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(self, tmp_path: Path, line: str, group: str, file: str) -> None:
+    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(
+        self, tmp_path: Path, line: str, group: str, file: str
+    ) -> None:
         version_2 = file == "memory.events"
         folder = self.group(tmp_path / "fs" / group)
         current, limit = ("memory.current", "memory.max") if version_2 else (
@@ -141,7 +143,9 @@ class TestControlGroups:
 
     def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:
         watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
-        assert watch.explain().startswith("nobody in hopsml sent it, and no memory.events of a control group says whether")
+        assert watch.explain().startswith(
+            "nobody in hopsml sent it, and no memory.events of a control group says whether"
+        )
 
 
 @pytest.mark.fast

@@ -260,7 +260,9 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
 @contextmanager
 def memory_limited_to(megabytes: int) -> Iterator[Path]:
     """The file that takes processes into a control group of so little memory; skips the test where none can be made."""
-    group = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup", f"t-{os.getpid()}")
+    group = Path(
+        "/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup", f"t-{os.getpid()}"
+    )
     try:
         group.mkdir()
         limit = next(group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists())
@@ -301,10 +303,15 @@ def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwi
 
     with memory_limited_to(150) as procs:
         failed = killed(tmp_path / "a", grow, procs)
-    assert failed.outside and "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
+    assert (
+        failed.outside
+        and "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
+    )
     assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
     failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert failed.outside and "nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+    assert (
+        failed.outside and "nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+    )
 
 
 def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:

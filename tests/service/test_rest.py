@@ -72,7 +72,9 @@ def link_everything_to(secret: Path, folder: Path) -> None:
         "/tables/artifacts/x.parquet", "/files?trial=t2", "/files/output.log?trial=t2", "?trial=t2", "/metrics?trial=t2",
     ],
 )  # fmt: skip
-def test_no_address_shows_a_file_outside_a_run_through_a_link(project: ProjectOnDisk, tmp_path: Path, target: str) -> None:
+def test_no_address_shows_a_file_outside_a_run_through_a_link(
+    project: ProjectOnDisk, tmp_path: Path, target: str
+) -> None:
     (tmp_path / "home").mkdir()
     secret = tmp_path / "home" / "output.log"
     secret.write_bytes(b"a,b\nthe-servers-key,1\n")

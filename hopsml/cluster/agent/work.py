@@ -277,7 +277,9 @@ class Work:
             async with contextlib.aclosing(reader.batches()) as batches:
                 async for frames in batches:
                     self._on_events([_event.decode(frame) for frame in frames])
-                    await self._room()  # a worker that sends more than the driver can take waits, not its agent's heartbeats
+                    await (
+                        self._room()
+                    )  # a worker that sends more than the driver can take waits, not its agent's heartbeats
                     await asyncio.sleep(0)
         except (ValueError, msgspec.MsgspecError) as error:
             self._fail(

@@ -93,7 +93,9 @@ class Coordinator:
         self._caught_up_at = 0.0  # until then it may not know yet who outlived a standstill
         self._preload: tuple[str, ...] = ()
         self._cancelled: set[int] = set()  # slot requests that were withdrawn
-        self._unexplained: set[asyncio.Task[str]] = set()  # losses of agents that ended runs, and whose reason is awaited
+        self._unexplained: set[asyncio.Task[str]] = (
+            set()
+        )  # losses of agents that ended runs, and whose reason is awaited
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()

@@ -59,7 +59,9 @@ class Pending:
     deadline: asyncio.TimerHandle | None = None
     looks: int = 0  # for which there have been too many, with this one among them
     was_cut: bool = False
-    is_served: Callable[[], bool] = lambda: False  # whether its requests are answered without a token: it may stay a while
+    is_served: Callable[[], bool] = lambda: (
+        False
+    )  # whether its requests are answered without a token: it may stay a while
 
     def cut(self) -> None:
         """End it, at whatever stage it is: the protocol on it sees an end of file."""

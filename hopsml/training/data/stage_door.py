@@ -43,7 +43,9 @@ class StageDoor:
     def serve(self) -> None:
         """Accept connections from now on."""
         begun: Future[Callable[[], None]] = Future()
-        thread = threading.Thread(target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True)
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
+        )
         thread.start()
         self._end = begun.result()
 
