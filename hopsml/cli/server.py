@@ -37,6 +37,9 @@ def server(
     archives: Annotated[
         list[str], typer.Option(help="a URL below which packed environments of jobs may lie; the project's store else")
     ] = [],  # noqa: B006 typer reads it
+    trust_users: Annotated[
+        bool, typer.Option("--trust-users", help="let several accounts run jobs where those run as this server")
+    ] = False,
     audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
     keep_days: Annotated[float, typer.Option(help="how long files of jobs that are over are kept")] = 90.0,
     changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
@@ -65,6 +68,7 @@ def server(
         queues,
         nodes=nodes,
         archives=tuple(archives),
+        trust_users=trust_users,
         audit_days=audit_days,
         keep_days=keep_days,
         changes_per_s=changes_per_s,

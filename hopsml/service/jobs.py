@@ -23,6 +23,7 @@ from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.secrets import Secrets
+from hopsml.service.store.tokens import Role
 from hopsml.service.workspaces import Workspaces, own_name
 from hopsml.serving.metrics import Meter
 
@@ -52,6 +53,7 @@ class JobService:
     meter: Meter = field(default_factory=Meter)  # of its thread
     on_lead: Callable[[], object] = lambda: None  # called when this server begins to run the jobs
     is_local: bool = False  # jobs run on this machine, in the environment of the service
+    only_user: str = ""  # the account that may run jobs, where they run as the server itself; empty: any may
     _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -142,6 +144,15 @@ class JobService:
         self.workspaces.check_archives(job)
         if refused := self.manager.refusal(job):
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
+
+    def check_account(self, user: str, role: Role) -> None:
+        """Raise ArgumentError for an account that may run jobs, where those could do whatever the server can."""
+        if self.only_user and role >= Role.USER and user != self.only_user:
+            raise ArgumentError(
+                f"account {user!r} as {role.name.lower()}: jobs of profile {self.profile} run as {self.only_user}, the user "
+                "of this server, and could read its secrets and make anybody an administrator; give it the role viewer, run "
+                "jobs under a profile of YARN's, or start the server with --trust-users"
+            )
 
     def check_queue(self, name: str) -> None:
         """Raise ArgumentError for a queue that there is not."""

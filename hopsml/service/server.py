@@ -42,7 +42,7 @@ from hopsml.service.store import JobStore
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
-from hopsml.storage import urls
+from hopsml.storage import durable, urls
 from hopsml.submission import is_detachable
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class ServerSettings:
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
+    trust_users: bool = False  # of several accounts that run jobs where those run as this server
     archives: tuple[str, ...] = ()  # URLs below which packed environments may lie; empty: the project's store
     lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
     trusted_proxies: tuple[str, ...] = ()
@@ -104,7 +105,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     certificate = tls.pair(wanted.certificate, wanted.key)
     if certificate is not None:
         certificate.context()  # what is wrong with it is said before anything else is begun
-    wanted.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    durable.make_folder(wanted.state)
     listener = listening(wanted, certificate)
     try:
         here = _address(wanted, server.address(listener, scheme="https" if certificate is not None else "http"))
@@ -213,8 +214,29 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     made = JobService(
         *(store, engine, workspaces, manager, kept, profile.name, names, retention, scaler, wanted.audit_days),
         is_local=is_local,
+        only_user=getpass.getuser() if is_local and not wanted.trust_users else "",
     )
+    try:
+        _check_accounts(made, wanted)
+    except BaseException:
+        made.close()
+        raise
     return made, name
+
+
+def _check_accounts(jobs: JobService, wanted: ServerSettings) -> None:
+    """Raise ArgumentError where others than the server's own user may run jobs, which could do whatever it can."""
+    if not jobs.only_user:
+        return
+    if wanted.sign_in is not None:
+        raise ArgumentError(
+            f"--sign-in: jobs of profile {jobs.profile} run as {jobs.only_user}, the user of this server, and whoever "
+            "signs in could read its secrets by them; run jobs under a profile of YARN's, or add --trust-users"
+        )
+    now = time.time()
+    for token in Tokens(jobs.store).all():
+        if token.revoked_s is None and (token.expires_s is None or token.expires_s > now):
+            jobs.check_account(token.user, token.role)
 
 
 def _project_url(wanted: ServerSettings) -> str:

@@ -30,7 +30,7 @@ from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
 from hopsml.service.spec import JobSpec, Task
 from hopsml.service.store import JobRow
-from hopsml.storage import urls
+from hopsml.storage import durable, urls
 from hopsml.submission import SubmissionPlan, shipping
 
 MOST_BYTES = 64 << 20  # of a zip
@@ -52,22 +52,34 @@ class Workspaces:
         """
         self._root, self._project_url, self._secrets, self._archives = root, project_url, secrets, archives
         for name in ("workspaces", "jobs"):
-            (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_folder(root / name)
             (root / name).chmod(0o700)  # whatever the umask
 
     def put(self, content: bytes) -> str:
-        """Keep a zip's files; returns the digest by which they are known. Raises ArgumentError for one that is not safe."""
+        """Store a zip's files on the disk; returns the digest by which they are known.
+
+        Files that are there already are compared with those of the zip, and replaced where one differs. Raises
+        ArgumentError for a zip that is not safe.
+        """
         digest = hashlib.sha256(content).hexdigest()
-        target = self._root / "workspaces" / digest
+        folder = self._root / "workspaces"
+        target = folder / digest
         if target.is_dir():
             self.folder(digest)
-            return digest
-        fresh = Path(tempfile.mkdtemp(dir=self._root / "workspaces", prefix="new-"))
+            if _has_files(content, target):
+                durable.sync_file(folder)  # whoever has stored them may not have come so far
+                return digest
+        fresh = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
             _unpack(content, fresh)
             for parent, _, _ in os.walk(fresh):
                 os.chmod(parent, 0o700)
-            fresh.rename(target)
+            durable.sync_tree(fresh)
+            with tempfile.TemporaryDirectory(dir=folder, prefix="gone-", ignore_cleanup_errors=True) as aside:
+                with contextlib.suppress(FileNotFoundError):
+                    target.rename(Path(aside, digest))
+                fresh.rename(target)
+            durable.sync_file(folder)
         except OSError:
             if not target.is_dir():  # somebody else was quicker
                 raise
@@ -207,6 +219,22 @@ def _files(folder: Path) -> Iterator[Path]:
             path = Path(parent, name)
             if path.is_file() and not path.is_symlink() and not name.endswith(".pyc"):
                 yield path
+
+
+def _has_files(content: bytes, folder: Path) -> bool:
+    """True if all files of a zip that was unpacked here before are as they were; others may lie beside them."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for entry in archive.infolist():
+            path = folder / entry.filename
+            if entry.is_dir():
+                continue
+            if not path.is_file() or path.is_symlink() or path.stat().st_size != entry.file_size:
+                return False
+            with archive.open(entry) as source, open(path, "rb") as file:
+                while piece := source.read(1 << 20):
+                    if file.read(len(piece)) != piece:
+                        return False
+    return True
 
 
 def _unpack(content: bytes, target: Path) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+from pathlib import Path
 
 _MOST_KNOWN = 10_000
 _known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose own names this process has synced
@@ -53,3 +54,12 @@ def sync_tree(root: str | os.PathLike[str]) -> None:
                 kind = os.lstat(path).st_mode
                 if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
                     sync_file(path)
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Create a folder that only this user can read, with those above it that are missing, durably. Raises OSError."""
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        sync_file(each.parent)

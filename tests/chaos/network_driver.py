@@ -167,7 +167,9 @@ def play(
     """
     file = folder / "asked.json"
     if "min_workers" not in options:
-        options["num_workers" if verb != "parameter_server" else "num_ps"] = workers if verb != "parameter_server" else 1
+        options["num_workers" if verb != "parameter_server" else "num_ps"] = (
+            workers if verb != "parameter_server" else 1
+        )
     file.write_text(
         json.dumps(
             {

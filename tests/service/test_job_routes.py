@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import re
+import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from hopsml import client
 from hopsml.errors import ArgumentError
+from hopsml.service import server
+from hopsml.service.browse.project import Project
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
@@ -461,3 +467,40 @@ def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None
     answer = served.submit(spec=spec)
     assert answer.status_code == 400 and "bytes with a line for each value" in answer.json()["error"], answer.text
     assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201
+
+
+def test_where_jobs_run_as_the_server_its_own_user_alone_may_run_some(empty: Path, tmp_path: Path) -> None:
+    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
+    own, wanted = getpass.getuser(), server.ServerSettings(tmp_path, profile="local")
+    jobs, _ = server.opened(wanted, "http://here/")
+    asking = Served(jobs, Project(f"file://{tmp_path}/project"))
+
+    def create(user: str, role: str) -> httpx.Response:
+        return asking.ask("POST", "tokens", Role.ADMIN, json={"user": user, "role": role})
+
+    for role in ("user", "operator", "admin"):
+        refused = create("eve", role)
+        assert refused.status_code == 400 and f"run as {own}" in refused.text and "--trust-users" in refused.text
+    assert create("eve", "viewer").status_code == create(own, "admin").status_code == 201
+    jobs.close()
+    with pytest.raises(
+        ArgumentError, match="--trust-users"
+    ):  # the accounts that the test has made beside the addresses
+        server.opened(wanted, "http://here/")
+    jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
+    assert (
+        Served(jobs, Project(f"file://{tmp_path}/project"))
+        .ask("POST", "tokens", Role.ADMIN, json={"user": "eve", "role": "user"})
+        .status_code
+        == 201
+    )
+    jobs.close()
+
+
+def test_nobody_signs_in_where_jobs_run_as_the_server(empty: Path, tmp_path: Path) -> None:
+    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
+    wanted = server.ServerSettings(tmp_path, profile="local", sign_in=tmp_path / "sign-in.yaml")
+    with pytest.raises(ArgumentError, match="--sign-in: jobs of profile local run as"):
+        server.opened(wanted, "http://here/")
+    jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
+    jobs.close()

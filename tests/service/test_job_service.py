@@ -17,8 +17,12 @@ import pytest
 
 from hopsml.client import Client, ServiceJobDetail
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
+from hopsml.service.store import JobStore
+from hopsml.service.store.secrets import Secrets, key
+from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
+from tests.power_loss import ForgetfulDisk
 
 pytestmark = pytest.mark.local
 
@@ -67,13 +71,16 @@ class JobService:
         self.process: subprocess.Popen[str] | None = None
         self.database = ""  # SQLite's, beside its state
         self.log = folder / "server.log"
+        self.variables: dict[str, str] = {}
 
     def start(self, cores: int = 2, act: int | None = None, lease_s: float | None = None) -> Client:
         """Returns at once where it is to die; else when it answers."""
         command = [sys.executable, "-m", "tests.service.crashing_server", str(self.state), str(cores)]
         command += ["-" if act is None else str(act), self.database, *([] if lease_s is None else [str(lease_s)])]
         with open(self.log, "a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self.variables}
+            )
         assert self.process.stdout is not None
         address = self.process.stdout.readline()
         if not address:
@@ -434,4 +441,39 @@ def test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started(ser
     assert [len(service.starts(name)) for name in ("old", "ended", "fresh")] == [1, 1, 1]
     assert not (service.jobs / "DOUBLED").exists()
     service.process = first
+    service.stop()
+
+
+def test_what_was_acknowledged_is_there_after_a_loss_of_power(service: JobService, tmp_path: Path) -> None:
+    disk = ForgetfulDisk(tmp_path / "disk")
+    service.variables = disk.variables
+    client = service.start(cores=1)
+    client.submit(service.job("blocks"))
+    process = service.process
+    assert process is not None
+
+    def lost(name: str) -> Path:
+        """What a loss of power would leave now of the server's state."""
+        stop_outside_of_a_transaction(process, service.state / "service.db")
+        found = disk.rebuild(service.state, tmp_path / name)
+        process.send_signal(signal.SIGCONT)
+        return found
+
+    first = client.submit(service.job("first"))
+    submitted = lost("submitted")
+    client.put_secret("s3-key", "hunter2-and-more")
+    kept = lost("kept")
+    client.pause(first.id)
+    paused = lost("paused")
+    with contextlib.closing(JobStore.open(f"sqlite:///{submitted}/service.db")) as store:
+        row = store.job(first.serial)
+        assert row.name == "first"
+        code = Workspaces(submitted, "file:///project", lambda owner, names: {}).folder(row.workspace)
+        assert (code / "script.py").read_text() == SCRIPT
+    with contextlib.closing(JobStore.open(f"sqlite:///{kept}/service.db")) as store:
+        assert Secrets(store, key(kept)).values(first.owner, ["s3-key"]) == {"s3-key": "hunter2-and-more"}
+    with contextlib.closing(JobStore.open(f"sqlite:///{paused}/service.db")) as store:
+        assert store.job(first.serial).state == Lifecycle.PAUSED or [wish.kind for wish in store.open_wishes()] == [
+            "PAUSE"
+        ]
     service.stop()

@@ -12,7 +12,7 @@ from hopsml.service.manager.scheduled import start_due
 from hopsml.service.store import JobStore, StaleRecord
 from hopsml.service.store.rows import Leader
 from hopsml.service.store.schedules import Schedules
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
 from hopsml.states import Lifecycle
 from tests.service.served import JOB, Served
 
@@ -118,3 +118,45 @@ def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
     schedules.pause(1, False, time.time() - 1, time.time() - 1)
     served.jobs.manager.turn()
     assert jobs(served) == ["digits-1"]
+
+
+@pytest.mark.parametrize("lost", ["revoked", "expired", "a viewer now"])
+def test_it_ends_with_its_owners_access(served: Served, lost: str) -> None:
+    tokens, now = Tokens(served.jobs.store), time.time()
+    served.tokens["eve"] = tokens.create(  # type: ignore[index]
+        "eve", Role.USER, now, lasts_s=3600 if lost == "expired" else None
+    )
+    assert put(served, "eve").status_code == 201
+    _, schedules = led(served)
+    (row,) = schedules.all()
+    if lost != "expired":
+        (own,) = [one for one in tokens.all() if one.user == "eve"]
+        tokens.revoke(own.id, now)
+    if lost == "a viewer now":
+        tokens.create("eve", Role.VIEWER, now)
+    start_due(schedules, ME, row.planned_s + 90_000)
+    (row,) = schedules.all()
+    assert jobs(served) == [] and row.is_paused and row.note == "paused: eve may not submit jobs any more"
+    tokens.create("eve", Role.USER, now)
+    schedules.pause(row.id, False, row.planned_s, row.planned_s)
+    start_due(schedules, ME, row.planned_s + 90_000)
+    assert jobs(served) == ["digits-1"], "resumed by somebody, with an owner who may"
+
+
+def test_it_outlives_the_sessions_of_an_owner_who_signs_in_and_not_what_ends_them_for_good(served: Served) -> None:
+    tokens, now, day = Tokens(served.jobs.store), time.time(), 86_400.0
+
+    def signed_in(role: Role, at: float) -> str:
+        return tokens.create("ana", role, at, label=SIGNED_IN, lasts_s=day / 2)
+
+    assert not tokens.may_submit("ana", now)
+    session = signed_in(Role.USER, now)
+    assert tokens.may_submit("ana", now + 20 * day) and not tokens.may_submit("ana", now + 31 * day)
+    tokens.sign_out(session, now + 1, lambda connection, target: None)
+    assert tokens.caller(session, now + 2) is None and tokens.may_submit("ana", now + day)
+    signed_in(Role.VIEWER, now + day)
+    assert not tokens.may_submit("ana", now + day + 1), "the provider says less than before"
+    signed_in(Role.USER, now + 2 * day)
+    assert tokens.may_submit("ana", now + 3 * day)
+    tokens.revoke([one for one in tokens.all() if one.user == "ana"][-1].id, now + 3 * day)
+    assert not tokens.may_submit("ana", now + 3 * day)

@@ -47,7 +47,7 @@ def serving(folder: Path, *more: str) -> Iterator[tuple[str, Path]]:
 def test_a_server_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, chain, key = Authority(tmp_path), tmp_path / "server.pem", tmp_path / "server.key"
     authority.issue(chain, key)
-    with serving(tmp_path, "--certificate", str(chain), "--key", str(key)) as (printed, log):
+    with serving(tmp_path, "--certificate", str(chain), "--key", str(key), "--trust-users") as (printed, log):
         address = printed.partition("?")[0]
         assert address.startswith("https://127.0.0.1:")
         monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path / "state"))

@@ -194,3 +194,23 @@ def test_code_that_is_nested_without_end_ends_no_call(kept: Workspaces, nested: 
     assert kept.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
     with pytest.raises(ArgumentError, match="too deep"):
         script.read(str(kept.folder(digest) / "train.py"))
+
+
+@pytest.mark.parametrize("damage", ["emptied", "changed", "gone", "a folder"])
+def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: Workspaces, damage: str) -> None:
+    content = zipped(("train.py", b"print(1)"), ("package/deep.py", b"x = 1"))
+    folder = kept.folder(kept.put(content))
+    file, other = folder / "package/deep.py", folder / "train.py"
+    if damage in ("gone", "a folder"):
+        file.unlink()
+        if damage == "a folder":
+            file.mkdir()
+    else:
+        file.write_bytes(b"" if damage == "emptied" else b"x = 2")
+    (folder / "__pycache__").mkdir()  # what running it has left
+    assert kept.put(content) == folder.name
+    assert file.read_bytes() == b"x = 1" and other.read_bytes() == b"print(1)"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    (folder / "__pycache__").mkdir()
+    stored = file.stat().st_ino
+    assert kept.put(content) == folder.name and file.stat().st_ino == stored, "nothing was wrong: nothing is written"

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from hopsml.service.driver import SCRIPT
+from hopsml.storage import durable
 
 RUNNING, ENDED, OUTPUT = "running", "ended", "output.log"
 ROOM = 4096  # bytes of a file that says how it stands
@@ -70,7 +71,9 @@ def main(folder: Path, command: list[str]) -> None:
     ended = json.dumps({"status": status, "problem": problem[:500], "at_s": time.time()}).encode()
     with open(fresh, "r+b") as file:
         file.write(ended.ljust(ROOM))
+    durable.sync_file(fresh)
     fresh.rename(folder / ENDED)
+    durable.sync_file(folder)
 
 
 def _default_signals() -> None:

@@ -27,7 +27,10 @@ def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
             continue
         table = Timetable(row.planned_s, row.looked_s, spec.overlap, row.note)
         decided = due(table, row.last_job in running, functools.partial(next_after, spec), now)
-        if decided.after != table or decided.starts:
+        if decided.starts and not schedules.owner_may_submit(row, now):
+            log.warning("schedule %s-%s is paused: %s may not submit jobs any more", row.name, row.id, row.owner)
+            schedules.stop(row, f"paused: {row.owner} may not submit jobs any more", lead, now)
+        elif decided.after != table or decided.starts:
             schedules.carry_out(row, decided, job_of(row, spec), lead, now)
 
 

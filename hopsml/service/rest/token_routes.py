@@ -18,6 +18,7 @@ def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, entry: 
     """A token for somebody; with the lowest role where none is named."""
     needs(caller, Role.ADMIN)
     role = Role[asked.role.upper()]
+    jobs.check_account(asked.user, role)
     with entry.stored(201) as also:
         made = Tokens(jobs.store).create(
             asked.user, role, time.time(), label=asked.label, lasts_s=asked.lasts_s, also=also

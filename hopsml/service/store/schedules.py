@@ -13,6 +13,7 @@ from hopsml.service.lifecycle.timetable import Due
 from hopsml.service.store.rows import Leader, NewJob, WishKind
 from hopsml.service.store.schema import jobs, schedules, wishes
 from hopsml.service.store.store import JobStore, StaleRecord, check_lead, insert_job
+from hopsml.service.store.tokens import Tokens
 from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Schedules:
     """The schedules of one store."""
 
     def __init__(self, store: JobStore) -> None:
-        self._store = store
+        self._store, self._tokens = store, Tokens(store)
 
     def put(
         self, owner: str, name: str, *, spec: str, workspace: str, profile: str, planned_s: float, now: float
@@ -89,12 +90,25 @@ class Schedules:
         with self._store.writing() as connection:
             connection.execute(update(schedules).where(schedules.c.id == number).values(last_job=serial))
 
+    def owner_may_submit(self, row: ScheduleRow, now: float) -> bool:
+        """True if the owner of a schedule could still submit its job."""
+        return self._tokens.may_submit(row.owner, now)
+
     def to_look_at(self, now: float) -> list[ScheduleRow]:
         """Those whose time has come, or whose plan was made by a clock that was put back since."""
         rule = or_(schedules.c.planned_s <= now, schedules.c.looked_s > now)
         query = select(*_COLUMNS).where(schedules.c.is_paused.is_(False), rule).order_by(schedules.c.id)
         with self._store.reading() as connection:
             return [_row(row) for row in connection.execute(query)]
+
+    def stop(self, row: ScheduleRow, note: str, lead: Leader, now: float) -> None:
+        """Pause a schedule for the reason in ``note``. Raises StaleRecord as ``carry_out`` does."""
+        rule = (schedules.c.id == row.id) & (schedules.c.version == row.version)
+        values = {"is_paused": True, "note": note, "looked_s": now, "version": row.version + 1}
+        with self._store.writing() as connection:
+            check_lead(connection, lead)
+            if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1:
+                raise StaleRecord(f"schedule {row.id}")
 
     def running(self, rows: Iterable[ScheduleRow]) -> set[int]:
         """Serials of those last jobs that are not over."""

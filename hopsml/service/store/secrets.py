@@ -14,6 +14,7 @@ from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.spec import secret_rules
 from hopsml.service.store.schema import secrets
 from hopsml.service.store.store import JobStore
+from hopsml.storage import durable
 
 KEY = "HOPSML_SECRETS_KEY"
 MOST = 1000  # of one owner
@@ -114,12 +115,14 @@ def key(state: Path) -> bytes:
     if not file.exists():
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
             opened.write(base64.b64encode(os.urandom(_KEY_BYTES)))
+        durable.sync_file(fresh)
         try:
             os.link(fresh, file)
         except FileExistsError:  # another server was quicker
             pass
         finally:
             fresh.unlink()
+    durable.sync_file(state)  # a key that is lost takes all secrets with it; whoever has made it may not have come so far
     return _decoded(file.read_text(), str(file))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select, update
 
@@ -13,8 +14,14 @@ from hopsml.errors import ArgumentError
 from hopsml.service.store.schema import tokens
 from hopsml.service.store.store import Also, JobStore
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Row
+
 ID_LENGTH = 12  # of a token's id: the beginning of its digest
 SIGNED_IN = "signed in"  # the label of tokens that end when somebody signs out
+SIGNED_IN_DAYS = (
+    30.0  # that somebody's access counts as before after the end of the last session: nobody tells of its end
+)
 
 
 class Role(IntEnum):
@@ -83,6 +90,18 @@ class Tokens:
             return None
         return Caller(row.user, Role[row.role])
 
+    def may_submit(self, user: str, now: float) -> bool:
+        """True if somebody may still submit jobs: by a token that is valid, or as the provider said at the last sign-in.
+
+        A session that was revoked, or has ended ``SIGNED_IN_DAYS`` ago, counts no more.
+        """
+        with self._store.reading() as connection:
+            rows = connection.execute(select(tokens).where(tokens.c.user == user).order_by(tokens.c.created_s)).all()
+        sessions = [row for row in rows if row.label == SIGNED_IN]
+        given = [row for row in rows if row.label != SIGNED_IN]
+        grace_s = SIGNED_IN_DAYS * 86_400.0
+        return any(_is_valid(row, now) for row in given) or (bool(sessions) and _is_valid(sessions[-1], now - grace_s))
+
     def all(self) -> list[TokenRow]:
         """Those that were created, the oldest first."""
         with self._store.reading() as connection:
@@ -110,8 +129,15 @@ class Tokens:
         """End a token that signing in has made; one that was given otherwise stays."""
         with self._store.writing() as connection:
             rule = (tokens.c.digest == _digest(token)) & (tokens.c.label == SIGNED_IN) & tokens.c.revoked_s.is_(None)
-            if connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount:
+            # Not revoked: what somebody ends in order says nothing of whether he may come again.
+            if connection.execute(update(tokens).where(rule).values(expires_s=now)).rowcount:
                 also(connection, _digest(token)[:ID_LENGTH])
+
+
+def _is_valid(row: Row[Any], now: float) -> bool:
+    """True for a token that lets jobs be submitted: not revoked, and not over by ``now``."""
+    is_there = row.revoked_s is None and (row.expires_s is None or row.expires_s > now)
+    return is_there and Role[row.role] >= Role.USER
 
 
 def _digest(token: str) -> str:
