@@ -589,6 +589,18 @@ def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step
     assert machine.handle(events.Tick(), 8.0) == [] and not machine.liveness.stopped
 
 
+def test_members_that_are_all_at_work_before_the_first_step_are_not_judged_by_the_time_it_takes():
+    """They compile, or run a function that makes no steps."""
+    machine = running("a", "b")
+    for name in "ab":
+        machine.handle(events.Stepped(name, 0, -1), 5000.0)
+    assert of_kind(machine.handle(events.Tick(), 5000.0), events.StopWorkers) == []
+    machine.handle(events.Stepped("b", 0, -1, idle_s=30.0), 5001.0)
+    assert of_kind(machine.handle(events.Tick(), 5001.0), events.StopWorkers)
+    machine = running("a", "b", progress_timeout_s=100.0)
+    assert of_kind(machine.handle(events.Tick(), 102.0), events.StopWorkers)
+
+
 def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
     machine = running("a", "b")
     machine.handle(events.Stepped("a", 0, 0), 3.0)

@@ -225,7 +225,9 @@ def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
     try:
         wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, "the other job", WAIT_S)
         run = submit(count, session.range(0, ROWS, 1, 4))
-        wait_until(lambda: any("wait for a slot: tasks of other" in note for note in run.state.notes), "the note", WAIT_S)
+        wait_until(
+            lambda: any("wait for a slot: tasks of other" in note for note in run.state.notes), "the note", WAIT_S
+        )
         assert not run.done()
     finally:
         (tmp_path / "free").touch()

@@ -547,7 +547,7 @@ class ElasticGang(Gang):
             return actions
         if self.phase is Phase.WAITING and (actions := self._start_if_enough(now)):
             return actions
-        if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now):
+        if self.phase in (Phase.RUNNING, Phase.PARKING) and self.pace.hangs(now) and not self._prepares():
             return self._hung(now)
         if self.phase in (Phase.RUNNING, Phase.PARKING) and (actions := self._miss_commits(now)):
             return actions
@@ -581,6 +581,15 @@ class ElasticGang(Gang):
         for agent_id in agent_ids:
             actions += self._lost(events.MemberLost(agent_id, f"the agent {reason}"), now)
         return actions
+
+    def _prepares(self) -> bool:
+        """True before the first step while all members are at work: building and compiling may take longer than any limit.
+
+        Nor can a function that makes no steps be judged by them. A limit that the user has set (progress_timeout) counts.
+        """
+        working = [agent_id for agent_id, member in self.members.items() if not member.finished]
+        idle = any(agent_id in self.liveness.idle or agent_id in self.liveness.stopped for agent_id in working)
+        return self.pace.first_s is None and self.pace.timeout_s is None and not idle
 
     def _hung(self, now: float) -> list[Action]:
         members = tuple(agent_id for agent_id, member in self.members.items() if not member.finished)

@@ -312,18 +312,18 @@ class SparkBackend:
         deadline = time.monotonic() + LOSS_S
         while True:
             try:
-                status, problem = self._end_of_task(task)
+                problem = self._problem_of_task(task)
             except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
                 log.debug("why task %d has ended is not known: %s", task, error)
                 return ""
-            if status in ("FAILED", "KILLED"):
+            if problem:
                 return why_executor_lost(problem)
             if time.monotonic() >= deadline:
                 return ""
             time.sleep(LOOK_S)
 
-    def _end_of_task(self, task: int) -> tuple[str, str]:
-        """Status and error of one attempt of a task, as of Spark's own pages; empty where it is not listed."""
+    def _problem_of_task(self, task: int) -> str:
+        """Why one attempt of a task has failed or was killed, as of Spark's own pages; "" while it runs."""
         store, tracker = self.context._jsc.sc().statusStore(), self.context.statusTracker()
         for job_id in self.job_ids():
             info = tracker.getJobInfo(job_id)
@@ -332,8 +332,8 @@ class SparkBackend:
                 for one in _each(store.taskList(stage_id, attempt, MOST_TASKS).iterator()):
                     if int(one.taskId()) == task:
                         message = one.errorMessage()
-                        return str(one.status()), str(message.get()) if message.isDefined() else ""
-        return "", ""
+                        return str(message.get()) if message.isDefined() else ""
+        return ""
 
     def gone(self) -> str:
         """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""
