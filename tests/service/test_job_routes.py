@@ -10,11 +10,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from hopsml import client
 from hopsml.errors import ArgumentError
+from hopsml.service import workspaces
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import audit_routes, job_models, job_routes
 from hopsml.service.rest.service_application import api
@@ -461,3 +463,18 @@ def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None
     answer = served.submit(spec=spec)
     assert answer.status_code == 400 and "bytes with a line for each value" in answer.json()["error"], answer.text
     assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201
+
+
+def test_what_each_user_uploads_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 5000)
+
+    def upload(name: str, role: Any) -> httpx.Response:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(name, bytes(3000))
+        return served.ask("POST", "workspaces", role, content=content.getvalue())
+
+    assert upload("a.bin", Role.USER).status_code == 201
+    refused = upload("b.bin", Role.USER)
+    assert refused.status_code == 400 and "that user has uploaded" in refused.text and "hopsml job rm" in refused.text
+    assert upload("b.bin", "bob").status_code == 201
