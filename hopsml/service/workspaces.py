@@ -1,6 +1,7 @@
 """Code that was uploaded: by its content, unpacked once, and what of it an application is started with.
 
 <root>/workspaces/<sha256>/      as it was in the zip, for this user alone
+<root>/uploads/<user>/<sha256>   "bytes entries" of a workspace that a user has uploaded; <user> is a digest
 <root>/jobs/<job>/job.yaml       the job file, naming that folder
 """
 
@@ -11,18 +12,20 @@ import contextlib
 import errno
 import hashlib
 import io
+import logging
 import lzma
 import os
 import shutil
 import stat
 import tempfile
+import threading
 import zipfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
-from hopsml.service import job_trace
+from hopsml.service import job_trace, upload_selection
 from hopsml.service import spec as specs
 from hopsml.service.driver import sealed_secrets, slot_requests
 from hopsml.service.engine import SubmitOrder
@@ -36,9 +39,14 @@ from hopsml.submission import SubmissionPlan, shipping
 MOST_BYTES = 64 << 20  # of a zip
 MOST_UNPACKED_BYTES = 512 << 20
 MOST_FILES = 10_000
+MOST_FOLDERS, MOST_DEPTH = 5000, 50  # of a workspace
+MOST_OF_A_USER_BYTES, MOST_OF_A_USER_ENTRIES = (
+    4 << 30,
+    500_000,
+)  # of all workspaces that one uploaded; files and folders
 LAUNCHES_OF_A_TRY = 1000
-_LEFT_OUT = {".git", ".hopsml", ".venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
 
+log = logging.getLogger(__name__)
 
 SecretValues = Callable[[str, Sequence[str]], Mapping[str, str]]
 
@@ -51,20 +59,23 @@ class Workspaces:
         below which packed environments may lie.
         """
         self._root, self._project_url, self._secrets, self._archives = root, project_url, secrets, archives
-        for name in ("workspaces", "jobs"):
+        self._lock = threading.Lock()  # of what users have uploaded
+        for name in ("workspaces", "uploads", "jobs"):
             durable.make_folder(root / name)
             (root / name).chmod(0o700)  # whatever the umask
 
-    def put(self, content: bytes) -> str:
+    def put(self, content: bytes, user: str = "") -> str:
         """Store a zip's files on the disk; returns the digest by which they are known.
 
         Files that are there already are compared with those of the zip, and replaced where one differs. Raises
-        ArgumentError for a zip that is not safe.
+        ArgumentError for a zip that is not safe, or where the user has uploaded too much that is still needed.
         """
         digest = hashlib.sha256(content).hexdigest()
         folder = self._root / "workspaces"
         target = folder / digest
         if target.is_dir():
+            with self._lock:
+                self._count(user, digest, target)
             self.folder(digest)
             if _has_files(content, target):
                 durable.sync_file(folder)  # whoever has stored them may not have come so far
@@ -75,10 +86,12 @@ class Workspaces:
             for parent, _, _ in os.walk(fresh):
                 os.chmod(parent, 0o700)
             durable.sync_tree(fresh)
-            with tempfile.TemporaryDirectory(dir=folder, prefix="gone-", ignore_cleanup_errors=True) as aside:
-                with contextlib.suppress(FileNotFoundError):
-                    target.rename(Path(aside, digest))
-                fresh.rename(target)
+            with self._lock:
+                self._count(user, digest, fresh)
+                with tempfile.TemporaryDirectory(dir=folder, prefix="gone-", ignore_cleanup_errors=True) as aside:
+                    with contextlib.suppress(FileNotFoundError):
+                        target.rename(Path(aside, digest))
+                    fresh.rename(target)
             durable.sync_file(folder)
         except OSError:
             if not target.is_dir():  # somebody else was quicker
@@ -86,6 +99,33 @@ class Workspaces:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         return digest
+
+    def _count(self, user: str, digest: str, folder: Path) -> None:
+        """Count a workspace among those of a user. Raises ArgumentError where these become too large together.
+
+        One that was removed counts no more. Whoever uploads what somebody else has uploaded needs it as well.
+        """
+        own = self._root / "uploads" / hashlib.sha256(user.encode()).hexdigest()[:32]
+        own.mkdir(mode=0o700, exist_ok=True)
+        if (own / digest).is_file():
+            return
+        entries = [path.lstat() for path in folder.rglob("*")]
+        sizes, counts = [sum(entry.st_size for entry in entries)], [len(entries)]
+        for marker in own.iterdir():
+            if not (self._root / "workspaces" / marker.name).is_dir():
+                marker.unlink(missing_ok=True)
+                continue
+            size, count = marker.read_text().split()
+            sizes.append(int(size))
+            counts.append(int(count))
+        if sum(sizes) > MOST_OF_A_USER_BYTES or sum(counts) > MOST_OF_A_USER_ENTRIES:
+            raise ArgumentError(
+                f"the code of {len(sizes) - 1} workspaces that {user or 'this user'} has uploaded, and of this one, has "
+                f"{sum(counts)} files and folders of {sum(sizes) >> 20} MiB; at most {MOST_OF_A_USER_ENTRIES} of "
+                f"{MOST_OF_A_USER_BYTES >> 20} MiB are kept: delete jobs that are over, with hopsml job rm, and upload "
+                "code alone"
+            )
+        (own / digest).write_text(f"{sizes[0]} {counts[0]}")
 
     def jobs(self) -> dict[str, int]:
         """Jobs whose files are here, by their ids, with their serials."""
@@ -187,21 +227,31 @@ def own_name(job: str, prefix: str) -> str:
 
 
 def pack(folder: Path) -> bytes:
-    """A folder's files as a zip, the same bytes for the same files. Raises ArgumentError where it is too large."""
-    found = sorted(_files(folder))
-    total = sum(path.stat().st_size for path in found)
-    if len(found) > MOST_FILES or total > MOST_UNPACKED_BYTES:
+    """A folder's files as a zip, the same bytes for the same files; what is left out is named in the log.
+
+    Raises ArgumentError where it is too large, or where a file cannot be read.
+    """
+    selected = upload_selection.select(folder, MOST_FILES, MOST_FOLDERS, MOST_DEPTH)
+    if left_out := upload_selection.described(selected.left_out):
+        log.warning("not uploaded from %s: %s", folder, left_out)
+    total = sum(path.stat().st_size for path in selected.files.values())
+    if total > MOST_UNPACKED_BYTES:
         raise ArgumentError(
-            f"workspace {folder} has {len(found)} files of {total >> 20} MiB; at most {MOST_FILES} files of "
+            f"workspace {folder} has {len(selected.files)} files of {total >> 20} MiB; at most "
             f"{MOST_UNPACKED_BYTES >> 20} MiB are uploaded: keep data on the store, and name a folder with code alone"
         )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in found:
-            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+        for name, path in selected.files.items():
+            entry = zipfile.ZipInfo(name)
             entry.external_attr = (0o755 if os.access(path, os.X_OK) else 0o644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, path.read_bytes())
+            try:
+                archive.writestr(entry, path.read_bytes())
+            except OSError as error:
+                raise ArgumentError(f"workspace {folder}: {name} cannot be read: {error.strerror or error}") from error
+        for name in selected.empty_folders:
+            archive.writestr(zipfile.ZipInfo(name), b"")
     content = packed.getvalue()
     if len(content) > MOST_BYTES:
         raise ArgumentError(
@@ -209,16 +259,6 @@ def pack(folder: Path) -> bytes:
             "on the store, and name a folder with code alone"
         )
     return content
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Plain files; what tools keep, hidden folders and links to elsewhere are left out."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
-        for name in names:
-            path = Path(parent, name)
-            if path.is_file() and not path.is_symlink() and not name.endswith(".pyc"):
-                yield path
 
 
 def _has_files(content: bytes, folder: Path) -> bool:
@@ -243,11 +283,9 @@ def _unpack(content: bytes, target: Path) -> None:
         raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are taken")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            if len(entries) > MOST_FILES:
-                raise ArgumentError(f"the zip has {len(entries)} files; at most {MOST_FILES} are taken")
+            _check_entries([entry.filename for entry in archive.infolist()])
             left = MOST_UNPACKED_BYTES
-            for entry in entries:
+            for entry in archive.infolist():
                 left = _unpack_one(archive, entry, target, left)
     except (
         zipfile.BadZipFile,
@@ -263,12 +301,34 @@ def _unpack(content: bytes, target: Path) -> None:
         raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
 
 
+def _check_entries(names: Sequence[str]) -> None:
+    """Raise ArgumentError for too many files or folders, and for one that lies too deep; before any is made."""
+    files = sum(not name.endswith("/") for name in names)
+    if files > MOST_FILES:
+        raise ArgumentError(f"the zip has {files} files; at most {MOST_FILES} are taken")
+    folders = set[str]()
+    for name in names:
+        above = name.rstrip("/") if name.endswith("/") else name.rpartition("/")[0]
+        if above.count("/") >= MOST_DEPTH:
+            raise ArgumentError(
+                f"the zip has {name[:100]!r}, which lies deeper than {MOST_DEPTH} folders: put it into one above"
+            )
+        while above and above not in folders:
+            folders.add(above)
+            above = above.rpartition("/")[0]
+        if len(folders) > MOST_FOLDERS:
+            raise ArgumentError(f"the zip has more than {MOST_FOLDERS} folders; at most so many are taken")
+
+
 def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
     """One file; how many bytes may still come. What the zip says of its sizes is not believed."""
     path = target / entry.filename
-    kind = stat.S_IFMT(entry.external_attr >> 16)
-    if not path.resolve().is_relative_to(target.resolve()) or kind not in (0, stat.S_IFREG) or "\0" in entry.filename:
+    kind, allowed = stat.S_IFMT(entry.external_attr >> 16), (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG)
+    if not path.resolve().is_relative_to(target.resolve()) or kind not in allowed or "\0" in entry.filename:
         raise ArgumentError(f"the zip has {entry.filename[:100]!r}, which is no plain file below it: leave it out")
+    if entry.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return left
     path.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(entry) as source, open(path, "xb") as file:
         while piece := source.read(1 << 20):

@@ -19,7 +19,7 @@ import pytest
 
 from hopsml import client
 from hopsml.errors import ArgumentError
-from hopsml.service import server
+from hopsml.service import server, workspaces
 from hopsml.service.browse.project import Project
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import audit_routes, job_models, job_routes
@@ -504,3 +504,18 @@ def test_nobody_signs_in_where_jobs_run_as_the_server(empty: Path, tmp_path: Pat
         server.opened(wanted, "http://here/")
     jobs, _ = server.opened(replace(wanted, trust_users=True), "http://here/")
     jobs.close()
+
+
+def test_what_each_user_uploads_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 5000)
+
+    def upload(name: str, role: Any) -> httpx.Response:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(name, bytes(3000))
+        return served.ask("POST", "workspaces", role, content=content.getvalue())
+
+    assert upload("a.bin", Role.USER).status_code == 201
+    refused = upload("b.bin", Role.USER)
+    assert refused.status_code == 400 and "that user has uploaded" in refused.text and "hopsml job rm" in refused.text
+    assert upload("b.bin", "bob").status_code == 201

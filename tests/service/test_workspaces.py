@@ -214,3 +214,167 @@ def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: 
     (folder / "__pycache__").mkdir()
     stored = file.stat().st_ino
     assert kept.put(content) == folder.name and file.stat().st_ino == stored, "nothing was wrong: nothing is written"
+
+
+# ---------------------------------------------------------------------------------------------- what is uploaded
+
+
+def tree(folder: Path, *names: str) -> Path:
+    """A folder with these files, each holding its name, and these empty folders, whose names end in ``/``."""
+    for name in names:
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text(name)
+    return folder
+
+
+def uploaded(kept: Workspaces, folder: Path) -> dict[str, str]:
+    found = kept.folder(kept.put(pack(folder)))
+    return {
+        f"{path.relative_to(found)}{'/' * path.is_dir()}": path.read_text() if path.is_file() else ""
+        for path in found.rglob("*")
+        if path.is_file() or not list(path.iterdir())
+    }
+
+
+def test_links_within_the_folder_are_followed(kept: Workspaces, tmp_path: Path) -> None:
+    code = tree(
+        tmp_path / "code", "configs/base.yaml", "package/a.py", "package/deep/b.py", ".secret/key", ".env", "out/"
+    )
+    (code / "config.yaml").symlink_to("configs/base.yaml")
+    (code / "absolute.yaml").symlink_to(code / "configs" / "base.yaml")
+    (code / "conf").symlink_to("configs")
+    (code / "chain.yaml").symlink_to("conf/base.yaml")
+    (code / "key").symlink_to(".secret/key")
+    (code / "package" / "up").symlink_to("../configs")
+    (tmp_path / "by-link").symlink_to(code)
+    for folder in (code, tmp_path / "by-link"):
+        assert uploaded(kept, folder) == {
+            ".env": ".env",
+            "configs/base.yaml": "configs/base.yaml",
+            "package/a.py": "package/a.py",
+            "package/deep/b.py": "package/deep/b.py",
+            "config.yaml": "configs/base.yaml",
+            "absolute.yaml": "configs/base.yaml",
+            "conf/base.yaml": "configs/base.yaml",
+            "chain.yaml": "configs/base.yaml",
+            "key": ".secret/key",
+            "package/up/base.yaml": "configs/base.yaml",
+            "out/": "",
+        }
+
+
+def test_what_is_left_out_is_named_with_the_reason(
+    kept: Workspaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = tree(
+        tmp_path / "code",
+        "train.py",
+        "old.pyc",
+        ".streamlit/x",
+        ".git/config",
+        "package/__pycache__/a.pyc",
+        "package/a.py",
+    )
+    tree(tmp_path, "data/rows.csv")
+    (code / "data").symlink_to("../data")
+    (code / "rows.csv").symlink_to(tmp_path / "data" / "rows.csv")
+    (code / "gone").symlink_to("nothing")
+    (code / "circle").symlink_to("circle")
+    (code / "package" / "around").symlink_to("..")
+    (code / "hooks").symlink_to(".git")
+    os.mkfifo(code / "pipe")
+    (code / "a\x1b[31m").symlink_to("/etc/passwd")
+    assert uploaded(kept, code) == {"train.py": "train.py", "package/a.py": "package/a.py"}
+    (said,) = caplog.messages
+    assert said == (
+        f"not uploaded from {code}: folders of tools: .git, hooks, package/__pycache__; hidden folders: .streamlit; "
+        "links out of the folder: a\\x1b[31m, data, rows.csv; links to nothing: circle, gone; compiled Python: old.pyc; "
+        "links to a folder that they lie in: package/around; neither files nor folders: pipe"
+    )
+    caplog.clear()
+    pack(tree(tmp_path / "plain", "train.py"))
+    assert caplog.messages == []
+
+
+def test_links_that_multiply_end_at_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for level in range(30):  # each leads to the next level twice: a thousand million folders
+        folder = tree(tmp_path / "code", f"level{level}/")
+        for name in "ab":
+            (folder / f"level{level}" / name).symlink_to(f"../level{level + 1}")
+    with pytest.raises(ArgumentError, match="more than 5000 folders"):
+        pack(tmp_path / "code")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tree(tmp_path / "code", "train.py", "secret.txt")
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "secret.txt":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ArgumentError, match=r"secret\.txt cannot be read: Permission denied"):
+        pack(code)
+
+
+# ---------------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a/" * 51 + "f"], "lies deeper than 50 folders"),
+        (["a/" * 51], "lies deeper than 50 folders"),
+        (["a/" * 400 + "f"], "lies deeper than 50 folders"),
+        ([f"{number}/f" for number in range(61)], "more than 60 folders"),
+        ([f"{number}/" for number in range(61)], "more than 60 folders"),
+        (["/".join(map(str, range(number, number + 3))) + "/" for number in range(0, 61, 3)], "more than 60 folders"),
+    ],
+)
+def test_folders_are_bounded_in_number_and_depth(
+    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: str
+) -> None:
+    monkeypatch.setattr(workspaces, "MOST_FOLDERS", 60)
+    with pytest.raises(ArgumentError, match=words):
+        kept.put(zipped(*((name, b"") for name in names)))
+    assert not list((tmp_path / "state" / "workspaces").iterdir())
+    if len(names[0]) < 200:
+        with pytest.raises(ArgumentError, match=words):
+            pack(tree(tmp_path / "code", *names))
+    kept.put(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
+
+
+def test_a_folder_in_the_zip_stays_below_it(kept: Workspaces, tmp_path: Path) -> None:
+    for name in ("../evil/", "/tmp/evil/", "a/../../evil/"):
+        with pytest.raises(ArgumentError, match="no plain file below it"):
+            kept.put(zipped((name, b"")))
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_what_a_user_uploads_is_bounded_until_it_is_removed(
+    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 10_000)
+    monkeypatch.setattr(workspaces, "MOST_OF_A_USER_ENTRIES", 12)
+    first = kept.put(zipped(("a", bytes(4000))), "anna")
+    kept.put(zipped(("b", bytes(4000))), "anna")
+    assert kept.put(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
+    with pytest.raises(
+        ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml job rm"
+    ):
+        kept.put(zipped(("c", bytes(4000))), "anna")
+    kept.put(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
+    with pytest.raises(ArgumentError, match="anna"):
+        kept.put(zipped(("c", bytes(4000))), "anna")  # though it is here
+    with pytest.raises(ArgumentError, match="has 14 files and folders"):
+        kept.put(zipped(*((f"f{number}/", b"") for number in range(12))), "anna")
+    assert len(list((tmp_path / "state" / "workspaces").iterdir())) == 3
+    assert (
+        Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {}).remove_unused(lambda: {first}, 1e12)
+        == 2
+    )
+    kept.put(zipped(("c", bytes(4000))), "anna")

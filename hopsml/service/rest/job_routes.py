@@ -89,7 +89,7 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheE
                 f"the zip is larger than {MOST_BYTES >> 20} MiB; keep data on the store, and upload code"
             )
         pieces.append(piece)
-    entry.target = await run_in_threadpool(jobs.workspaces.put, b"".join(pieces))
+    entry.target = await run_in_threadpool(jobs.workspaces.put, b"".join(pieces), caller.user)
     return models.Uploaded(workspace=entry.target)
 
 
