@@ -70,7 +70,7 @@ def tree(tmp_path: Path) -> Path:
     """A copy of what targets need besides the environment, which is the one of this repository."""
     for name in ("Makefile", "setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("requirements", "tools"):
+    for name in ("requirements", "tools", "native/tf_hdfs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     (tmp_path / ".cache").mkdir()

@@ -109,8 +109,8 @@ def main(words: list[str]) -> int:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps([asdict(sample) for sample in samples]))
     grows, untold = judged(samples)
-    for player in players if grows else []:
-        print(f"objects of {player.name} that grew:", *player.lines, sep="\n    ", file=sys.stderr)
+    for player in players:
+        print(f"objects of {player.name} that have grown most:", *player.lines, sep="\n    ", file=sys.stderr)
     for line in untold:
         print(f"too little was played to tell: {line}; take more --minutes", file=sys.stderr)
     print(json.dumps({"grows": grows}), flush=True)

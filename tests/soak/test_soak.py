@@ -84,7 +84,7 @@ def test_a_short_soak_finds_nothing_that_grows() -> None:
 @pytest.mark.chaos
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("planted", ["objects", "files"])
+@pytest.mark.parametrize("planted", ["objects", "descriptors"])
 def test_what_grows_in_a_server_with_its_jobs_is_found(tmp_path: Path, planted: str) -> None:
     (player,) = play({"service": Service(tmp_path, planted)}, minutes=0)
     grows, _ = judged(player.samples)
