@@ -126,13 +126,10 @@ def read(name: str, project: str) -> ServerRecord | None:
     says.
     """
     url = places.server_url(name, project)
-    system = for_url(url)
     try:
-        status = system.status(url)
-        data = system.read_bytes(url)
+        data, _ = trust.read_bytes(url, "it says where requests and their token are sent")
     except PathNotFound:
         return None
-    trust.check(status, "it says where requests and their token are sent")
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:

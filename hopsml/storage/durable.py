@@ -10,9 +10,11 @@ import contextlib
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _MOST_KNOWN = 10_000
+_ONE_BY_ONE, _AT_ONCE = 32, 8  # files of a folder that are synced by the caller; those that are synced at once else
 _known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose own names this process has synced
 
 
@@ -48,12 +50,25 @@ def sync_name(path: str | os.PathLike[str]) -> None:
 
 def sync_tree(root: str | os.PathLike[str]) -> None:
     """Write all regular files below a folder, and all names in it, to the disk; what disappears meanwhile is left out."""
-    for folder, _, names in os.walk(root, topdown=False):
-        for path in (*(os.path.join(folder, name) for name in names), folder):
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                kind = os.lstat(path).st_mode
-                if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
-                    sync_file(path)
+    paths = [
+        path
+        for folder, _, names in os.walk(root, topdown=False)
+        for path in (*(os.path.join(folder, name) for name in names), folder)
+    ]
+    if len(paths) <= _ONE_BY_ONE:
+        for path in paths:
+            _sync_if_there(path)
+        return
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hopsml-sync") as pool:  # file systems sync several as one
+        for _ in pool.map(_sync_if_there, paths):
+            pass
+
+
+def _sync_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        kind = os.lstat(path).st_mode
+        if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+            sync_file(path)
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:

@@ -9,14 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, QuotaExceeded, StorageError
+from hopsml.search.messages import RunTrial
 from hopsml.storage import checkpoints, tree, urls
 from hopsml.storage.checkpoints import CorruptCheckpoint
 from hopsml.storage.filesystem import for_url, walk
+from hopsml.training import checkpoint_files
+from hopsml.training.trials import trial_files
+from hopsml.training.trials.trial import Trial
 
 pytestmark = pytest.mark.fast
 
@@ -273,3 +279,50 @@ def test_pruning_keeps_the_newest_complete_ones(complete: set[int], partial: set
     newest = max(complete, default=-1)
     assert {step for step in present if step > newest} <= kept  # perhaps still being uploaded
     assert all(step > newest for step in kept - complete)
+
+
+def saved_here(directory: Path, step: int, keep: int = 2) -> None:
+    """As a worker saves, in a run directory on its own disk."""
+    target = str(directory / f"step-{step:09d}")
+    description = checkpoint_files.Description(target, json.dumps({"step": step}).encode(), step, keep, True, 0o077)
+    checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text(f"state {step}"))
+
+
+def test_a_worker_on_the_runs_own_disk_neither_restores_nor_keeps_a_corrupt_checkpoint(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    for step in (100, 200, 300):
+        saved_here(directory, step)
+    (directory / "step-000000300" / "variables").write_text("STATE 300")
+    checkpoint_files._written.clear()  # the worker is another process now
+    newest = checkpoint_files.newest_sound(directory)
+    assert newest is not None and newest.step == 200
+    for step, left in ((210, [200, 210]), (220, [210, 220])):
+        saved_here(directory, step)
+        assert [saved.step for saved in checkpoint_files.complete_checkpoints(directory)] == left
+    saved_here(directory, 300)
+    assert [saved.step for saved in checkpoint_files.complete_checkpoints(directory)] == [220, 300]
+
+
+def test_a_saved_step_stays_though_others_have_higher_ones(tmp_path: Path) -> None:
+    for step in (100, 200, 50):
+        saved_here(tmp_path / "checkpoints", step)
+        trial = Trial(0, "t0", {}, tmp_path / "trial")
+        with trial.checkpoint(step, keep=1) as folder:
+            (folder / "weights").write_text(str(step))
+    assert [saved.step for saved in checkpoint_files.complete_checkpoints(tmp_path / "checkpoints")] == [50, 200]
+    assert os.listdir(tmp_path / "trial" / "step-000000050") == ["weights"]
+
+
+def test_a_trial_goes_on_from_the_newest_sound_checkpoint_of_its_store(local: Path, tmp_path: Path) -> None:
+    url = f"memory://b/{secrets.token_hex(8)}/Experiments/app_1"
+    places = {f"{name}_dir": tmp_path / name for name in ("work", "events", "checkpoint", "export")}
+    context = WorkerContext("app_1", 0, 0, 1, 0, "chief", url, **places)
+    for step in (1, 2):
+        checkpoints.commit(local, f"{url}/trials/t0/checkpoints", step)
+    spoil(f"{url}/trials/t0/checkpoints", 2)
+    asked = RunTrial(1, 0, trial_id="t1", config=b"", resume_from="t0", resume_step=2)
+    found = trial_files.obtain_checkpoint(context, asked, timeout_s=5.0)
+    assert found is not None and found.name == "step-000000001"
+    assert (found / "variables" / "0").read_bytes() == b"zero"
+    spoil(f"{url}/trials/t0/checkpoints", 1)
+    assert trial_files.obtain_checkpoint(context, msgspec.structs.replace(asked, resume_step=1), 5.0) is None

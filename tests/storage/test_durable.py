@@ -122,6 +122,8 @@ def ended(folder: Path) -> dict[str, str]:
     (there / "logs").mkdir()
     (there / "logs" / "g0-rank0.log").write_text("line\n")
     (there / "metrics.jsonl").write_text("{}\n")
+    for number in range(50):
+        (there / "logs" / f"g{number}-rank0.log").write_text(str(number))
     run.end({"state": "FINISHED"})
     assert RunDir(run.url).read_status() == {"state": "FINISHED"}
     return contents(folder)

@@ -82,6 +82,22 @@ def test_the_checkpoints_of_trials_and_further_fits_are_whole_as_well(root: Path
     assert checkpoints.steps(remote) == [2, 3] and checkpoints.latest_complete(remote) == 3
 
 
+def test_a_corrupt_checkpoint_on_the_store_costs_no_sound_one(root: Path, tmp_path: Path) -> None:
+    """A run went back to step 2, as the store's step 3 is corrupt, and keeps one checkpoint."""
+    remote = str(tmp_path / "remote" / "checkpoints")
+    for step in (2, 3):
+        (tmp_path / str(step)).mkdir()
+        (tmp_path / str(step) / "weights").write_text(f"good-{step}")
+        checkpoints.commit(tmp_path / str(step), remote, step)
+    Path(remote, "step-000000003", "weights").write_text("BAD!-3")
+    (root / "checkpoints").mkdir(exist_ok=True)
+    with MirrorProcess(root, str(tmp_path / "remote"), keep_checkpoints=1) as mirror:
+        for step in (1, 2):  # lower steps than that one; the second is there already
+            write_checkpoint(root, step)
+            assert mirror.flush(60).is_complete
+            assert checkpoints.latest_sound(remote) == 2
+
+
 def test_by_itself_it_copies_what_appears_and_what_grows(root: Path, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     with MirrorProcess(root, str(remote), interval_s=0.1) as mirror:

@@ -26,6 +26,8 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
+from hopsml.storage import checkpoints
+from hopsml.storage.run_dir import RunDir
 from hopsml.training.elastic import commit_format, commit_writer, elastic_state
 from hopsml.training.elastic.commit_format import Snapshot
 
@@ -613,3 +615,35 @@ def test_a_state_of_other_values_is_refused(worker: Any) -> None:
     other = hopsml.elastic.State(total=0, more=1)
     with pytest.raises(ArgumentError, match=r"holds the values \['total'\].*\['more', 'total'\]"):
         next(iter(other.resume(hopsml.elastic.Sampler(4, 2))))
+
+
+def test_an_agent_stores_lower_steps_again_when_the_run_went_back_behind_a_corrupt_checkpoint(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path / "Experiments" / "app_1"))
+    run.write_run({"name": "digits"})
+    formation = Formation("run", 1, RunSpec(), b"", run.url, "", "", 1)
+
+    async def stored(held: HeldCommits, step: int) -> None:
+        slot = held.slots.free(held.slot)
+        held.slots.write(slot, step, [b"commit of step %d" % step])
+        held.committed(step, slot)
+        await held.persist_last(formation)
+
+    async def scenario() -> None:
+        held = HeldCommits("run", tmp_path / "agent", TOKEN, lambda told: None)
+        try:
+            for step in (100, 200, 300):
+                await stored(held, step)
+            Path(run.checkpoints, "step-000000300", "state.hopsml").write_bytes(b"COMMIT OF STEP 300")
+            with pytest.raises(checkpoints.CorruptCheckpoint):
+                checkpoints.fetch(run.checkpoints, 300, tmp_path / "resume")
+            held.forget()
+            for step in (210, 220):
+                await stored(held, step)
+            assert checkpoints.steps(run.checkpoints) == [200, 210, 220, 300]
+            await stored(held, 300)
+            assert checkpoints.latest_sound(run.checkpoints) == 300
+            assert checkpoints.steps(run.checkpoints) == [210, 220, 300]
+        finally:
+            await held.close()
+
+    asyncio.run(scenario())

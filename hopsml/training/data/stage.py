@@ -8,6 +8,7 @@ publishes a table of them, for which workers may wait.
 from __future__ import annotations
 
 import hmac
+import resource
 import secrets
 import socket
 import threading
@@ -35,6 +36,9 @@ _Server = TypeVar("_Server")
 
 def serve(seat: SidecarSeat, tell: Tell) -> None:
     """Open the stage, tell the driver and this agent's workers where it is, and serve until the process ends."""
+    # Flight accepts whoever connects, and closes those that say nothing after two minutes: files need descriptors meanwhile.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     certificate, key = make_key_pair(CERTIFIED)
     token, folder = secrets.token_urlsafe(32), StageFolder(Path(seat.folder))
     host = f"[{seat.host}]" if ":" in seat.host else seat.host

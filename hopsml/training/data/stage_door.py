@@ -37,6 +37,7 @@ class StageDoor:
 
     def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
         self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
+        self._thread: threading.Thread | None = None
         self._end: Callable[[], object] = lambda: None
         self.port: int = listening.getsockname()[1]
 
@@ -47,13 +48,15 @@ class StageDoor:
             target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
         )
         thread.start()
+        self._thread = thread
         self._end = begun.result()
 
     def close(self) -> None:
         """Accept no connection any more."""
         with contextlib.suppress(RuntimeError):  # closed already
             self._end()
-        self._listening.close()
+        if self._thread is not None:
+            self._thread.join()  # the acceptor closes the listening socket
 
     async def _accept(self, begun: Future[Callable[[], object]]) -> None:
         acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
