@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hopsml import tracebacks
 from hopsml.cluster.driver import remedies
 from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.backends.base import Backend
+from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, Backend
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Conclude, Phase
 from hopsml.cluster.gang.pool import Pool
@@ -88,7 +88,7 @@ def error_of(
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":
         return RunCancelled(f"run {state.run_id} was cancelled: {outcome.reason}", run_url)
-    if outcome.error == "application":
+    if outcome.error == "application" and not outcome.reason.startswith(FAILED_AT_LAUNCH):
         remedy = (
             f"begin a new Spark session (after the loss of its JVM in a new process) and experiment.resume({run_url!r})"
         )
