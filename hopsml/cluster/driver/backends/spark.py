@@ -126,8 +126,8 @@ class SparkBackend:
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """Where Spark's own driver is reached, the coordinator is reached as well."""
-        host = self._conf.get("spark.driver.host", "127.0.0.1")
-        return self._conf.get("spark.driver.bindAddress", host), (host,)
+        host = self._conf.get("spark.driver.host", "127.0.0.1").strip("[]")  # Spark writes IPv6 with brackets
+        return self._conf.get("spark.driver.bindAddress", host).strip("[]"), (host,)
 
     # ------------------------------------------------------------------------------------------ agents
 
