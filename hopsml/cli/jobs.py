@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopsml.cli.job_files import loaded_job
+from hopsml.cli.terminal_text import print_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +108,7 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
 def _submitted(job: ServiceJob, wait: bool) -> None:
     print(job.id, flush=True)
     if job.why:
-        typer.echo(job.why, err=True)
+        print_plain(job.why, to_stderr=True)
     if not wait:
         return
     from hopsml.states import Lifecycle
@@ -120,7 +121,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
         typer.echo(f"{job.id} goes on without you: `{follows}` follows it, `{ends}` ends it", err=True)
         raise
     ended = client.job(job.id)
-    typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
+    print_plain(f"{ended.id}: {ended.state}: {ended.cause}", to_stderr=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
 
 
@@ -162,25 +163,27 @@ def show(job: JobArgument, json: AsJson = False) -> None:
 
         _print_json({**msgspec.to_builtins(found), "runs": made})
         return
-    print(f"{found.id}: {found.state}: {found.cause}")
+    print_plain(f"{found.id}: {found.state}: {found.cause}")
     if found.why:
-        print(f"why: {found.why}")
-    print(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
+        print_plain(f"why: {found.why}")
+    print_plain(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
     for one in found.applications:
-        print(f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else ""))
+        print_plain(
+            f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else "")
+        )
     for size in found.sizes:
         if size.slots and size.fewest < size.most:
             back = f", {size.slots - size.target} of which it is about to give back" if size.target < size.slots else ""
-            print(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
+            print_plain(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
     for run in made:
         metric = f": {run.metric_name} {run.metric:g}" if run.metric is not None else ""
-        print(f"run {run.id}: {run.state}{metric}")
+        print_plain(f"run {run.id}: {run.state}{metric}")
     if untold:
-        print(f"runs: {untold}")
-    print("\n" + found.spec.rstrip() + "\n")
+        print_plain(f"runs: {untold}")
+    print_plain("\n" + found.spec.rstrip() + "\n")
     for change in client.changes(job):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_s))
-        print(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
+        print_plain(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
 
 
 def _runs(client: Client, job: str) -> tuple[list[JobRun], str]:
@@ -197,7 +200,7 @@ def why(job: JobArgument) -> None:
     """Say why a job does not run: what it needs, what is free, who holds the rest, what would help; or its slots."""
     client = _client()
     found = client.job(job)
-    print(found.why or f"{found.state}: {found.cause}")
+    print_plain(found.why or f"{found.state}: {found.cause}")
 
 
 def logs(
@@ -270,7 +273,7 @@ def metrics(job: JobArgument, json: AsJson = False) -> None:
     from hopsml.tracking.listing import figure
 
     for run in found:
-        print(f"run {run.id}: {run.state}")
+        print_plain(f"run {run.id}: {run.state}")
         rows: list[tuple[str, ...]] = [("metric", "last", "step", "lowest", "highest", "reports")]
         for one in run.metrics:
             rows.append((one.name, *map(figure, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))
