@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +18,7 @@ from hopsml.cli.terminal_text import print_plain
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hopsml.client import Client, JobRun, ServiceJob
+    from hopsml.client import Client, JobRun, ServiceJob, ServiceJobDetail
 
 JobArgument = Annotated[str, typer.Argument(help="a job: NAME-NUMBER, or the number alone")]
 AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
@@ -115,7 +117,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
 
     client = _client()
     try:
-        _print_log(client.follow(job.id))
+        _print_log(_followed(client, job.id))
     except KeyboardInterrupt:
         follows, ends = f"hopsml job logs -f {job.id}", f"hopsml job cancel {job.id}"
         typer.echo(f"{job.id} goes on without you: `{follows}` follows it, `{ends}` ends it", err=True)
@@ -206,7 +208,7 @@ def why(job: JobArgument) -> None:
 def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
-    task: Annotated[str, typer.Option(help="whose driver; of the first task else")] = "",
+    task: Annotated[str, typer.Option(help="whose driver; of all tasks else")] = "",
     number: Annotated[
         int | None, typer.Option("--try", min=1, help="of which try of the job, from 1 on; of the newest one else")
     ] = None,
@@ -230,11 +232,50 @@ def logs(
         _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow))
         return
     if follow:
-        _print_log(client.follow(job, task))
+        _print_log(_followed(client, job, task))
         return
     found = client.job(job)
     _tell_try(found, number or found.tries)
-    _print_log(_printed(client, job, task, number or max(1, found.tries)))
+    tasks = [task] if task else _tasks(found)
+    for one in tasks:
+        if len(tasks) > 1:
+            print_plain(f"==> task {one} <==")
+        _print_log(_printed(client, job, one, number or max(1, found.tries)))
+
+
+def _tasks(job: ServiceJobDetail) -> list[str]:
+    """Names of a job's tasks; the first one alone, without its name, where there is one."""
+    names = [size.task for size in job.sizes]
+    return names if len(names) > 1 else [""]
+
+
+def _followed(client: Client, job: str, task: str = "") -> Iterator[str]:
+    """What the driver of a task prints until the job is over; of several tasks line by line, each after its task's name."""
+    tasks = [task] if task else _tasks(client.job(job))
+    if len(tasks) == 1:
+        yield from client.follow(job, tasks[0])
+        return
+    heard: SimpleQueue[tuple[str, str | BaseException | None]] = SimpleQueue()
+
+    def follow(name: str) -> None:
+        try:
+            for piece in client.follow(job, name):
+                heard.put((name, piece))
+            heard.put((name, None))
+        except BaseException as error:  # noqa: BLE001 raised below, by the thread that prints
+            heard.put((name, error))
+
+    for name in tasks:
+        threading.Thread(target=follow, args=(name,), daemon=True).start()
+    rests = dict.fromkeys(tasks, "")
+    while rests:
+        name, piece = heard.get()
+        if isinstance(piece, BaseException):
+            raise piece
+        *lines, rests[name] = (rests[name] + (piece or "")).split("\n")
+        if piece is None and (rest := rests.pop(name)):
+            lines.append(rest)
+        yield from (f"{name}: {line}\n" for line in lines)
 
 
 def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
@@ -273,7 +314,7 @@ def metrics(job: JobArgument, json: AsJson = False) -> None:
     from hopsml.tracking.listing import figure
 
     for run in found:
-        print_plain(f"run {run.id}: {run.state}")
+        print_plain(f"run {run.id}: {run.state}" + (f", trial {run.trial}" if run.trial else ""))
         rows: list[tuple[str, ...]] = [("metric", "last", "step", "lowest", "highest", "reports")]
         for one in run.metrics:
             rows.append((one.name, *map(figure, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))
