@@ -233,6 +233,8 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
     if own.startswith("hdfs:///") and default_fs():
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
     if own:
+        if found := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", own):
+            raise ArgumentError(f"HOPSML_PROJECT_URL={own}: it has one slash after {found[1]}: write {found[1]}:///...")
         if "://" not in own:
             own = f"file://{Path(own).absolute()}"  # workers run in folders of their own
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"

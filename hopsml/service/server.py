@@ -236,6 +236,7 @@ def _project_url(wanted: ServerSettings) -> str:
     named = wanted.project_url or profiles.load(wanted.profile or None).store
     if not named:
         named = settings.project_url(local=wanted.state.absolute() / PROJECT)
+    urls.check_slashes(named)
     return named if "://" in named else f"file://{Path(named).absolute()}"
 
 
