@@ -15,6 +15,8 @@ COMPILED := .cache/compiled
 REQUIREMENTS := requirements/dev.txt requirements/uv.txt
 CHAOS_RESULTS := benchmarks/results/chaos.json
 CHAOS_ROUNDS ?= 1
+SOAK_MINUTES ?= 10
+SOAK ?=
 CHAOS_OVER ?= hopsml tensorflow
 CHAOS_PARTS ?= local fit torch spark torch-spark yarn torch-yarn drain network
 CHECKED := hopsml tools tests conf airflow_dags benchmarks
@@ -23,7 +25,7 @@ STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -114,6 +116,9 @@ studies: $(STAMP) $(NATIVE)  ## what becomes of accuracy: JSON and pictures in b
 
 chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice, CHAOS_OVER=tensorflow or hopsml over these collectives alone, CHAOS_PARTS="local spark" so much of it
 	@$(BIN)/python -m tests.chaos --over $(CHAOS_OVER) --parts $(CHAOS_PARTS) --rounds $(CHAOS_ROUNDS) $(CHAOS_RESULTS)
+
+soak: $(STAMP) $(NATIVE)  ## jobs, runs, views and recoveries over and over, and what grows with them, as one line of JSON; SOAK_MINUTES=120 for longer, SOAK="--parts service" so much of it
+	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK)
 
 mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
 	@$(BIN)/python -m tools.mutants $(MUTANTS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 __version__ = "0.1.0"
 
@@ -112,7 +112,7 @@ class Refusals:
     ``hasattr`` False, and looks for a module of that name. Asked last, of names that no other finder has.
     """
 
-    _reasons: dict[str, Callable[[str], str]] = {}
+    _reasons: ClassVar[dict[str, Callable[[str], str]]] = {}
 
     @classmethod
     def add(cls, package: str, reason: Callable[[str], str]) -> None:

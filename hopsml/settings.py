@@ -22,6 +22,12 @@ SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
 DEFAULT_SYSTEM_METRICS_S = 5.0
 ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
 CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
+PORT_RANGE = "HOPSML_PORT_RANGE"  # of the driver; workers get it as a variable
+AGENT_PORTS = 6  # two of its worker, two held for the next one, commits, the check of the network
+PORT_NEEDS = (
+    f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each process "
+    "group of gloo's; the driver needs one"
+)
 KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
 DEFAULT_KEEPALIVE_S = 15.0  # firewalls forget connections after a minute at the least
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
@@ -44,6 +50,27 @@ def system_metrics_s() -> float:
     From ``HOPSML_SYSTEM_METRICS_S``, else 5.
     """
     return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
+
+
+def port_range() -> tuple[int, int] | None:
+    """The ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any. Raises ArgumentError."""
+    text = os.environ.get(PORT_RANGE, "")
+    if not text:
+        return None
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
+        raise ArgumentError(
+            f"{PORT_RANGE}={text!r} must be two port numbers, low-high, from 1 to 65535, for instance 40000-40100"
+        )
+    return int(first), int(last)
+
+
+def no_free_port(first: int, last: int, host: str) -> str:
+    """Return the error text for a range (both ends included) in which no port of ``host`` is free."""
+    return (
+        f"no port of {PORT_RANGE}={first}-{last} is free on {host}: widen the range, or end what holds these ports "
+        f"(ss -tlnp shows who listens); {PORT_NEEDS}"
+    )
 
 
 def keepalive_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from typing import Any
@@ -40,7 +41,10 @@ def _is_local() -> bool:
 def _without_url(context: WorkerContext, path: str) -> str:
     """Another name of a folder that is mirrored; beside the worker's folder, which holds nothing but the user's files."""
     name = LOCAL_FOLDER if context.trial is None else f"{LOCAL_FOLDER}-{context.trial.trial_id}"
-    link = context.work_dir.parent / re.sub("[^A-Za-z0-9_.=-]", "-", name)
+    plain = re.sub("[^A-Za-z0-9_.=-]", "-", name)
+    if plain != name:  # else two trials would write into one folder
+        plain = f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    link = context.work_dir.parent / plain
     try:
         link.symlink_to(path, target_is_directory=True)
     except FileExistsError:  # of an earlier call

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +72,15 @@ def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(magics, "tensorboard_run", shown.append)
     tensorboard.visualize(f"file://{tmp_path}/app_1{below}/")
     assert shown == [f"file://{tmp_path}/app_1"]
+
+
+def test_trials_whose_names_differ_in_a_sign_have_folders_of_their_own(
+    mirrored: WorkerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(settings.LOCAL_LOGDIR, "1")
+    for number, trial in enumerate(("a=1&b=2", "a=1-b=2", "a=1%b=2")):
+        logdir = tmp_path / "mirror" / "hdfs://nn:8020/Projects/p" / str(number)
+        logdir.mkdir(parents=True)
+        context.set_current(replace(mirrored, logdir=str(logdir), trial=SimpleNamespace(trial_id=trial)))
+        Path(tensorboard.logdir(), "f").write_text(trial)
+        assert (logdir / "f").read_text() == trial

@@ -23,6 +23,9 @@ def server(
     sign_in: Annotated[
         Path | None, typer.Option(help="a file with an OpenID provider; tokens alone count else")
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="address of a proxy whose X-Forwarded-For names the caller; repeatable")
+    ] = None,
     queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
     nodes: Annotated[Path | None, typer.Option(help="a file with nodes that may be added; none are else")] = None,
     state: Annotated[
@@ -74,5 +77,6 @@ def server(
         key=key,
         address=address,
         sign_in=sign_in,
+        trusted_proxies=servers.proxies(trusted_proxy or []),
     )
     serve(wanted, lambda address: print(address, flush=True))

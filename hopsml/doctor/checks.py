@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hopsml import extras
+from hopsml import extras, settings
 from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
@@ -16,7 +16,7 @@ MIB, GIB = 1 << 20, 1 << 30
 PYTHONS = ((3, 10), (3, 11), (3, 12))
 JAVA_TESTED, JAVA_WORKING = 17, (17, 21)
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
-PORTS_COMFORTABLE = 10
+PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # the driver's, and those of an agent that is just ending
 
 
 def python(version: tuple[int, int, int]) -> Finding:
@@ -209,7 +209,7 @@ def scratch(facts: ScratchFacts) -> Finding:
 
 
 def ports(facts: PortFacts) -> Finding:
-    """Check that ports can be bound: each agent holds one, the coordinator one more."""
+    """Check that ports can be bound: each agent on a host needs six, the coordinator one more."""
     known = {"range": facts.text, "tried": facts.tried, "free": facts.free}
     if facts.tried == 0:
         remedy = "set it to two port numbers, for instance 40000-40100, or unset it"
@@ -220,9 +220,7 @@ def ports(facts: PortFacts) -> Finding:
     if not facts.text:
         return ok("ports", "of the kernel's choice; HOPSML_PORT_RANGE=low-high limits them for a firewall", **known)
     if facts.free < PORTS_COMFORTABLE:
-        remedy = (
-            f"widen the range to {PORTS_COMFORTABLE} or more: each worker on a host needs one, and a new run another"
-        )
+        remedy = f"widen the range to {PORTS_COMFORTABLE} or more for one worker a host: {settings.PORT_NEEDS}"
         return warn("ports", f"only {facts.free} of {facts.tried} in {facts.text} are free", remedy, **known)
     return ok("ports", f"{facts.free} of {facts.tried} in {facts.text} are free", **known)
 

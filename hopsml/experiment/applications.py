@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from hopsml import profiles, redact
+from hopsml import profiles, redact, settings
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
@@ -234,7 +234,7 @@ def _open(
         backend,
         keep_warm_s=keep_warm_s,
         lease_s=LEASE_S,
-        port_range=port_range(),
+        port_range=settings.port_range(),
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,
         allowed=_allowed,
@@ -409,19 +409,6 @@ def _prepare_environment(profile: profiles.Profile) -> None:
         # Spark would put the executors' folders into its own installation.
         global _spark_folder
         _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
-
-
-def port_range() -> tuple[int, int] | None:
-    """The ports that HOPSML_PORT_RANGE allows; None for any. Raises ArgumentError where it is none."""
-    text = os.environ.get("HOPSML_PORT_RANGE", "")
-    if not text:
-        return None
-    from hopsml.errors import ArgumentError
-
-    first, dash, last = text.partition("-")
-    if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
-        raise ArgumentError(f"HOPSML_PORT_RANGE={text!r} must be two port numbers, low-high, for instance 40000-40100")
-    return int(first), int(last)
 
 
 def shutdown(spark: bool = False) -> None:

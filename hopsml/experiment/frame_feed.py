@@ -147,7 +147,8 @@ class FrameFeed:
     def __init__(self, frames: Mapping[str, Any], application: Application, run_id: str) -> None:
         self._fail = functools.partial(application.coordinator.fail, run_id)
         self._grows, self._run_id = application.backend.grows, run_id
-        self._spark = _SparkJobs(application.backend.context, f"hopsml-data-{run_id}")  # type: ignore[attr-defined]
+        backend: Any = application.backend  # Spark's
+        self._spark = _SparkJobs(backend.context, f"hopsml-data-{run_id}", backend.job_ids)
         self._frames = dict(frames)
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._logs: dict[str, FrameLog] = {}
@@ -160,6 +161,7 @@ class FrameFeed:
         self._told_whole: set[str] = set()  # DataFrames of which it was said that all rows are there
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
+        self._waits_for_others = False  # which people were told
         self._state: RunState
 
     # ------------------------------------------------------------------------------------------ from other threads
@@ -263,8 +265,13 @@ class FrameFeed:
             self._idle_since = None
             return
         self._idle_since = now if self._idle_since is None else self._idle_since
-        if now - self._idle_since > _NO_TASK_S:
+        if now - self._idle_since <= _NO_TASK_S:
+            return
+        if not self._spark.others_work():
             self._fail(_NO_SLOT)
+        elif not self._waits_for_others:
+            self._waits_for_others = True
+            self._note(_OTHERS_WORK)
 
     def _do(self, kept: FrameLog, actions: list[Action]) -> None:
         for action in actions:
@@ -310,8 +317,9 @@ def _told(client: StageClient, table: FrameTable) -> bool:
 class _SparkJobs:
     """The jobs of one feed, each on a thread of its own; ``done`` is called there."""
 
-    def __init__(self, context: Any, group: str) -> None:
-        self._context, self._group = context, group
+    def __init__(self, context: Any, group: str, agents: Callable[[], list[int]]) -> None:
+        """``agents``: numbers of the jobs that hold the application's agents."""
+        self._context, self._group, self._agents = context, group, agents
         self._plans: dict[str, JvmPush | PythonPush] = {}  # by DataFrame
         self._cancelled = 0  # how often
 
@@ -374,12 +382,27 @@ class _SparkJobs:
         try:
             tracker = self._context.statusTracker()
             active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._group))
-            jobs = [job for number in active if (job := tracker.getJobInfo(number)) is not None]
-            stages = [tracker.getStageInfo(number) for job in jobs for number in job.stageIds]
-            return not jobs or any(stage.numActiveTasks for stage in stages if stage is not None)
+            return not active or _has_tasks(tracker, active)
         except Exception as error:  # noqa: BLE001 Spark is stopping
             log.debug("Spark does not say what it does: %s", error)
             return True
+
+    def others_work(self) -> bool:
+        """True if tasks of other jobs run, whose slots are free in their time; agents hold theirs as long as they live."""
+        try:
+            tracker = self._context.statusTracker()
+            ours = {*tracker.getJobIdsForGroup(self._group), *self._agents()}
+            return _has_tasks(tracker, set(tracker.getActiveJobsIds()) - ours)
+        except Exception as error:  # noqa: BLE001 Spark is stopping
+            log.debug("Spark does not say what it does: %s", error)
+            return True
+
+
+def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
+    """True if a task of one of these jobs runs."""
+    jobs = [job for number in numbers if (job := tracker.getJobInfo(number)) is not None]
+    stages = [tracker.getStageInfo(number) for job in jobs for number in job.stageIds]
+    return any(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
@@ -393,8 +416,12 @@ def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
 
 
 _NO_SLOT = (
-    f"Spark has begun no task of data= for {_NO_TASK_S:g} s: the agents, or other jobs, hold all slots of the executors. "
-    "Ask for fewer workers, give executors another core (spark.executor.cores), or end the other jobs"
+    f"Spark has begun no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents hold all slots of the "
+    "executors. Ask for fewer workers, or give executors another core (spark.executor.cores)"
+)
+_OTHERS_WORK = (
+    "the rows of data= wait for a slot: tasks of other Spark jobs hold those beside the agents. Ask for fewer workers, give "
+    "executors another core (spark.executor.cores), or end the other jobs"
 )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings, states
-from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.plain import argument, as_json
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from hopsml.experiment import applications, collective, last_records, plan, takeover
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
@@ -113,7 +113,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         with CancelRequests(whole) as requests:
             results = _all(placed, application, requests)
         summary = [
-            {"parameters": as_json(single.arguments), "outputs": as_json(result.metrics)}
+            {"parameters": argument(single.arguments), "outputs": as_json(result.metrics)}
             for single, result in zip(plans, results, strict=True)
         ]
     except BaseException as problem:
@@ -235,7 +235,7 @@ def _all(plans: Sequence[plan.Plan], application: applications.Application, requ
 def _begin(single: plan.Plan) -> Run:
     assert isinstance(single.standing, Part)
     directory = single.standing.place
-    directory.write_json(directory.hparams_json, as_json(single.arguments))
+    directory.write_json(directory.hparams_json, argument(single.arguments))
     return plan.start(single)
 
 

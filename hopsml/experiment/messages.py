@@ -31,7 +31,7 @@ class Messages:
         self, run_id: str, on_resize: Callable[[int, object], None], note: Callable[[str], None] = lambda text: None
     ) -> None:
         self._run_id, self._on_resize, self._note = run_id, on_resize, note
-        self._came: deque[tuple[int, bytes] | Callable[[int, Any], None]] = deque()
+        self._came: deque[tuple[int, bytes] | Callable[[int, Any], None] | threading.Event] = deque()
         self._functions: list[Callable[[int, Any], None]] = []
         self._kept: list[tuple[int, Any]] = []
         self._waiting = self._bytes = self._dropped = self._kept_bytes = 0
@@ -71,7 +71,13 @@ class Messages:
         """Call it with every value, first with those that have come already."""
         self._put(function)
 
-    def _put(self, item: tuple[int, bytes] | Callable[[int, Any], None]) -> None:
+    def await_delivery(self) -> None:
+        """Wait until the functions have been called with all that has come by now, however long they take."""
+        delivered = threading.Event()
+        self._put(delivered)
+        delivered.wait()
+
+    def _put(self, item: tuple[int, bytes] | Callable[[int, Any], None] | threading.Event) -> None:
         with self._lock:
             self._came.append(item)
             if not self._delivering:
@@ -87,6 +93,8 @@ class Messages:
                 item = self._came.popleft()
             if isinstance(item, tuple):
                 self._receive(*item)
+            elif isinstance(item, threading.Event):
+                item.set()
             else:
                 self._functions.append(item)
                 for rank, value in self._kept:

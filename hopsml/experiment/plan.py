@@ -21,7 +21,7 @@ from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
-from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.plain import argument
 from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import (
@@ -354,7 +354,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         settings.KEEPALIVE: str(settings.keepalive_s()),
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
-        **({settings.CORES: os.environ[settings.CORES]} if settings.CORES in os.environ else {}),
+        **{name: os.environ[name] for name in (settings.CORES, settings.PORT_RANGE) if name in os.environ},
         **spec.environment,
         seeds.VARIABLE: str(spec.seed),
         **({settings.LOCAL_LOGDIR: "1"} if spec.local_logdir else {}),
@@ -376,7 +376,7 @@ def _record(
         "payload_sha256": captured.sha256,
         "payload_bytes": len(captured.payload),
         "own_imports": list(captured.own_imports),
-        "arguments": redact.arguments(as_json(plan.standing.arguments(plan.arguments))),
+        "arguments": redact.arguments(argument(plan.standing.arguments(plan.arguments))),
         "workers": spec.group.size,
         "seed": spec.seed,
         "spec": {**recorded(spec), "environment": redact.settings(variables)},
@@ -403,7 +403,7 @@ def record_of_several(
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = replace(_settled(plan.spec, captured), group=replace(plan.spec.group, size=count))
     record = _record(plan, spec, captured, application)
-    return {**record, "arguments": redact.arguments(as_json(dict(table)))}
+    return {**record, "arguments": redact.arguments(argument(dict(table)))}
 
 
 def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:

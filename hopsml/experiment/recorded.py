@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopsml import redact, settings, states
-from hopsml.cluster.shared.plain import as_json
+from hopsml.cluster.shared.plain import argument, as_json
 from hopsml.experiment import applications, last_records
 from hopsml.states import Lifecycle
 from hopsml.storage import job_record, urls
@@ -65,7 +65,7 @@ def recorded(
         "verb": "recorded",
         "name": name,
         "description": description or "",
-        "arguments": redact.arguments(as_json(dict(args or {}))),
+        "arguments": redact.arguments(argument(dict(args or {}))),
         "workers": 0,
         "application": application,
         "user": settings.project_name(),

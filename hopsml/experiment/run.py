@@ -104,6 +104,13 @@ class Run(Handle[Result]):
         """
         self._messages.subscribe(function)
 
+    def await_messages(self) -> None:
+        """Wait until the functions of ``on_message`` have been called with all values that have come by now.
+
+        Of a run that has ended these are all that its workers have sent.
+        """
+        self._messages.await_delivery()
+
     def send(self, value: Any, rank: int | None = None) -> None:
         """Let the workers, or the one of ``rank``, have a value, which ``hopsml.receive()`` gives to them; does not wait.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import PathNotFound, StorageError
+from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, machine
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 10.0
 WATCH_S = 25.0
 LOOK_S = 0.5
+TIDY_GENERATIONS = 10  # between two looks for logs of generations that are not kept
 OLD_S = 600.0  # a run in which nothing has changed for that long has no driver
 _under_way: set[str] = set()  # of this process
 
@@ -32,7 +34,7 @@ class SignOfLife:
 
     def __init__(self, directory: RunDir, state: RunState, on_taken: Callable[[str], None]) -> None:
         self._directory, self._state, self._on_taken = directory, state, on_taken
-        self._beats = 0
+        self._beats, self._tidied = 0, 0  # the latter: the generation at which logs were last looked through
 
     def start(self) -> None:
         """Returns at once; the first sign is ``run.json`` itself."""
@@ -58,6 +60,9 @@ class SignOfLife:
         self._directory.write_json(
             self._directory.driver_json, {"process": machine.who(), "beat": self._beats, "time": time.time()}
         )
+        if (generation := self._state.generation) - self._tidied >= TIDY_GENERATIONS:
+            run_logs.delete_surplus(self._directory, self._state.begun)
+            self._tidied = generation
 
 
 def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -24,7 +23,6 @@ from hopsml.tracking import seeds
 from hopsml.training.messages import send
 from hopsml.training.report import report
 
-MESSAGES_S = 10.0  # for the last workers' values to be handed over
 _SETS = ("train_set", "test_set")
 
 
@@ -42,17 +40,9 @@ def train(options: TrialOptions, function: Callable[..., Any], config: TfDistrib
     plan = collective.build(_run_options(options, config, {"function": function, "given": given}))
     run = plans.start(replace(plan, notes=(*plan.notes, *config.without_effect())))
     values: dict[int, Any] = {}
-    came = threading.Condition()
-
-    def note(rank: int, value: Any) -> None:
-        with came:
-            values[rank] = value
-            came.notify_all()
-
-    run.on_message(note)
+    run.on_message(values.__setitem__)
     result = run.result()
-    with came:  # messages are handed over by a thread of their own
-        came.wait_for(lambda: len(values) >= len(result.workers), MESSAGES_S)
+    run.await_messages()
     found = _mean([values[rank] for rank in sorted(values)] or [result.value], len(result.workers))
     _write_files(RunDir(result.run_dir), config, found)
     return found

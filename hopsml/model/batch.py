@@ -112,7 +112,7 @@ def _work(
     prefix: str,
     batch_size: int | None,
 ) -> Inference:
-    bindings = columns.bind(signature, schema, inputs)
+    bindings = columns.bind(signature, schema, inputs, contract.takes_missing(version.description))
     fields = columns.output_fields(signature, schema, prefix)
     return Inference(
         version.url,
@@ -133,6 +133,9 @@ def _on_pandas(
 
     table = pandas_tables.arrow_of(df)
     if df.empty and df.shape[1]:  # of lists pandas tells no type then, and there is nothing to compute
+        if inputs is not None or len(signature.inputs) > 1 or next(iter(signature.inputs.values())).features:
+            unknown = pa.schema([(name, pa.null()) for name in table.column_names])
+            columns.bind(signature, unknown, pandas_tables.by_text(inputs), takes_missing=True)
         fields = columns.output_fields(signature, table.schema, prefix)
         return df.assign(**{field.name: pa.array([], field.type).to_numpy(zero_copy_only=False) for field in fields})
     work = _work(version, signature, table.schema, pandas_tables.by_text(inputs), prefix, batch_size)
@@ -259,7 +262,7 @@ def _parts(batch: Any, tuner: BatchTuner) -> Iterator[Any]:
 
 
 def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
-    given = columns.tensors(work.bindings, part)
+    given = columns.tensors(work.bindings, part, contract.missing_of(kept.model))
     began = time.perf_counter()
     found = kept.model.predict(given)
     kept.tuner.took(part.num_rows, time.perf_counter() - began)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import Signature, TensorSpec
+from hopsml.model.flavors.contract import MissingValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Columns = str | Sequence[str]
 InputColumns = Mapping[str, Columns] | Columns
+_IS_NAN = b"hopsml.is_nan"  # in the metadata of a field
 _WHERE = "printSchema() shows them"
 _VECTOR = "is a vector of Spark's ML; pyspark.ml.functions.vector_to_array makes an array of it"
 
@@ -32,12 +34,14 @@ class Binding:
     columns: tuple[str, ...]
 
 
-def bind(signature: Signature, schema: Any, given: InputColumns | None = None) -> list[Binding]:
+def bind(
+    signature: Signature, schema: Any, given: InputColumns | None = None, takes_missing: bool = False
+) -> list[Binding]:
     """Which columns (``schema``: pyarrow's) each input is read from.
 
     Given by the input's name, or alone where there is one input; else the column of the input's name; else the columns of
-    the features' names; else, of a model with one input, the only column whose type fits. Raises ArgumentError naming the
-    column or the input.
+    the features' names; else, of a model with one input, the only column whose type fits. ``takes_missing``: whether values
+    may be missing, so that whole numbers may come as float64. Raises ArgumentError naming the column or the input.
     """
     asked = _by_input(signature, given)
     for name in asked:
@@ -51,9 +55,9 @@ def bind(signature: Signature, schema: Any, given: InputColumns | None = None) -
                 f"the model's input {name!r} takes exactly {spec.shape[0]} rows at once; export it with "
                 "a free first dimension"
             )
-        columns = _columns_of(name, spec, schema, asked.get(name), len(signature.inputs) == 1)
+        columns = _columns_of(name, spec, schema, asked.get(name), len(signature.inputs) == 1, takes_missing)
         for column in columns:
-            if why := _misfit(schema.field(column).type, spec, len(columns)):
+            if why := _misfit(schema.field(column).type, spec, len(columns), takes_missing):
                 raise ArgumentError(f"the column {column!r} cannot be the model's input {name!r}: {why}")
         if len(columns) > 1 and spec.shape[1:] not in ((len(columns),), (None,)):
             raise ArgumentError(f"the model's input {name!r} is {_shown(spec)}, and not made of {len(columns)} columns")
@@ -80,7 +84,9 @@ def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, 
     return given
 
 
-def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None, is_only: bool) -> tuple[str, ...]:
+def _columns_of(
+    name: str, spec: TensorSpec, schema: Any, given: Columns | None, is_only: bool, takes_missing: bool
+) -> tuple[str, ...]:
     columns = (given,) if isinstance(given, str) else tuple(given or ())
     for column in columns:
         if column not in schema.names:
@@ -92,7 +98,9 @@ def _columns_of(name: str, spec: TensorSpec, schema: Any, given: Columns | None,
     if spec.features and set(spec.features) <= set(schema.names):
         return spec.features
     fitting = (
-        [field.name for field in schema if not _misfit(field.type, spec, 1)] if is_only and not spec.features else []
+        [field.name for field in schema if not _misfit(field.type, spec, 1, takes_missing)]
+        if is_only and not spec.features
+        else []
     )
     if len(fitting) == 1:
         return (fitting[0],)
@@ -123,7 +131,7 @@ def _shown(spec: TensorSpec) -> str:
     return f"{spec.dtype} of shape [{sizes}]" if sizes else f"one {spec.dtype} a row"
 
 
-def _misfit(kind: Any, spec: TensorSpec, of: int) -> str:
+def _misfit(kind: Any, spec: TensorSpec, of: int, takes_missing: bool) -> str:
     """Why a column of this Arrow type, one of ``of`` that are put together, cannot be the tensor; "" if it can."""
     import pyarrow as pa
 
@@ -131,9 +139,13 @@ def _misfit(kind: Any, spec: TensorSpec, of: int) -> str:
     while pa.types.is_list(value) or pa.types.is_large_list(value) or pa.types.is_fixed_size_list(value):
         size = value.list_size if pa.types.is_fixed_size_list(value) else None
         lists, value = lists + 1, value.value_type
+    if pa.types.is_dictionary(value):  # a category is its value
+        value = value.value_type
+    if pa.types.is_null(value) and takes_missing:
+        return ""
     if _is_vector(value):
         return f"it {_VECTOR}"
-    if not _takes(value, spec.dtype):
+    if not _takes(value, spec.dtype, takes_missing):
         return f"it is {kind}, and the model takes {_shown(spec)}"
     wanted = (0,) if of > 1 else tuple({depth, min(1, depth)})  # nested as the tensor, or flat
     if of == 1 and spec.shape[1:] == (1,):
@@ -146,8 +158,11 @@ def _misfit(kind: Any, spec: TensorSpec, of: int) -> str:
     return ""
 
 
-def _takes(value: Any, dtype: str) -> bool:
-    """Whether values of an Arrow type become this dtype without losing what they are: no fractions to whole numbers."""
+def _takes(value: Any, dtype: str, takes_missing: bool) -> bool:
+    """Whether values of an Arrow type become this dtype without losing what they are: no fractions to whole numbers.
+
+    Whole numbers with missing ones among them are float64: whether all are whole is seen when they are read.
+    """
     import pyarrow as pa
 
     if dtype == "str":
@@ -158,19 +173,25 @@ def _takes(value: Any, dtype: str) -> bool:
         return False
     if pa.types.is_integer(value):
         return True
-    return bool(pa.types.is_floating(value) or pa.types.is_decimal(value)) and "int" not in dtype
+    return bool(pa.types.is_floating(value) or pa.types.is_decimal(value)) and (takes_missing or "int" not in dtype)
 
 
 # ------------------------------------------------------------------------------------------ rows in, rows out
 
 
-def tensors(bindings: Sequence[Binding], batch: Any) -> dict[str, NDArray[Any]]:
-    """The inputs of the rows of an Arrow batch, as the signature has them. ArgumentError names the column and its row."""
+def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | None = None) -> dict[str, NDArray[Any]]:
+    """The inputs of the rows of an Arrow batch, as the signature has them. ArgumentError names the column and its row.
+
+    ``missing``: what stands for values that are missing; None: there must be none.
+    """
     import numpy as np
 
     found = {}
     for binding in bindings:
-        parts = [_tensor(batch.column(column), column, binding.spec) for column in binding.columns]
+        parts = [
+            _tensor(batch.column(column), column, binding.spec, missing and _missing_in(batch, column, missing))
+            for column in binding.columns
+        ]
         if len(parts) > 1:
             found[binding.name] = np.stack(parts, axis=-1)
         else:
@@ -178,7 +199,17 @@ def tensors(bindings: Sequence[Binding], batch: Any) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _tensor(column: Any, name: str, spec: TensorSpec) -> NDArray[Any]:
+def with_missing(field: Any, is_nan: bool) -> Any:
+    """A field of Arrow's that tells what its nulls were, NaN or None: scikit-learn tells these apart among texts."""
+    return field.with_metadata({_IS_NAN: b"1" if is_nan else b""})
+
+
+def _missing_in(batch: Any, column: str, missing: MissingValues) -> MissingValues:
+    is_nan = (batch.schema.field(column).metadata or {}).get(_IS_NAN)
+    return missing if is_nan is None else MissingValues(float("nan") if is_nan else None)
+
+
+def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | None) -> NDArray[Any]:
     """With the lists as further dimensions."""
     import numpy as np
     import pyarrow as pa
@@ -186,11 +217,12 @@ def _tensor(column: Any, name: str, spec: TensorSpec) -> NDArray[Any]:
 
     rows, sizes, values = len(column), list[int](), column
     while True:
-        if values.null_count:
+        is_list = pa.types.is_nested(values.type)
+        if values.null_count and (is_list or missing is None):
             raise ArgumentError(
                 f"the column {name!r} has no value in {_first_null(column)}; fill it, or leave such rows out"
             )
-        if not pa.types.is_nested(values.type):
+        if not is_list:
             break
         if pa.types.is_fixed_size_list(values.type):
             sizes.append(values.type.list_size)
@@ -205,19 +237,39 @@ def _tensor(column: Any, name: str, spec: TensorSpec) -> NDArray[Any]:
             sizes.append(int(least or 0))
         values = values.flatten()
     dtype = np.dtype(object) if spec.dtype == "str" else _dtype(spec.dtype)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.string() if spec.dtype == "str" else pa.float64())
     if pa.types.is_decimal(values.type):  # as numbers with a point are in Spark's SQL
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
-    if array.dtype.kind in "iu" and dtype.kind in "iu" and array.size:
-        limits, least, most = np.iinfo(dtype), int(array.min()), int(array.max())
-        if least < limits.min or most > limits.max:
-            raise ArgumentError(
-                f"the column {name!r} holds {most if most > limits.max else least}, and the model takes {_shown(spec)}, "
-                f"{limits.min} to {limits.max}"
-            )
-    array = array.astype(dtype, copy=False)
+    if missing is not None and values.null_count and array.dtype.kind == "O":
+        array = np.where(values.is_null().to_numpy(zero_copy_only=False), missing.other, array)
+    if array.dtype.kind in "iuf" and dtype.kind in "iu" and array.size:
+        _check_whole(array, dtype, name, spec)
+    if not (array.dtype.kind == "f" and dtype.kind in "biu" and np.isnan(array).any()) and dtype.kind != "b":
+        array = array.astype(dtype, copy=False)  # else as they are, with NaN or objects among them
     found: NDArray[Any] = array.reshape(rows, *sizes)
     return found
+
+
+def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -> None:
+    """Raise ArgumentError for numbers that are not whole, or do not fit."""
+    import numpy as np
+
+    limits = np.iinfo(dtype)
+    there = array if array.dtype.kind != "f" else array[~np.isnan(array)]
+    if not there.size:
+        return
+    if array.dtype.kind == "f" and (broken := there[(there != np.floor(there)) | np.isinf(there)]).size:
+        raise ArgumentError(f"the column {name!r} holds {broken[0]}, and the model takes {_shown(spec)}")
+    least, most = int(there.min()), int(there.max())
+    if least < limits.min or most > limits.max:
+        raise ArgumentError(
+            f"the column {name!r} holds {most if most > limits.max else least}, and the model takes {_shown(spec)}, "
+            f"{limits.min} to {limits.max}"
+        )
 
 
 def _dtype(name: str) -> Any:

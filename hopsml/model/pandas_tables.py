@@ -35,15 +35,28 @@ def arrow_of(df: Any) -> Any:
     if not df.columns.is_unique:
         twice = df.columns[df.columns.duplicated()][0]
         raise ArgumentError(f"the table has more than one column {str(twice)!r}; rename one, or leave it out")
-    found, names = [], [str(name) for name in df.columns]
+    found, fields, names = [], [], [str(name) for name in df.columns]
     for place, name in enumerate(names):
         try:
-            found.append(_array(df.iloc[:, place]))
+            column = df.iloc[:, place]
+            found.append(_array(column))
+            fields.append(_field(name, found[-1].type, column))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ArgumentError(
                 f"the column {name!r} of the table has no common type: {error}; give numbers, texts, or arrays"
             ) from error
-    return pa.Table.from_arrays(found, names)
+    return pa.Table.from_arrays(found, schema=pa.schema(fields))
+
+
+def _field(name: str, kind: Any, column: Any) -> Any:
+    """With what is missing among objects: NaN, as pandas reads them from files, or None."""
+    import pyarrow as pa
+
+    field = pa.field(name, kind)
+    missing = list(column[column.isna()][:1]) if column.dtype.kind == "O" else []
+    if not missing or not (missing[0] is None or isinstance(missing[0], float)):
+        return field
+    return columns.with_missing(field, missing[0] is not None)
 
 
 def _array(column: Any) -> Any:

@@ -21,7 +21,6 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.tree import download_tree
 
 CACHE = "HOPSML_MODEL_CACHE"
-_RUNS_CODE = {"sklearn", "torch_export"}  # artifacts with pickles in them: to load one is to run what its author wrote
 _CHUNK = 1 << 20
 _NAME_IN_CACHE = 100  # of the characters of a name, which may fill a folder's name alone; the digest tells them apart
 _ABANDONED_S = 86_400.0  # a copy that nobody has finished for so long nobody will
@@ -101,9 +100,9 @@ class Version(Mapping[str, Any]):
         Raises:
             ModelNotFound: (LookupError) the version has been deleted meanwhile.
             DamagedModel: (StorageError) a file is not what was exported.
-            ArgumentError: its files run code when they are loaded, and belong to somebody who is not trusted.
+            ArgumentError: it belongs to somebody who is not trusted, and can be loaded as a model of any kind.
         """
-        self._check_owner(trusted)
+        self.check_owner(trusted)
         cache = _private(Path(cache_folder) if cache_folder is not None else _default_cache())
         target = cache / f"{self.name[:_NAME_IN_CACHE]}-{self.version}-{self.description.digest[:20]}"
         if _has_all(target, self.description):
@@ -146,12 +145,18 @@ class Version(Mapping[str, Any]):
                     self.files_url,
                 )
 
-    def _check_owner(self, trusted: Collection[str]) -> None:
-        if not _RUNS_CODE & set(self.description.artifacts):
+    def check_owner(self, trusted: Collection[str] = frozenset()) -> None:
+        """Raise ArgumentError where a version that can be loaded belongs to somebody who is not trusted.
+
+        That is to run what its author put into it, whatever its kind: a pickle runs code, the graph of a SavedModel reads
+        and writes files, a Keras model holds layers of any code, an ONNX graph names files beside it. Plain files are
+        nobody's risk until somebody opens them.
+        """
+        if not self.description.artifacts:
             return
         for place in (self.url, urls.join(self.url, MODEL_JSON)):
             believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
-            trust.check(for_url(place).status(place), "to load this model is to run code that is in it", believed)
+            trust.check(for_url(place).status(place), "to load a model is to run what is in it", believed)
 
 
 def _sweep(cache: Path) -> None:

@@ -27,6 +27,7 @@ log = logging.getLogger("hopsml.service")
 DAY_S = 86_400.0
 KEEP_DAYS = 90.0  # that the files of a job are kept after its end
 SWEEP_S = 3600.0  # between two sweeps
+CLOSE_S = 5.0  # that the end of a server waits for a sweep
 UPLOADED_S = 3600.0  # that uploaded code waits for a job that names it
 
 
@@ -63,10 +64,10 @@ class Retention:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, after the sweep that is under way."""
+        """End the thread; a sweep under way is waited for, but not for a store that is away."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         wait_s = 1.0  # until somebody leads

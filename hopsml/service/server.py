@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hopsml import profiles, settings
+from hopsml.cluster.shared.processes import write_no_core_dumps
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import holder, nodes_file, queues
@@ -61,6 +62,7 @@ class ServerSettings:
     """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add;
 
     ``port``: 0 for any that is free, None for the last one of this folder, so that whoever follows a job finds it again.
+    ``trusted_proxies``: addresses whose X-Forwarded-For names the caller, for limits and the audit log.
     ``address``: by which others reach it; empty: as it listens. ``sign_in``: a file, or None where tokens alone count.
     """
 
@@ -84,6 +86,7 @@ class ServerSettings:
     trust_users: bool = False  # of several accounts that run jobs where those run as this server
     archives: tuple[str, ...] = ()  # URLs below which packed environments may lie; empty: the project's store
     lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
+    trusted_proxies: tuple[str, ...] = ()
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
@@ -99,6 +102,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     from hopsml.service.rest.project_feed import ProjectFeed
     from hopsml.service.rest.service_application import service_application
 
+    write_no_core_dumps()  # the key of all secrets is in memory, and jobs on this machine are started from here
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     certificate = tls.pair(wanted.certificate, wanted.key)
     if certificate is not None:
@@ -119,7 +123,13 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
             jobs.start()
             app = service_application(jobs, project, told, name, limits, provider)
             answers = server.answer(
-                app, listener, told, lambda: ready(f"{here}?token={token}"), certificate, project.trim
+                app,
+                listener,
+                told,
+                lambda: ready(f"{here}?token={token}"),
+                certificate,
+                project.trim,
+                wanted.trusted_proxies,
             )
             asyncio.run(answers)
         finally:

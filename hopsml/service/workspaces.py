@@ -67,7 +67,7 @@ class Workspaces:
         if target.is_dir():
             self.folder(digest)
             if _has_files(content, target):
-                durable.sync(folder)  # whoever has stored them may not have come so far
+                durable.sync_file(folder)  # whoever has stored them may not have come so far
                 return digest
         fresh = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
@@ -79,7 +79,7 @@ class Workspaces:
                 with contextlib.suppress(FileNotFoundError):
                     target.rename(Path(aside, digest))
                 fresh.rename(target)
-            durable.sync(folder)
+            durable.sync_file(folder)
         except OSError:
             if not target.is_dir():  # somebody else was quicker
                 raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml import extras
 from hopsml.cluster.shared.http_connections import recognise
+from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, paths, request_log
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
 from hopsml.serving.receiving import Receive, Send, check_token, whole_body
@@ -151,12 +152,12 @@ class RestApplication:
             raise not_found(str(error)) from None
 
     async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.Asked:
-        signature = batcher.model.signature
+        signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
 
         def parse() -> bodies.Asked:
             if target.what == "predict":
-                return bodies.asked_v1(body, signature.inputs)
-            return bodies.asked_v2(body, signature)
+                return bodies.asked_v1(body, signature.inputs, missing)
+            return bodies.asked_v2(body, signature, missing)
 
         return await self._beside(len(body), parse)
 
@@ -175,6 +176,8 @@ class RestApplication:
             raise RequestRefused(
                 503, f"{error} ({self._limits.deadline_s:g} s); try again, or start more replicas", {"retry-after": "1"}
             ) from None
+        except contract.RefusedValues as error:
+            raise bad_request(str(error)[:2000]) from error
         except Exception as error:
             log.warning("the model failed: %s: %s", type(error).__name__, error)
             raise RequestRefused(500, f"the model failed: {type(error).__name__}: {error}"[:2000]) from error

@@ -36,10 +36,10 @@ class Waiting:
     inputs: Arrays
     rows: int
     answer: asyncio.Future[Arrays]
-    shape: tuple[tuple[int, ...], ...] = field(init=False)  # of a row: only equal ones are computed together
+    form: tuple[tuple[str, tuple[int, ...]], ...] = field(init=False)  # only equal ones are computed together
 
     def __post_init__(self) -> None:
-        self.shape = tuple(array.shape[1:] for array in self.inputs.values())
+        self.form = tuple((array.dtype.str, array.shape[1:]) for array in self.inputs.values())
 
 
 def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
@@ -54,7 +54,7 @@ def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
         head = waiting[0]
         if head.answer.done():
             waiting.popleft()
-        elif batch and (rows + head.rows > most_rows or head.shape != batch[0].shape):
+        elif batch and (rows + head.rows > most_rows or head.form != batch[0].form):
             break
         else:
             rows += head.rows

@@ -19,6 +19,7 @@ from hopsml.serving.refusals import bad_request
 
 if TYPE_CHECKING:
     from hopsml.model.description import Signature
+    from hopsml.model.flavors.contract import MissingValues
     from hopsml.serving.trying import Arrays
 
 SIGNATURE = "serving_default"  # the one that is served
@@ -69,8 +70,11 @@ def dumps(content: Any) -> bytes:
 # ------------------------------------------------------------------------------------------ TensorFlow Serving's
 
 
-def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec]) -> Asked:
-    """``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, input by input. RequestRefused (400) says what is wrong."""
+def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> Asked:
+    """``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, input by input. RequestRefused (400) says what is wrong.
+
+    ``missing``: as of ``tensors.array_of``.
+    """
     content = loads(body)
     unknown = sorted(content.keys() - {"instances", "inputs", "signature_name"})
     if unknown:
@@ -84,11 +88,11 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec]) -> Asked:
     if ("instances" in content) == ("inputs" in content):
         raise bad_request("a request has either instances (row by row) or inputs (input by input)")
     if "instances" in content:
-        return Asked(_of_instances(content["instances"], inputs))
-    return Asked(_of_columns(content["inputs"], inputs), by_rows=False)
+        return Asked(_of_instances(content["instances"], inputs, missing))
+    return Asked(_of_columns(content["inputs"], inputs, missing), by_rows=False)
 
 
-def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec]) -> Arrays:
+def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
     if not isinstance(rows, list) or not rows:
         raise bad_request("instances must be a list with a row at least")
     if isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
@@ -98,16 +102,19 @@ def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec]) -> Arrays:
                 raise bad_request(
                     f"instances[{number}] must be an object with {', '.join(rows[0])}, as the first row is"
                 )
-        return {name: tensors.array_of(name, [row[name] for row in rows], tensor) for name, tensor in inputs.items()}
-    return {name: tensors.array_of(name, rows, tensor) for name, tensor in _only(inputs, "instances")}
+        return {
+            name: tensors.array_of(name, [row[name] for row in rows], tensor, missing)
+            for name, tensor in inputs.items()
+        }
+    return {name: tensors.array_of(name, rows, tensor, missing) for name, tensor in _only(inputs, "instances")}
 
 
-def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec]) -> Arrays:
+def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
     if isinstance(columns, dict) and columns.keys() != {"b64"}:
         tensors.check_names(columns, inputs)
-        found = {name: tensors.array_of(name, columns[name], tensor) for name, tensor in inputs.items()}
+        found = {name: tensors.array_of(name, columns[name], tensor, missing) for name, tensor in inputs.items()}
     else:
-        found = {name: tensors.array_of(name, columns, tensor) for name, tensor in _only(inputs, "inputs")}
+        found = {name: tensors.array_of(name, columns, tensor, missing) for name, tensor in _only(inputs, "inputs")}
     return tensors.check_rows(found)
 
 
@@ -158,19 +165,22 @@ def _tensor_info(name: str, tensor: TensorSpec) -> Any:
 # ------------------------------------------------------------------------------------------ Open Inference Protocol
 
 
-def asked_v2(body: bytes, signature: Signature) -> Asked:
-    """``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) names what is wrong."""
+def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> Asked:
+    """``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) names what is wrong.
+
+    ``missing``: as of ``tensors.array_of``.
+    """
     content, inputs = loads(body), signature.inputs
     given: dict[str, Any] = {}
     for number, one in enumerate(_list_of(content, "inputs")):
-        missing = [key for key in ("name", "shape", "datatype", "data") if key not in one]
-        if missing:
-            raise bad_request(f"inputs[{number}] has no {missing[0]}")
+        absent = [key for key in ("name", "shape", "datatype", "data") if key not in one]
+        if absent:
+            raise bad_request(f"inputs[{number}] has no {absent[0]}")
         if str(one["name"]) in given:
             raise bad_request(f"input '{str(one['name'])[:80]}' is there twice; send each input once")
         given[str(one["name"])] = one
     tensors.check_names(given, inputs)
-    arrays = {name: _tensor_v2(name, given[name], tensor) for name, tensor in inputs.items()}
+    arrays = {name: _tensor_v2(name, given[name], tensor, missing) for name, tensor in inputs.items()}
     wanted = tuple(str(one.get("name")) for one in _list_of(content, "outputs"))
     for name in wanted:
         if name not in signature.outputs:
@@ -186,7 +196,7 @@ def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return found
 
 
-def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec) -> Any:
+def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: MissingValues | None) -> Any:
     import numpy as np
 
     datatype, shape = given["datatype"], given["shape"]
@@ -205,7 +215,8 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec) -> Any:
         flat = [value for row in flat for value in row]
     if len(flat) != np.prod(shape, dtype=np.int64):
         raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {np.prod(shape)}")
-    return tensors.shaped(name, tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,))).reshape(shape), tensor)
+    array = tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,)), missing)
+    return tensors.shaped(name, array.reshape(shape), tensor)
 
 
 def answer_v2(outputs: Arrays, asked: Asked, model: str, version: int) -> bytes:

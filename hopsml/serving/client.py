@@ -123,6 +123,8 @@ def token_of(record: ServerRecord) -> str:
 
 def _plain(value: Any) -> Any:
     """numpy's arrays and numbers as JSON has them."""
+    if type(value).__name__ == "NAType":  # pandas's for what is missing
+        return None
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

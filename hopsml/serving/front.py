@@ -157,6 +157,7 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=int(KEEP_ALIVE_S),
         timeout_graceful_shutdown=int(DRAIN_S),
     )

@@ -230,6 +230,8 @@ def _found(model: str, version: int | str, *, fetch: bool) -> tuple[int, ServedV
 
     found = registry.find(model, version)
     _check_servable(found.description)
+    if not fetch:
+        found.check_owner()  # before anything is started
     files = str(found.local_files(places.models_folder())) if fetch else ""
     return found.version, ServedVersion(files, found.description), registry.aliases(model)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml import redact
 from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
-from hopsml.cluster.shared.processes import die_with_parent
+from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
 from hopsml.serving.holder import VersionHolder
@@ -83,6 +83,7 @@ class Replica:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=int(KEEP_ALIVE_S),
         )
         server = uvicorn.Server(config)
@@ -176,6 +177,7 @@ def main(words: list[str]) -> None:
     """The program."""
     folder, number, listener, control, parent = words
     die_with_parent(int(parent))
+    write_no_core_dumps()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     redact.clean_log("hopsml")
     with contextlib.closing(socket.socket(fileno=int(listener))) as listening:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hopsml.model.description import TensorSpec
+    from hopsml.model.flavors.contract import MissingValues
     from hopsml.serving.trying import Arrays
 
 _FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds that may become it
@@ -26,19 +27,49 @@ _KINDS = {
 TEXT = "str"
 
 
-def array_of(name: str, value: Any, tensor: TensorSpec) -> NDArray[Any]:
-    """``value``, nested lists, as an array of the input's dtype and shape. RequestRefused (400) where it is none."""
+def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues | None = None) -> NDArray[Any]:
+    """``value``, nested lists, as an array of the input's dtype and shape. RequestRefused (400) where it is none.
+
+    ``missing``: what null stands for, to a model that takes values that are missing; None: there must be none.
+    """
     import numpy as np
 
     if tensor.dtype == TEXT:
-        found = _of_texts(name, value)
+        found = _of_texts(name, value, missing)
     else:
         try:
             found = np.asarray(value)
         except ValueError:
             raise bad_request(f"input '{name}': its rows differ in shape; it takes {described(tensor)}") from None
-        found = _cast(name, found, np.dtype(tensor.dtype))
+        nulls = _nulls(found) if missing is not None and found.dtype.kind == "O" else np.zeros(0, bool)
+        if missing is not None and nulls.any():
+            found = _with_missing(name, found, nulls, np.dtype(tensor.dtype), missing)
+        else:
+            found = _cast(name, found, np.dtype(tensor.dtype))
     return shaped(name, found, tensor)
+
+
+def _nulls(found: NDArray[Any]) -> NDArray[Any]:
+    """Which of the objects are None."""
+    import numpy as np
+
+    return np.asarray(np.frompyfunc(lambda one: one is None, 1, 1)(found), bool)
+
+
+def _with_missing(
+    name: str, found: NDArray[Any], nulls: NDArray[Any], wanted: Any, missing: MissingValues
+) -> NDArray[Any]:
+    """The values that are there, checked; NaN between numbers, and what the model takes between true and false."""
+    import numpy as np
+
+    there = np.array(found[~nulls].tolist()) if not nulls.all() else np.zeros(0, wanted)
+    there = _cast(name, there, wanted)
+    if wanted.kind == "b":
+        whole = np.full(found.shape, missing.other, object)
+    else:
+        whole = np.full(found.shape, np.nan, wanted if wanted.kind == "f" else np.float64)
+    whole[~nulls] = there
+    return whole
 
 
 def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:  # type: ignore[name-defined]  # noqa: F821
@@ -61,7 +92,7 @@ def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]
     return np.ascontiguousarray(cast) if cast.ndim else cast
 
 
-def _of_texts(name: str, value: Any) -> NDArray[Any]:
+def _of_texts(name: str, value: Any, missing: MissingValues | None) -> NDArray[Any]:
     """Texts at any depth; ``{"b64": ...}`` stands for bytes, as TensorFlow Serving has it."""
     import numpy as np
 
@@ -69,11 +100,14 @@ def _of_texts(name: str, value: Any) -> NDArray[Any]:
         found = np.asarray(_decoded(value), object)
     except ValueError:
         raise bad_request(f"input '{name}': its rows differ in shape") from None
-    wrong = next((one for one in found.flat if not isinstance(one, (str, bytes))), None)
-    if wrong is not None:
-        raise bad_request(
-            f"input '{name}': it takes text, and holds {str(wrong)[:40]}, rows of different lengths perhaps"
-        )
+    if missing is not None:
+        nulls = _nulls(found)
+        found[nulls] = missing.other
+    else:
+        nulls = np.zeros(found.shape, bool)
+    for wrong in (one for one in found[~nulls].flat if not isinstance(one, (str, bytes))):
+        holds = "null" if wrong is None else f"{str(wrong)[:40]}, rows of different lengths perhaps"
+        raise bad_request(f"input '{name}': it takes text, and holds {holds}")
     return found
 
 

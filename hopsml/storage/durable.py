@@ -1,31 +1,65 @@
-"""Writing files of this machine to its disk, so that what was acknowledged is there after a loss of power."""
+"""Files that survive a power cut on a local disk: content and names are synced before somebody relies on them.
+
+A file's content is on the disk after its ``fsync``, its name after that of its folder. Renaming a file whose content was
+not synced may leave an empty one. Functions raise OSError where the disk does not take it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
+_MOST_KNOWN = 10_000
+_known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose own names this process has synced
 
-def sync(path: str | os.PathLike[str]) -> None:
-    """Write a file's content, or a folder's list of names, to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Write a file's content, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call for folders
+            raise
     finally:
         os.close(descriptor)
 
 
-def sync_tree(folder: Path) -> None:
-    """Write a folder with all files and folders below it to the disk. Raises OSError."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            sync(Path(parent, name))
-        sync(parent)
+def sync_name(path: str | os.PathLike[str]) -> None:
+    """Write the name of a file or folder to the disk, with those of the folders above that this process has not synced."""
+    folder, seen = os.path.dirname(os.path.abspath(path)), set[tuple[str, int, int]]()
+    while True:
+        facts = os.stat(folder)
+        with contextlib.suppress(PermissionError):  # a folder above that this user may pass through, but not read
+            sync_file(folder)
+        above = os.path.dirname(folder)
+        key = (folder, facts.st_dev, facts.st_ino)
+        if key in _known or above == folder or os.stat(above).st_dev != facts.st_dev:
+            break
+        seen.add(key)
+        folder = above
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    _known.update(seen)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder that only this user can read, and those around it, durably. Raises OSError."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def sync_tree(root: str | os.PathLike[str]) -> None:
+    """Write all regular files below a folder, and all names in it, to the disk; what disappears meanwhile is left out."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for path in (*(os.path.join(folder, name) for name in names), folder):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                kind = os.lstat(path).st_mode
+                if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+                    sync_file(path)
+
+
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Create a folder that only this user can read, with those above it that are missing, durably. Raises OSError."""
+    path = Path(folder)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in missing:
-        sync(each.parent)
+        sync_file(each.parent)

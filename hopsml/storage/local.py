@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
-from hopsml.storage import causes, confinement, privacy, urls
+from hopsml.storage import causes, confinement, durable, privacy, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
 from hopsml.storage.streams import spooled_writer
 
@@ -23,7 +23,10 @@ def create(url: str, timeout_s: float) -> LocalFileSystem:
 
 
 class LocalFileSystem(FileSystem):
-    """FileSystem on this machine's disks. There is no deadline: it is the kernel that answers."""
+    """FileSystem on this machine's disks. There is no deadline: it is the kernel that answers.
+
+    What a call has written is on the disk when it returns (``durable``), with its name and the folders it lies in.
+    """
 
     scheme = "file"
 
@@ -47,9 +50,8 @@ class LocalFileSystem(FileSystem):
         return found
 
     def read_bytes(self, url: str) -> bytes:
-        with _causes("read", url):
-            with open(_path(url), "rb", opener=confinement.opener) as file:
-                return file.read()
+        with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
+            return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
@@ -64,7 +66,12 @@ class LocalFileSystem(FileSystem):
         with _causes("append to", url):
             self.make_dirs(urls.parent(url))
             with open(_path(url), "ab", opener=as_open_as_its_folder) as file:
+                is_new = not file.tell()
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                durable.sync_name(_path(url))
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
         with _causes(f"copy {os.fspath(local)} to", url), self._appearing(url, overwrite) as fresh:
@@ -73,9 +80,11 @@ class LocalFileSystem(FileSystem):
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         with _causes("copy", url):
             _not_a_directory(url, "read")
-            with self._appearing(os.path.abspath(local), True) as fresh:
-                with open(_path(url), "rb", opener=confinement.opener) as source:
-                    shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
+            with (
+                open(_path(url), "rb", opener=confinement.opener) as source,
+                self._appearing(os.path.abspath(local), True) as fresh,
+            ):
+                shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
 
     def open_read(self, url: str) -> BinaryIO:
         with _causes("read", url):
@@ -110,6 +119,9 @@ class LocalFileSystem(FileSystem):
                 os.rename(old, new)
             else:
                 _rename_exclusively(old, new)
+            durable.sync_name(new)
+            if os.path.dirname(old) != os.path.dirname(new):
+                durable.sync_name(old)
 
     def delete(self, url: str, recursive: bool = False) -> bool:
         path = _path(url)
@@ -157,6 +169,7 @@ class LocalFileSystem(FileSystem):
             try:
                 os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 yield fresh
+                durable.sync_file(fresh)
                 self._rename(fresh, os.path.join(folder, name), overwrite, url)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -180,6 +193,7 @@ def make_dirs(path: str) -> bool:
     for folder in reversed(missing):
         try:
             os.mkdir(folder, mode)
+            durable.sync_name(folder)
             made = True
         except FileExistsError:  # another one was quicker, or it is a file
             if not os.path.isdir(folder):

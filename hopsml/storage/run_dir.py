@@ -40,7 +40,7 @@ from typing import Any
 from hopsml import redact
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
-from hopsml.storage import privacy, urls
+from hopsml.storage import causes, durable, privacy, urls
 from hopsml.storage.filesystem import FileSystem, exists, for_url
 
 logger = logger_aside(__name__)
@@ -169,6 +169,7 @@ class RunDir:
 
     def write_status(self, record: Mapping[str, Any]) -> None:
         """Write ``status.json``, in one step: the run has ended."""
+        self._sync()
         self.write_json(self.status_json, record)
 
     def read_status(self) -> dict[str, Any] | None:
@@ -181,8 +182,10 @@ class RunDir:
     def end(self, record: Mapping[str, Any]) -> bool:
         """Write ``status.json`` unless the run has ended already; whether it was this call that ended it.
 
-        Of a driver that was taken for dead and the one that took its run up, the first to write wins.
+        Of a driver that was taken for dead and the one that took its run up, the first to write wins. What the workers
+        wrote into the run's directory on this machine's disk is durable then.
         """
+        self._sync()
         try:
             self._system.write_bytes(self.status_json, to_json(record), overwrite=False)
         except PathExists:
@@ -248,6 +251,14 @@ class RunDir:
             return parse_lines(self._system.read_bytes(url).decode(errors="replace"))
         except PathNotFound:
             return []
+
+    def _sync(self) -> None:
+        """Make durable what workers have written by its path: logs, reports, events, exports. StorageError."""
+        if urls.is_local(self.url):
+            try:
+                durable.sync_tree(urls.split(self.url)[2])
+            except OSError as error:
+                raise causes.from_os_error("write", self.url, error) from error
 
     @property
     def _system(self) -> FileSystem:

@@ -1,9 +1,9 @@
-"""What a rank has printed, over all generations of a group that changed."""
+"""What a rank has printed, over all generations of a group that changed; of very many, the first and the newest are kept."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import urls
@@ -11,7 +11,10 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
 PIECE_BYTES = 4 << 20
+KEPT_GENERATIONS = 50  # the newest ones; those between the first and them are deleted
+QUIET_S = 3600.0  # without a change, after which nobody writes a log any more of which that is not known otherwise
 _NAME = re.compile(r"g(\d+)-rank(\d+)\.log")
+_OF_GENERATION = re.compile(r"g(\d+)-rank(\d+)\.(?:log|system\.jsonl)")
 
 
 def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[tuple[int, str]]:
@@ -39,6 +42,47 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
             yield last
         if len(logs) > 1 and last and not last.endswith(b"\n"):
             yield b"\n"
+
+
+def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:
+    """Choose the logs and samples to delete so that recoveries without end leave a bounded number of files.
+
+    Args:
+        files: Name and time of the last change, in seconds, of what lies in a run's folder of logs.
+        begun: The generation in which the present processes began: those of earlier ones have ended.
+        kept: How many of the newest generations keep their files; the first one does, too.
+
+    Returns:
+        Names of files of the generations between. Of a group that goes on in its processes those are left that were
+        changed within an hour of the newest change of all, with the other file of the same worker.
+    """
+    workers: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    for name, changed_s in files:
+        if found := _OF_GENERATION.fullmatch(name):
+            workers.setdefault((int(found[1]), int(found[2])), []).append((name, changed_s))
+    generations = sorted({generation for generation, _ in workers})
+    between = set(generations[1:-kept])
+    newest_s = max((changed_s for each in workers.values() for _, changed_s in each), default=0.0)
+    return sorted(
+        name
+        for (generation, _), each in workers.items()
+        if generation in between and (generation < begun or newest_s - max(at for _, at in each) > QUIET_S)
+        for name, _ in each
+    )
+
+
+def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> int:
+    """Delete what ``surplus`` chooses of a run's logs; how many files those were. Raises StorageError."""
+    system = for_url(directory.logs)
+    try:
+        entries = system.list_dir(directory.logs)
+    except PathNotFound:
+        return 0
+    files = ((urls.name(entry.url), entry.modified_s) for entry in entries)
+    names = surplus(files, begun, KEPT_GENERATIONS if kept is None else kept)
+    for name in names:
+        system.delete(urls.join(directory.logs, name))
+    return len(names)
 
 
 def _content(url: str) -> Iterator[bytes]:

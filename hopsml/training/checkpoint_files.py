@@ -8,7 +8,6 @@ swept up by the next one.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.storage import durable
 from hopsml.storage.checkpoints import CORRUPT, MANIFEST, is_sound, write_keep, write_manifest
 from hopsml.storage.urls import TEMPORARY_PREFIX
 
@@ -114,13 +114,13 @@ def write_file(description: FileDescription, write: Callable[[str], object]) -> 
         write(str(fresh))
         beside.write_text(description.text, encoding="utf-8")
         for file in (fresh, beside):
-            _flush(file)
+            durable.sync_file(file)
         fresh.replace(target)
         if description.beside:
             beside.replace(description.beside)
     finally:
         shutil.rmtree(aside)
-    _flush(target.parent)
+    durable.sync_name(target)
 
 
 def umask() -> int:
@@ -130,7 +130,9 @@ def umask() -> int:
 
 
 def write_complete(description: Description, write: Callable[[str], object]) -> None:
-    """Write a checkpoint; of the others the newest ``keep - 1`` sound ones stay. ``write`` gets the prefix for the variables.
+    """Write a checkpoint and remove all others but the newest ``keep - 1`` sound ones.
+
+    ``write`` gets the prefix for the variables.
 
     It stays itself even where others have higher steps: a training that went back behind a corrupt one writes such.
 
@@ -148,13 +150,12 @@ def write_complete(description: Description, write: Callable[[str], object]) -> 
     (aside / DESCRIPTION).write_bytes(description.notes)
     if description.has_manifest:
         write_manifest(aside, description.step)
-    for file in aside.iterdir():
-        _flush(file)
+    durable.sync_tree(aside)
     replaced = target.with_name(f".{target.name}-replaced.tmp")
     if target.exists():  # the same step once more: a folder cannot be replaced in one go
         target.rename(replaced)
     aside.rename(target)
-    _flush(directory)
+    durable.sync_name(target)
     shutil.rmtree(replaced, ignore_errors=True)
     _written.add(target)
     _remove_old(target, description.keep)
@@ -174,12 +175,3 @@ def _remove_old(newest: Path, keep: int) -> None:
         elif stay >= keep:
             shutil.rmtree(saved.folder)
             _written.discard(saved.folder)
-
-
-def _flush(path: Path) -> None:
-    """Have the operating system write a file or folder to disk before it is announced."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

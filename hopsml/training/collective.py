@@ -15,7 +15,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from hopsml.cluster.worker import in_force
+from hopsml import settings
+from hopsml.cluster.worker import in_force, server_guard
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
 from hopsml.training.elastic import mending
@@ -298,6 +299,25 @@ def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
         "generation": context.generation,
         "listener": _listener(seat.addresses[context.rank]),
     }
+
+
+def listen_in_port_range(libraries: str, what: str) -> None:
+    """Keep the ports of another collective's to ``HOPSML_PORT_RANGE``, where that is set.
+
+    Args:
+        libraries: what the paths of its libraries begin with; they are loaded.
+        what: its name, for the error.
+
+    Raises ArgumentError where the range is set and the ports cannot be kept to it.
+    """
+    if (allowed := settings.port_range()) is None:
+        return
+    if hindrance := server_guard.bind_within(libraries, *allowed):
+        raise ArgumentError(
+            f"{what} listens on ports that the kernel chooses, and cannot be kept to "
+            f"{settings.PORT_RANGE}={allowed[0]}-{allowed[1]}: {hindrance}; take hopsml's own collective "
+            "(backend='hopsml'), or unset the variable and open net.ipv4.ip_local_port_range between the workers"
+        )
 
 
 def _listener(address: str) -> int:

@@ -17,6 +17,7 @@ from hopsml import proxies
 from hopsml.cluster.worker import in_force
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError
+from hopsml.training import collective
 
 HEARTBEAT_S = 10  # without which JAX's own coordinator counts a process as lost; hopsml's notices it before
 
@@ -40,6 +41,11 @@ def prepare(context: WorkerContext) -> None:
 def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     import jax
 
+    import jaxlib
+
+    assert context.collective is not None
+    collective.listen_in_port_range(os.path.dirname(jaxlib.__file__) + os.sep, "gloo, JAX's collective on CPUs,")
+    context.collective.announce()  # until all are there the function does not begin
     # It warns of any variable with "proxy" in its name, no_proxy included; the members are excluded from proxies.
     with contextlib.suppress(AttributeError):  # of a JAX that has no such setting
         jax.config.update("jax_check_proxy_envs", False)

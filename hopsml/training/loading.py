@@ -22,8 +22,6 @@ from hopsml.training.torch import state_tensors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_WRAPPED = "module."  # before the names of a DistributedDataParallel
-
 
 def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str, Any]:
     """Give models and other objects the values that a checkpoint's folder holds; returns the plain values beside them.
@@ -88,22 +86,11 @@ def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: 
     if _has_tensors(state):
         state = state_tensors.together(state, snapshot.arrays)
     if hasattr(value, "named_parameters"):
-        state = _as_wrapped(state, value.state_dict())
+        state = state_tensors.renamed(value, state)
     try:
         value.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:  # what torch's classes raise
         raise ArgumentError(f"load_checkpoint({name}=...): {folder} holds another {name}: {error}") from error
-
-
-def _as_wrapped(state: Mapping[str, Any], own: Iterable[str]) -> Mapping[str, Any]:
-    """A module's state under the names of ``own``, where one of both was in a DistributedDataParallel."""
-    names, there = list(own), [key.startswith(_WRAPPED) for key in state]
-    wanted = [name.startswith(_WRAPPED) for name in names]
-    if there and all(there) and not any(wanted):
-        return {key.removeprefix(_WRAPPED): value for key, value in state.items()}
-    if wanted and all(wanted) and not any(there):
-        return {f"{_WRAPPED}{key}": value for key, value in state.items()}
-    return state
 
 
 def _has_tensors(value: Any) -> bool:

@@ -97,3 +97,48 @@ def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_fir
         found = network_driver.play(network, tmp_path, "torch", "torch", variables, args, **options)
     words = ("(progress_timeout=15)", "firewall", "HOPSML_KEEPALIVE_S")
     judged("idle connections dropped, no keepalive", "torch", found, outcomes, words)
+
+
+CLOSED = Cable(ports=((40000, 40050),))
+KEPT_IN = [
+    pytest.param("torch", "torch", {"backend": "gloo"}, marks=pytest.mark.torch),
+    pytest.param("jax", "jax", {}, marks=pytest.mark.torch),
+    pytest.param("collective_all_reduce", "tensorflow", {"implementation": "tensorflow"}, marks=pytest.mark.tensorflow),
+    pytest.param("parameter_server", "servers", {}, marks=pytest.mark.tensorflow),
+    pytest.param("torch", "own", {"backend": "hopsml"}, marks=pytest.mark.torch),
+]
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize(("verb", "program", "options"), KEPT_IN, ids=[one.values[1] for one in KEPT_IN])
+def test_all_connections_go_to_ports_of_the_range(
+    verb: str, program: str, options: dict[str, Any], tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(3, CLOSED) as network:
+        variables = {"HOPSML_PORT_RANGE": "40000-40050"}
+        found = network_driver.play(network, tmp_path, verb, program, variables, **options)
+    judged("a firewall that is open for HOPSML_PORT_RANGE alone", program, found, outcomes)
+
+
+@pytest.mark.torch
+@pytest.mark.variant
+def test_a_group_that_cannot_connect_says_so_when_its_time_is_up(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    """The ports of agents and of torch's store are open; gloo, in workers without the variable, takes others."""
+    with shaped_network(3, CLOSED) as network:
+        variables = {"HOPSML_PORT_RANGE": "40000-40050"}
+        options = {"backend": "gloo", "start_timeout": 20.0, "environment": {"HOPSML_PORT_RANGE": ""}}
+        found = network_driver.play(network, tmp_path, "torch", "torch", variables, **options)
+    words = ("its process connects to the other members of its group", "HOPSML_PORT_RANGE")
+    judged("a firewall that does not let the group connect", "torch", found, outcomes, words)
+
+
+@pytest.mark.torch
+@pytest.mark.variant
+@pytest.mark.parametrize("ports", ["40000-40000", "40000-40002"])
+def test_a_range_with_too_few_ports_is_named_with_what_an_agent_needs(
+    ports: str, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    with shaped_network(3) as network:
+        found = network_driver.play(network, tmp_path, "torch", "own", {"HOPSML_PORT_RANGE": ports})
+    words = (f"HOPSML_PORT_RANGE={ports}", "each agent on a host needs 6 ports", "ss -tlnp")
+    judged("HOPSML_PORT_RANGE with too few ports", "own", found, outcomes, words)

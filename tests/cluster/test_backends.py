@@ -47,7 +47,7 @@ class TestLocal(BackendContract):
         for _ in range(2):  # the second one: at once
             os.kill(agent, signal.SIGTERM)
             wait_until(lambda: run.state.notes or not living([agent]), "the word of the first")
-        with pytest.raises(WorkerFailed, match="rank 1 .* it ended itself: SIGTERM, twice"):
+        with pytest.raises(WorkerFailed, match=r"rank 1 .* it ended itself: SIGTERM, twice"):
             run.result(WAIT_S)
 
     def test_a_worker_that_keeps_starting_processes_is_ended_whole(self, store: Path, tmp_path: Path) -> None:

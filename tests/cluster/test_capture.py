@@ -25,12 +25,14 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pytest
 
 from hopsml.cluster.driver import capture as capture_module
 from hopsml.cluster.driver.capture import capture
 from hopsml.cluster.driver.captured_objects import is_own_path, refusal
 from hopsml.errors import ArgumentError, ArgumentTypeError, CaptureError
+from hopsml.maggy import distributed
 
 pytestmark = pytest.mark.fast
 
@@ -502,6 +504,48 @@ def test_too_large_a_payload_names_the_largest_objects() -> None:
     assert [message.index(part) for part in parts] == sorted(message.index(part) for part in parts)
     assert "shared storage" in message
     capture(train, limit_bytes=5 * 2**20)
+
+
+class Settings:
+    """A class of the user's own that holds data."""
+
+    def __init__(self) -> None:
+        self.tables = {"rows": np.zeros(2 * 2**20, np.uint8), "labels": np.zeros(2**19, np.uint8)}
+        self.rate = 0.1
+
+
+def test_the_users_variables_are_named_largest_first_and_no_internals_of_libraries() -> None:
+    frame = pd.DataFrame({"a": np.zeros(2**18), "b": np.ones(2**18)})
+    config = Settings()
+
+    def train(train_set: Any) -> Any:
+        return frame, config, np
+
+    images, labels = np.zeros(3 * 2**20, np.uint8), np.zeros(2**20, np.uint8)
+    with pytest.raises(CaptureError) as caught:
+        capture(train, {"train_set": (images, labels)}, limit_bytes=2**20)
+    named = (
+        str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Put the data")[0].split("; ")
+    )
+    assert named == [
+        "`frame` (closure variable), a pandas.core.frame.DataFrame, 4.0 MiB",
+        "args['train_set'] → [0], a numpy.ndarray, 3.0 MiB",
+        "`config` (closure variable) → `.tables` → ['rows'], a numpy.ndarray, 2.0 MiB",
+        "args['train_set'] → [1], a numpy.ndarray, 1.0 MiB",
+        "`config` (closure variable) → `.tables` → ['labels'], a numpy.ndarray, 0.5 MiB",
+    ]
+
+
+def test_what_the_user_gave_is_named_where_a_function_of_hopsmls_carries_his_out() -> None:
+    def train(train_set: Any) -> Any:
+        return train_set
+
+    given = {"model": None, "train_set": np.zeros(2**21, np.uint8), "test_set": np.zeros(2**20, np.uint8)}
+    with pytest.raises(CaptureError) as caught:
+        capture(distributed.carry_out, {"function": train, "given": given}, limit_bytes=2**20)
+    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Put" in str(
+        caught.value
+    )
 
 
 def test_a_huge_array_is_refused_without_being_copied(monkeypatch: pytest.MonkeyPatch) -> None:

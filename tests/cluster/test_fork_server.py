@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -504,3 +505,17 @@ def test_a_fork_that_the_system_refuses_is_told_and_ends_nobody(monkeypatch):
             os.close(descriptor)
         ours.close()
         theirs.close()
+
+
+def test_a_worker_that_crashes_leaves_no_core_file(tmp_path: Path) -> None:
+    def crash() -> None:
+        os.abort()
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))  # as a developer's shell may have it
+    try:
+        ended = asyncio.run(play(tmp_path, crash))
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    assert os.WTERMSIG(ended.exited.status) == signal.SIGABRT and not os.WCOREDUMP(ended.exited.status)
+    assert not list(tmp_path.rglob("core*"))

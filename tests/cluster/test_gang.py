@@ -205,8 +205,11 @@ def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
     for name in NAMES:
         machine.handle(events.Finished(name, 0), 3.0)
     machine.handle(events.Closed("a", 0), 3.1)
-    drop, back, outcome = machine.handle(events.Tick(), 100.0)
+    drop, note, back, outcome = machine.handle(events.Tick(), 100.0)
     assert drop == events.DropAgents(("b",), "did not report its worker's end in time")
+    assert isinstance(note, events.Note) and note.text.startswith(
+        "the agent of rank 1 did not report in time that its last"
+    )
     assert (back, outcome) == (events.ReturnAgents(("a",)), events.Conclude(Phase.FINISHED))
 
 
@@ -432,8 +435,8 @@ def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work()
     assert machine.handle(events.Tick(), 14.9) == []
     (note,) = machine.handle(events.Tick(), 15.0)
     assert note == events.Note(
-        "rank 1 called sys.exit(0) while rank 0 still works; if rank 0 waits for it in a collective, the run fails after 30 s "
-        f"without activity: {rule}"
+        "rank 1 called sys.exit(0) while rank 0 still works; if rank 0 waits for it in a collective, the run fails after "
+        f"30 s without activity: {rule}"
     )
     assert machine.handle(events.Tick(), 16.0) == []
     machine = running(FixedGroup(size=3))
@@ -445,8 +448,8 @@ def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work()
         machine.handle(stepped(name, idle_s=16.0), 29.9)
     (note,) = machine.handle(events.Tick(), 29.9)
     assert note == events.Note(
-        "rank 1 returned before ranks 0 and 2; if ranks 0 and 2 wait for it in a collective, the run fails after 120 s without "
-        f"activity: {rule}"
+        "rank 1 returned before ranks 0 and 2; if ranks 0 and 2 wait for it in a collective, the run fails after 120 s "
+        f"without activity: {rule}"
     )
     assert machine.handle(events.Tick(), 30.0) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,22 @@ def test_a_flood_of_reports_and_values_is_stored_to_the_last_one(store: Path) ->
     wait_until(lambda: len(came) == 8_000, "the values")
     for rank in range(2):
         assert [value for sender, value in came if sender == rank] == list(range(4_000))
+
+
+def test_what_was_sent_is_awaited_however_slow_its_function_is(store: Path) -> None:
+    came, go_on = list[int](), threading.Event()
+
+    def note(rank: int, value: int) -> None:
+        go_on.wait()
+        came.append(value)
+
+    run = submit(lambda: [hopsml.send(step) for step in range(50)], workers=1)
+    run.on_message(note)
+    run.result(WAIT_S)
+    assert came == []
+    threading.Timer(0.2, go_on.set).start()
+    run.await_messages()
+    assert came == list(range(50))
 
 
 def test_values_that_came_before_anybody_asked_are_kept_and_receive_does_not_wait(store: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_range_is_used_up_and_then_refused() -> None:
     with contextlib.ExitStack() as stack:
         held: list[HeldPort] = [stack.enter_context(hold_port("127.0.0.1", (first, last))) for _ in range(4)]
         assert sorted(port.port for port in held) == list(range(first, last + 1))
-        with pytest.raises(RunError, match=f"no port from {first} to {last} is free on 127.0.0.1"):
+        with pytest.raises(RunError, match=f"no port of HOPSML_PORT_RANGE={first}-{last} is free on 127.0.0.1"):
             hold_port("127.0.0.1", (first, last))
         with pytest.raises(RunError):  # of all addresses it is not free either
             hold_port("", (first, last))

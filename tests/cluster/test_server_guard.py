@@ -6,6 +6,7 @@ Real processes; Python's sockets stand for TensorFlow's, whose calls tests/train
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -344,3 +345,46 @@ def test_without_the_library_a_line_says_so(
     monkeypatch.setenv(server_guard.UNGUARDED, "1")
     setup._guard_server("/nowhere/tensorflow/__init__.py", None)
     assert capsys.readouterr().out == ""
+
+
+BOUND = """
+import _socket, socket, sys
+from hopsml.cluster.worker import server_guard
+first, last = map(int, sys.argv[1:3])
+library = getattr(_socket, "__file__", None) or sys.executable
+assert server_guard.bind_within(library, first, last) == ""
+
+def port(address, family=socket.AF_INET, kind=socket.SOCK_STREAM):
+    one = socket.socket(family, kind)
+    one.bind((address, 0))
+    held.append(one)
+    return one.getsockname()[1]
+
+held = []
+print(*(port(address) for address in ("0.0.0.0", "0.0.0.0", "0.0.0.0")))
+print(*(port("::", socket.AF_INET6) for _ in range(1)))
+print(port("127.0.0.1"), port("0.0.0.0", kind=socket.SOCK_DGRAM))
+try:
+    while True:
+        port("0.0.0.0")
+except OSError as error:
+    print(len(held), error.errno)
+"""
+
+
+def test_a_library_that_lets_the_kernel_choose_its_port_is_kept_to_a_range() -> None:
+    """But for loopback, for datagrams, and for ports of its own choice; where none is free it is told so."""
+    first, last = 42100, 42109
+    command = [sys.executable, "-c", BOUND, str(first), str(last)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    inside, inside_6, others, (bound, error) = lines
+    allowed = set(range(first, last + 1))
+    assert len(set(inside)) == 3 and set(inside + inside_6) <= allowed
+    assert not set(others) & allowed
+    assert bound <= len(allowed) + len(others) and error == errno.EADDRINUSE
+
+
+def test_a_range_that_is_none_is_refused() -> None:
+    assert server_guard.bind_within(str(build_native.SERVER), 10, 9) != ""

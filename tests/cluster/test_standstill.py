@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
-from tests.cluster.workloads import WAIT_S
+from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 
 pytestmark = pytest.mark.local
@@ -36,6 +37,36 @@ def test_a_standstill_between_two_runs_fails_neither(
             ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock
         run = experiment.submit(train, num_workers=2, keep_warm=60, progress=False)
         assert run.result(WAIT_S).metrics["n"] == 1
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize(
+    ("group", "held_s"),
+    [
+        ({"min_workers": 2, "max_workers": 2}, 6.0),  # longer than heartbeat_timeout=, by which its members are judged
+        ({"num_workers": 2}, 9.0),  # nearly as long as an agent's lease
+    ],
+)
+def test_a_standstill_of_the_driver_in_the_middle_of_a_run_loses_no_worker(
+    store: Path, tmp_path: Path, group: dict[str, int], held_s: float
+) -> None:
+    def train(folder: str) -> int:
+        from hopsml.cluster.worker.context import current
+        from tests.cluster.workloads import wait_for_files
+
+        context = current()
+        assert context is not None
+        Path(folder, f"rank-{context.rank}").touch()
+        wait_for_files(folder, "go-on")
+        return context.generation
+
+    run = experiment.submit(train, args={"folder": str(tmp_path)}, progress=False, **group)
+    wait_until(lambda: all((tmp_path / f"rank-{rank}").exists() for rank in range(2)), "both workers")
+    ctypes.PyDLL(None).usleep(int(held_s * 1e6))  # with the interpreter's lock: no thread of the driver runs
+    applications.current().coordinator._call(time.sleep, held_s)  # and once more in the middle of a callback
+    (tmp_path / "go-on").touch()
+    assert run.result(WAIT_S).value == 0
+    assert not any("is gone" in note or "goes on" in note for note in run.state.notes), run.state.notes
 
 
 def test_an_agent_that_cannot_join_says_why() -> None:

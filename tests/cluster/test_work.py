@@ -15,6 +15,7 @@ import cloudpickle
 import msgspec
 import pytest
 
+from hopsml.cluster.agent import work as work_module
 from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.agent.outbox import Outbox
@@ -33,6 +34,7 @@ from hopsml.cluster.shared.protocol import (
     WorkerClosed,
     WorkerFinished,
     WorkerReports,
+    WorkNote,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.storage import checkpoints, filesystem
@@ -257,6 +259,35 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
     assert cause in failed.cause
 
 
+def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> str:
+        import threading
+
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return "done"
+
+    monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (note,) = (message.text for message in told if isinstance(message, WorkNote))
+    assert "rank 1: its process was ended 0.3 s after its function had returned: threads that are no daemons" in note
+    assert any(isinstance(message, WorkerFinished) for message in told)
+    assert not any(isinstance(message, FailureReport) for message in told)
+
+
 @contextmanager
 def memory_limited_to(megabytes: int) -> Iterator[Path]:
     """The file that takes processes into a control group of so little memory; skips the test where none can be made."""
@@ -303,10 +334,8 @@ def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwi
 
     with memory_limited_to(150) as procs:
         failed = killed(tmp_path / "a", grow, procs)
-    assert (
-        failed.outside
-        and "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
-    )
+    assert failed.outside
+    assert "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
     assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
     failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert (

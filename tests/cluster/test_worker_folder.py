@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,19 @@ def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_
     assert "is looked up in the worker's folder" in worker_folder.hint(PathNotFound("it is gone", "data.csv"), tmp_path)
     for url in ("/data/clicks.csv", "hdfs:///data/clicks.csv"):
         assert worker_folder.hint(PathNotFound(f"{url} is gone", url), tmp_path) == ""
+
+
+@pytest.mark.parametrize("order", [("little", b"\1"), ("big", b"\2")])
+def test_a_core_dump_is_not_kept_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
+    """Its memory holds tokens and secrets."""
+    folder, target = tmp_path / "cwd", tmp_path / "artifacts"
+    (folder / "below").mkdir(parents=True)
+    head = b"\x7fELF\2" + order[1] + b"\1" + bytes(9)
+    (folder / "core").write_bytes(head + (4).to_bytes(2, order[0]) + b"HF_TOKEN=abc")
+    (folder / "below" / "crash.bin").write_bytes(head + (4).to_bytes(2, order[0]) + b"HF_TOKEN=abc")
+    (folder / "library.so").write_bytes(head + (3).to_bytes(2, order[0]))
+    (folder / "notes").write_bytes(b"\x7fELF")
+    os.mkfifo(folder / "pipe")
+    note = worker_folder.keep(folder, target)
+    assert sorted(path.name for path in target.rglob("*")) == ["library.so", "notes"]
+    assert note.startswith("below/crash.bin, core: a core dump is not kept")

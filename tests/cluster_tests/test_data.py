@@ -16,7 +16,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
-from hopsml.experiment import applications
+from hopsml.experiment import applications, frame_feed
 from hopsml.experiment.run import Run
 from hopsml.training.data import jvm_push
 from tests.cluster.finding import agent_of
@@ -203,6 +203,34 @@ def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> No
 
     frame = session.range(0, ROWS, 1, 4).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
     check(submit(train, frame).result(WAIT_S).value)
+
+
+def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
+    session: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, began = str(tmp_path), str(tmp_path / "began")
+
+    def hold(partition: int, _: Iterator[Any]) -> Iterator[int]:
+        import time
+        from pathlib import Path
+
+        Path(f"{began}-{partition}").touch()
+        while not Path(folder, "free").exists():
+            time.sleep(0.01)
+        yield partition
+
+    monkeypatch.setattr(frame_feed, "_NO_TASK_S", 0.5)
+    other = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapPartitionsWithIndex(hold).collect())
+    other.start()
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, "the other job", WAIT_S)
+        run = submit(count, session.range(0, ROWS, 1, 4))
+        wait_until(lambda: any("wait for a slot: tasks of other" in note for note in run.state.notes), "the note", WAIT_S)
+        assert not run.done()
+    finally:
+        (tmp_path / "free").touch()
+        other.join()
+    check(run.result(WAIT_S).value)
 
 
 def test_an_agent_that_is_lost_while_rows_are_on_their_way(session: Any, tmp_path: Path) -> None:

@@ -69,3 +69,28 @@ def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
     np.testing.assert_allclose([row.p_scores for row in collected], wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose([row.p_total for row in collected], 2 * wanted.sum(axis=1), rtol=1e-4, atol=1e-4)
     assert len(list((tmp_path / "models").iterdir())) == 1  # fetched once for all of this machine
+
+
+@pytest.mark.variant
+def test_nulls_of_a_dataframe_are_values_that_are_missing_to_an_estimator(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
+    rows = [(20, 1.0, "oslo"), (None, 2.0, "rome"), (40, None, None), (60, 3.0, "rome")]
+    table = pd.DataFrame(rows, columns=["age", "score", "city"])
+    texts = make_pipeline(SimpleImputer(strategy="most_frequent", missing_values=None), OneHotEncoder())
+    parts = ColumnTransformer([("numbers", SimpleImputer(), ["age", "score"]), ("texts", texts, ["city"])])
+    trained = make_pipeline(parts, LogisticRegression()).fit(table, [0, 1, 0, 1])
+    model.export(trained, "people", example=table)
+    session = SparkSession.builder.getOrCreate()
+    frame = session.createDataFrame(rows, "age int, score double, city string").coalesce(1)
+    found = [row.predict_proba for row in model.predict(frame, "people").collect()]
+    np.testing.assert_allclose(found, trained.predict_proba(table))

@@ -106,3 +106,15 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
         status = successor.read_status()
         assert (status is None) == (successor.url == winner)
         assert status is None or (status["state"], "goes on in" in status["error"]) == ("CANCELLED", True)
+
+
+def test_a_driver_deletes_logs_of_generations_that_are_not_kept(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, ELSEWHERE)
+    logs = Path(directory.logs.removeprefix("file://"))
+    logs.mkdir(exist_ok=True)
+    for generation in range(80):
+        (logs / f"g{generation}-rank0.log").touch()
+    with beating(directory) as state:
+        state.begin_generation(79, 1)
+        wait_until(lambda: len(list(logs.iterdir())) == 51, "fewer logs")
+        assert (logs / "g0-rank0.log").exists() and (logs / "g30-rank0.log").exists()

@@ -446,3 +446,39 @@ def test_prepare_without_a_process_group_of_several_workers_names_what_forms_one
     with pytest.raises(WorkerFailed, match="in a run of 2 workers"):
         experiment.distributed(of_a_model, min_workers=1, max_workers=2, progress=False)
     assert isinstance(of_a_model(), float), "outside of a run nothing is changed"
+
+
+def resized(plan: int) -> dict[str, Any]:
+    """Trains over gloo while its group becomes, or was, one worker."""
+    import time
+
+    import torch
+
+    import hopsml
+
+    torch.manual_seed(0)
+    model = hopsml.torch.prepare(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    x = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
+    state = hopsml.elastic.State(model=model, optimizer=optimizer, sizes=[])
+    for batch in state.resume(hopsml.elastic.Sampler(400, 4, seed=1, epochs=2)):
+        optimizer.zero_grad()
+        model(x[batch]).square().mean().backward()
+        optimizer.step()
+        state.sizes = [*state.sizes, hopsml.distributed.world_size()]
+        if state.batches == 20:
+            hopsml.elastic.resize(plan)
+        if plan not in state.sizes:
+            time.sleep(0.03)
+        state.commit(every=2)
+    return {"sizes": sorted(set(state.sizes)), "type": type(model).__name__}
+
+
+@pytest.mark.parametrize("plan", [1, pytest.param(2, marks=pytest.mark.variant)])
+def test_a_training_over_gloo_goes_on_when_its_group_becomes_or_was_one_worker(project: Path, plan: int) -> None:
+    first = 3 - plan
+    run = submit(resized, min_workers=1, max_workers=2, backend="gloo", args={"plan": plan})
+    if first == 1:
+        run.resize(1)
+    found = run.result(WAIT_S).value
+    assert plan in found["sizes"] and found["type"] == ("Linear" if plan == 1 else "DistributedDataParallel")

@@ -159,7 +159,7 @@ def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: py
     from hopsml.storage import trust
 
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
-    with pytest.raises(ArgumentError, match="to load this model is to run code that is in it"):
+    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
         model.find("lr").local_files()
 
 
@@ -305,3 +305,122 @@ def test_of_several_targets_each_row_has_its_own_probabilities(project: str, row
     model.export(uneven, "uneven", example=x[:2])
     signature = model.find("uneven").description.signature
     assert signature is not None and list(signature.outputs) == ["predict"]
+
+
+# ---------------------------------------------------------------------------------------------- values that are missing
+
+MISSING = pd.DataFrame(
+    {
+        "age": [20.0, None, 40.0, 60.0],
+        "city": ["oslo", "rome", "oslo", "rome"],
+        "rank": [1, 2, 3, 1],
+        "is_new": [True, False] * 2,
+    }
+)
+
+
+def of_missing(table: Any, *, fill_text: bool = True) -> Any:
+    """A pipeline that knows what to do with values that are missing."""
+    texts = [SimpleImputer(strategy="most_frequent", missing_values=np.nan)] if fill_text else []
+    parts = [
+        ("numbers", SimpleImputer(), ["age", "rank"]),
+        ("texts", make_pipeline(*texts, OneHotEncoder(handle_unknown="ignore")), ["city"]),
+        ("flags", OneHotEncoder(handle_unknown="ignore"), ["is_new"]),
+    ]
+    return make_pipeline(ColumnTransformer(parts), LogisticRegression()).fit(table, [0, 1, 0, 1])
+
+
+def with_text(*texts: Any) -> pd.DataFrame:
+    return MISSING.assign(city=pd.Series(list(texts), dtype=object))
+
+
+TABLES = {
+    "NaN": MISSING,
+    "convert_dtypes": MISSING.convert_dtypes(),
+    "pyarrow": MISSING.convert_dtypes(dtype_backend="pyarrow"),
+    "objects": MISSING.astype(object).where(MISSING.notna(), None),
+    "no text": with_text("oslo", None, "oslo", "rome"),
+    "NaN in text": with_text("oslo", np.nan, "oslo", "rome"),
+    "no text at all": with_text(None, None, None, None),
+    "category": MISSING.assign(city=MISSING.city.astype("category"), rank=MISSING["rank"].astype("category")),
+    "NaN in category": with_text("oslo", None, "oslo", "rome").astype({"city": "category"}),
+    "NaN in integers": MISSING.assign(rank=[1, np.nan, 3, 1]),
+    "NA in integers": MISSING.assign(rank=pd.array([1, None, 3, 1], "Int64")),
+    "no integers at all": MISSING.assign(rank=[None] * 4),
+    "missing boolean": MISSING.assign(is_new=pd.Series([True, None, True, False], dtype=object)),
+    "NaN in boolean": MISSING.assign(is_new=pd.Series([True, np.nan, True, False], dtype=object)),
+    "category not seen": with_text("oslo", "paris", "oslo", "rome"),
+    "one row": MISSING[1:2],
+    "another column": MISSING.assign(more=1.0)[["more", "is_new", "rank", "city", "age"]],
+    "float32": MISSING.astype({"age": "float32"}),
+}
+
+
+@pytest.mark.parametrize("fill_text", [True, False])
+@pytest.mark.parametrize("trained_on", ["NaN", "no text", "NaN in text"])
+def test_values_that_are_missing_are_predicted_as_by_the_estimator_itself(
+    project: str, trained_on: str, fill_text: bool
+) -> None:
+    trained = of_missing(TABLES[trained_on], fill_text=fill_text)
+    version = model.export(trained, "people", example=TABLES[trained_on])
+    assert version is not None and version.description.signature is not None
+    kinds = {name: spec.dtype for name, spec in version.description.signature.inputs.items()}
+    assert kinds == {"age": "float64", "city": "str", "rank": "int64", "is_new": "bool"}
+    for name, table in TABLES.items():
+        plain = table.assign(**{one: table[one].astype(object) for one in table if table[one].dtype == "category"})
+        for one in plain:
+            if pd.api.types.is_extension_array_dtype(plain[one]):  # scikit-learn does not take all of them
+                plain[one] = plain[one].astype(object).where(plain[one].notna(), None).infer_objects()
+        found = model.predict(table, "people")
+        np.testing.assert_array_equal(np.stack(list(found["predict_proba"])), trained.predict_proba(plain), name)
+
+
+@pytest.mark.parametrize("example", TABLES)
+def test_a_table_by_which_a_model_is_exported_is_predicted(project: str, example: str) -> None:
+    table, trained = TABLES[example], of_missing(MISSING)
+    model.export(trained, "people", example=table)
+    assert len(model.predict(table, "people")) == len(table)
+
+
+def test_a_table_of_numbers_alone_may_lack_some_of_them(project: str) -> None:
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 3.0]})
+    filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(table, [1.0, 2.0, 3.0])
+    for example in (table, table.convert_dtypes(), table.astype("Float32"), table.astype("double[pyarrow]")):
+        model.export(filled, "filled", example=example)
+        np.testing.assert_allclose(model.predict(example, "filled")["predict"], filled.predict(table), rtol=1e-6)
+    together = pa.table({"X": [[1.0, 1.0], [2.0, None], [3.0, 3.0]]}).to_pandas(types_mapper=pd.ArrowDtype)
+    np.testing.assert_allclose(model.predict(together, "filled")["predict"], filled.predict(table))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"town": [None, "Rome"]}, "input 'town' has a value in row 0 that is missing"),
+        ({"age": [np.nan, 1.0]}, "input 'age' has a value in row 0 that is missing or infinite"),
+        ({"age": [1.0, np.inf]}, "input 'age' has a value in row 1 that is missing or infinite"),
+        ({"town": ["Bonn", "Paris"]}, r"does not take the values of the input 'town': ValueError: .*'Paris'"),
+    ],
+)
+def test_values_that_the_estimator_does_not_take_are_refused_with_their_input(
+    project: str, change: dict[str, Any], words: str
+) -> None:
+    parts = ColumnTransformer([("town", OneHotEncoder(), ["town"]), ("age", "passthrough", ["age"])])
+    model.export(make_pipeline(parts, LogisticRegression()).fit(PEOPLE, [0, 1, 0, 1]), "people", example=PEOPLE)
+    with pytest.raises(ArgumentError, match=words):
+        model.predict(PEOPLE[:2].assign(**change), "people")
+
+
+def test_numbers_that_are_not_whole_are_none_of_whole_numbers(project: str) -> None:
+    model.export(LogisticRegression().fit(MISSING[["rank"]], [0, 1, 1, 0]), "ranks", example=MISSING[["rank"]])
+    with pytest.raises(ArgumentError, match=r"the column 'rank' holds 1\.5, and the model takes int64"):
+        model.predict(pd.DataFrame({"rank": [1.0, 1.5]}), "ranks")
+    assert model.predict(pd.DataFrame({"rank": [1.0, 3.0]}), "ranks")["predict"].tolist() == [0, 1]
+
+
+def test_columns_that_are_not_there_are_named_of_a_table_without_rows_too(project: str) -> None:
+    model.export(of_missing(MISSING), "people", example=MISSING)
+    with pytest.raises(ArgumentError, match="no column 'city'"):
+        model.predict(MISSING.drop(columns="city"), "people")
+    with pytest.raises(ArgumentError, match="no column 'city'"):
+        model.predict(MISSING[:0].drop(columns="city"), "people")
+    assert len(model.predict(MISSING[:0].astype(object), "people")) == 0

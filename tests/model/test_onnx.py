@@ -112,3 +112,114 @@ def test_graphs_are_called_and_served_without_the_frameworks_that_they_come_from
         )
         assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]
     assert not list(tmp_path.glob("temporary/.ses")), "ONNX Runtime would tell of its use"
+
+
+ESTIMATORS = """
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+from hopsml import model
+from sklearn.compose import ColumnTransformer
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import (
+    AdaBoostRegressor, ExtraTreesClassifier, GradientBoostingClassifier, IsolationForest, RandomForestRegressor
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
+
+warnings.simplefilter("ignore")
+drawn = np.random.default_rng(0)
+X = drawn.normal(size=(60, 3))
+y, numbers = (X[:, 0] > 0).astype(int), X @ [1.0, 2.0, 3.0] + 5
+table = pd.DataFrame(X, columns=list("abc"))
+mixed = table.assign(n=drawn.integers(0, 4, 60), city=drawn.choice(["oslo", "rome"], 60), flag=drawn.random(60) > 0.5)
+holes = table.mask(drawn.random(table.shape) < 0.1)
+scaled = ("s", StandardScaler(), ["a", "b"])
+
+
+def of_columns(*parts, last=None):
+    return make_pipeline(ColumnTransformer(list(parts)), LogisticRegression() if last is None else last)
+
+
+CASES = {
+    "tree": (DecisionTreeClassifier(), X, y),
+    "text labels": (ExtraTreesClassifier(5), X, np.where(y > 0, "yes", "no")),
+    "forest": (RandomForestRegressor(5), X, numbers),
+    "boosting": (GradientBoostingClassifier(n_estimators=5), X, y),
+    "float32": (GradientBoostingClassifier(n_estimators=5), X.astype("float32"), y),
+    "AdaBoost": (AdaBoostRegressor(n_estimators=5), X, numbers),
+    "imputer": (make_pipeline(SimpleImputer(), LogisticRegression()), holes.to_numpy(), y),
+    "polynomials": (make_pipeline(PolynomialFeatures(), Ridge()), X, numbers),
+    "large numbers": (LinearRegression(), X + 1e7, numbers),
+    "LinearSVC": (LinearSVC(), X, y),
+    "LinearSVC in a pipeline": (make_pipeline(StandardScaler(), LinearSVC()), X, y),
+    "IsolationForest": (IsolationForest(n_estimators=5, random_state=0), X, None),
+    "several targets": (MultiOutputClassifier(LogisticRegression()), X, np.stack([y, mixed["n"] > 1], 1)),
+    "integers": (LogisticRegression(), drawn.integers(0, 9, (60, 3)), y),
+    "booleans": (LogisticRegression(), X > 0, y),
+    "lists": (LogisticRegression(), X.tolist(), y),
+    "a table of numbers": (make_pipeline(StandardScaler(), LogisticRegression()), table, y),
+    "columns by name": (of_columns(scaled), table, y),
+    "columns by position": (of_columns(("s", StandardScaler(), [0, 1])), X, y),
+    "missing values by name": (of_columns(("i", SimpleImputer(), ["a", "b"])), holes, y),
+    "columns of several kinds": (
+        of_columns(scaled, ("n", "passthrough", ["n"]), ("c", OneHotEncoder(handle_unknown="ignore"), ["city"])),
+        mixed, y,
+    ),
+    "encoded booleans": (of_columns(scaled, ("f", OneHotEncoder(), ["flag"])), mixed, y),
+    "ordinals": (of_columns(scaled, ("o", OrdinalEncoder(), ["city"]), last=RandomForestRegressor(5)), mixed, numbers),
+    "a dict of columns": (of_columns(scaled), {name: table[name].to_numpy() for name in table}, y),
+}
+for name, (made, rows, wanted) in CASES.items():
+    fitted = pd.DataFrame(rows) if isinstance(rows, dict) else rows
+    made.fit(fitted, wanted)
+    version = model.export(model.to_onnx(made, example=rows), "onnx")
+    inputs = version.description.signature.inputs
+    if list(inputs) == ["X"]:
+        given = pd.DataFrame({"X": list(np.asarray(fitted))})
+    else:
+        assert list(inputs) == list(fitted), (name, inputs)
+        given = fitted
+    output = next(iter(version.description.signature.outputs))
+    found = np.array(model.predict(given, "onnx")[output].tolist())
+    expected = made.predict(fitted)
+    if expected.dtype.kind == "f":
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4, err_msg=name)
+    else:
+        assert (found.reshape(expected.shape).astype(str) == expected.astype(str)).all(), name
+    alone = model.to_onnx(made, example=fitted[:1])  # one row is an example, too
+    assert len(alone.graph.input) == len(inputs), name
+
+for made, words in (
+    (LinearDiscriminantAnalysis(), "with float32 and int64: what it has for predict_proba differs for"),
+    (DummyClassifier(), "DummyClassifier cannot be converted to an ONNX graph that predicts as it does; with float32"),
+):
+    try:
+        model.to_onnx(made.fit(X, y), example=X)
+    except ValueError as error:
+        assert words in str(error) and "Export the estimator itself" in str(error), error
+    else:
+        raise AssertionError(words)
+print("as it should be")
+"""
+
+
+def test_graphs_of_estimators_predict_as_these_do_or_are_refused(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
+        "HOPSML_MODEL_CACHE": str(tmp_path / "models"),
+        "HOPSML_MLFLOW": "0",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ESTIMATORS], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=380
+    )
+    assert done.stdout.splitlines()[-1:] == ["as it should be"], done.stderr[-4000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ from hopsml.errors import (
 from hopsml.model import claims
 from hopsml.model.description import checked_metrics, usual_direction
 from hopsml.model.version import DamagedModel, Version
-from hopsml.storage import urls
+from hopsml.storage import checkpoints, trust, urls
 from hopsml.storage.filesystem import for_url
 from tests import small_disk
 from tests.model.conftest import MakeFolder
@@ -313,3 +314,29 @@ def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tm
         with pytest.raises(QuotaExceeded, match=r"the full disk is that of .*small, where copies are kept"):
             version.local_files(disk)
         assert [one.name for one in disk.iterdir()] == ["filler"]
+
+
+@pytest.mark.parametrize("artifact", ["saved_model", "keras", "sklearn", "torch_export", "torchscript", "onnx", "new"])
+def test_a_model_of_another_user_is_loaded_in_no_form(
+    project: str, folder: MakeFolder, artifact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = exported(folder("a"), "theirs")
+    described = msgspec.structs.replace(theirs.description, artifacts={artifact: ""})
+    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    assert theirs.local_files().is_dir(), "plain files"
+    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
+        Version(theirs.url, described).local_files()
+
+
+def test_a_checkpoint_that_fails_its_checksums_is_not_exported(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
+    stored = checkpoints.commit(folder("a"), str(tmp_path / "run" / "checkpoints"), 120)
+    Path(stored, "inner", "more.txt").write_text("b")
+    for given in (stored, urls.parent(stored)):
+        with pytest.raises(
+            checkpoints.CorruptCheckpoint, match=r"step-000000120: inner/more.txt is not what was committed"
+        ):
+            registry.export(given, "digits")
+    with pytest.raises(ModelNotFound):
+        registry.find("digits")

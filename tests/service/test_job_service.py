@@ -188,6 +188,26 @@ def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: Jo
     assert service.stop() == 0
 
 
+def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) -> None:
+    client = service.start()
+    service.end("one")
+    job = client.submit(service.job("one"))
+    known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+
+    def remove(command: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "hopsml", command, "rm", job.id]
+        return subprocess.run(line, env=known, capture_output=True, text=True, timeout=WAIT_S)
+
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    aside = service.state / "applications" / ".ended"
+    wait_until(lambda: any(aside.iterdir()), "the end of the driver to be stored")
+    assert "running one" in client.log(job.id)[0]
+    assert remove("job").stdout == "one-1: its files are deleted\n" == remove("jobs").stdout
+    assert not any(aside.iterdir()) and not any((service.state / "jobs").iterdir())
+    assert client.job(job.id).state == Lifecycle.FINISHED and client.log(job.id) == ("", 0)
+    assert service.stop() == 0
+
+
 def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: JobService) -> None:
     client = service.start(cores=2)
     known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from hopsml import client
 from hopsml.client import Client
 from hopsml.errors import ServiceError
 from hopsml.service.browse.changes import Changes
-from hopsml.service.rest import limited
+from hopsml.service.rest import limited, server
 from hopsml.service.rest.event_stream import Broadcaster, Streams
 from hopsml.service.rest.limited import Limits
 from hopsml.service.rest.project_feed import ProjectFeed
@@ -166,3 +168,32 @@ def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], m
     with pytest.raises(ServiceError, match="too many calls"):
         Client(address, "x").create_token("bob")
     assert answers
+
+
+@pytest.mark.parametrize(
+    ("trusted", "statuses"),
+    [((), {401, 429}), (("192.0.2.1",), {401, 429}), (("127.0.0.1",), {401}), (("127.0.0.0/8",), {401})],
+)
+def test_an_address_in_a_header_counts_only_from_a_proxy_that_is_named(
+    served: Served, trusted: tuple[str, ...], statuses: set[int]
+) -> None:
+    """Over a socket: a stranger who invents an address for each request is still told to wait."""
+    app = service_application(served.jobs, served.project, served.streams, "here", Limits(strangers=Rate(0.001, 5.0)))
+
+    async def play() -> set[int]:
+        found: set[int] = set()
+        listener = server.bound("127.0.0.1", 0)
+        port, begun = listener.getsockname()[1], asyncio.Event()
+        answering = asyncio.create_task(
+            server.answer(app, listener, served.streams, begun.set, trusted_proxies=trusted)
+        )
+        await begun.wait()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for number in range(20):
+                headers = {"x-forwarded-for": f"10.0.0.{number}"}
+                found.add((await client.post("/api/v1/jobs", headers=headers, content=b"{}")).status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await answering
+        return found
+
+    assert asyncio.run(play()) == statuses

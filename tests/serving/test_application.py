@@ -6,12 +6,15 @@ import asyncio
 import gzip
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from hopsml.model.description import ModelDescription
+from hopsml.model.flavors import sklearn
 from hopsml.serving import bodies
 from hopsml.serving.application import RestApplication
 from hopsml.serving.holder import VersionHolder
@@ -397,3 +400,129 @@ def test_long_answers_are_written_beside_the_event_loop(monkeypatch: pytest.Monk
     found = Server({3: Scaled(outputs=("y", "total"))}, folder=tmp_path / "log").play(ask).json()["predictions"]
     assert len(found) == len(rows) and found[-1] == {"y": [39998.0, 2.0, 2.0, 2.0], "total": 40004.0}
     assert len(threads) > 3 and all(name.startswith("parse") for name in threads)
+
+
+# ---------------------------------------------------------------------------------------------- values that are missing
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """An estimator that takes missing ages, towns and flags, but no missing ``seen``; and the same as it is served."""
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    table = pd.DataFrame(
+        {
+            "age": [20.0, None, 40.0, 60.0],
+            "rank": [1, 2, 3, 1],
+            "town": ["oslo", "rome", float("nan"), "rome"],
+            "flag": [True, False, True, False],
+            "seen": ["a", "b", "a", "b"],
+        }
+    )
+    parts = [
+        ("numbers", SimpleImputer(), ["age", "rank"]),
+        ("texts", OneHotEncoder(handle_unknown="ignore"), ["town", "flag"]),
+        ("seen", OneHotEncoder(), ["seen"]),
+    ]
+    trained = make_pipeline(ColumnTransformer(parts), LogisticRegression()).fit(table, [0, 1, 0, 1])
+    return trained, served(trained, tmp_path_factory.mktemp("people"), table)
+
+
+def served(trained: Any, folder: Path, example: Any) -> Any:
+    saved = sklearn.save(trained, folder, example)
+    description = ModelDescription(
+        "people", 3, "sklearn", datetime.now(UTC), artifacts=saved.artifacts, signature=saved.signature
+    )
+    return sklearn.load(folder, description)
+
+
+ROW = {"age": 30.0, "rank": 2, "town": "oslo", "flag": True, "seen": "a"}
+
+
+@pytest.mark.parametrize(
+    "change", [{}, *({name: None} for name in ROW if name != "seen"), {"town": "paris"}, dict.fromkeys(list(ROW)[:4])]
+)
+def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any], change: dict[str, Any]) -> None:
+    import pandas as pd
+
+    trained, model = people
+    row = ROW | change
+    plain = {"age": float("nan"), "rank": float("nan"), "town": float("nan"), "flag": None}
+    rows = pd.DataFrame([{name: plain[name] if one is None else one for name, one in row.items()}, ROW])
+    for name in ("town", "flag"):
+        rows[name] = rows[name].astype(object)
+    wanted = [pytest.approx(one) for one in trained.predict_proba(rows).tolist()]
+    by_rows = asked(f"{V1}:predict", {"instances": [row, ROW]}, model)
+    assert [one["predict_proba"] for one in by_rows.json()["predictions"]] == wanted
+    by_columns = asked(f"{V1}:predict", {"inputs": {name: [row[name], ROW[name]] for name in ROW}}, model)
+    assert by_columns.json()["outputs"]["predict_proba"] == wanted
+    alone = asked(f"{V1}:predict", {"instances": [row]}, model)
+    assert alone.json()["predictions"][0]["predict_proba"] == wanted[0]
+    kinds = {"age": "FP64", "rank": "INT64", "town": "BYTES", "flag": "BOOL", "seen": "BYTES"}
+    inputs = [{"name": name, "shape": [2], "datatype": kinds[name], "data": [row[name], ROW[name]]} for name in ROW]
+    outputs = asked(f"{V2}/infer", {"inputs": inputs}, model).json()["outputs"]
+    flat = next(one["data"] for one in outputs if one["name"] == "predict_proba")
+    assert flat == pytest.approx([value for one in trained.predict_proba(rows) for value in one])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"instances": [ROW, {**ROW, "seen": None}]}, "input 'seen' has a value in row 1 that is missing"),
+        ({"instances": [{**ROW, "seen": "c"}]}, "does not take the values of the input 'seen': ValueError"),
+        ({"instances": [{**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
+        ({"instances": [{**ROW, "town": None}, {**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
+        ({"instances": [{**ROW, "age": None}, {**ROW, "age": "x"}]}, "input 'age': it holds text, and takes numbers"),
+        (
+            {"instances": [{**ROW, "rank": None}, {**ROW, "rank": 1.5}]},
+            "input 'rank': it holds numbers, and takes whole",
+        ),
+        ({"instances": [{**ROW, "flag": None}, {**ROW, "flag": 1}]}, "input 'flag': it holds whole numbers, and takes"),
+        ({"instances": [{**ROW, "more": 1}]}, "'more' is no input of the model"),
+        ({"instances": [{name: ROW[name] for name in ROW if name != "age"}]}, "input 'age' is missing"),
+        ({"inputs": {name: [] for name in ROW}}, "it has no rows"),
+        (b'{"instances": [{"age": Infinity}]}', "JSON has no NaN and no Infinity"),
+        (b'{"instances": [{"age": 1e999}]}', "the body is no JSON: number is infinity"),
+    ],
+)
+def test_values_that_an_estimator_does_not_take_are_no_failure_of_the_server(
+    people: tuple[Any, Any], content: Any, words: str
+) -> None:
+    status, text = refusal(f"{V1}:predict", content, people[1])
+    assert status == 400 and words in text, text
+
+
+def test_null_in_lists_of_numbers(tmp_path: Path) -> None:
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+
+    rows, targets = [[1.0, 2.0], [3.0, 5.0], [5.0, 7.0]], [1.0, 2.0, 3.5]
+    filled = make_pipeline(SimpleImputer(), LinearRegression()).fit(rows, targets)
+    found = asked(f"{V1}:predict", {"instances": [[None, 2], [3, None]]}, served(filled, tmp_path, rows)).json()
+    nan = float("nan")
+    assert found["predictions"] == pytest.approx(filled.predict([[nan, 2.0], [3.0, nan]]).tolist())
+    strict = served(LinearRegression().fit(rows, targets), tmp_path, rows)
+    status, text = refusal(f"{V1}:predict", {"instances": [[1, 2], [3, None]]}, strict)
+    assert status == 400 and "input 'X' has a value in row 1 that is missing" in text
+    status, text = refusal(f"{V1}:predict", {"instances": [None, [1, 2]]}, strict)
+    assert status == 400 and "input 'X': its rows differ in shape" in text
+
+
+def test_null_in_text_is_refused_with_its_input(tmp_path: Path) -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    texts = ["good day", "bad day"]
+    model = served(make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [1, 0]), tmp_path, texts)
+    status, text = refusal(f"{V1}:predict", {"instances": ["good", None]}, model)
+    assert status == 400 and "input 'X' has a value in row 1 that is missing" in text
+    for values in (["a", None], [None, 5], ["a", 5]):
+        status, text = refusal(f"{V1}:predict", {"inputs": {"a": [1, 2], "b": [1, 2], "text": values}}, Two())
+        assert status == 400 and "input 'text': it takes text, and holds " in text

@@ -165,3 +165,17 @@ def test_the_length_of_a_batcher_is_the_number_of_requests_that_wait() -> None:
         return count
 
     assert played(model, play) == 3
+
+
+def test_errors_of_requests_say_what_happened() -> None:
+    model = Scaled()
+
+    async def late(batcher: Batcher) -> None:
+        model.gate.clear()
+        with pytest.raises(DeadlinePassed, match=r"^the request was not computed within its deadline$"):
+            await batcher.predict(rows(1), asyncio.get_running_loop().time() + 0.01)
+        model.gate.set()
+
+    played(model, late)
+    with pytest.raises(ValueError, match=r"for 3 rows$"):
+        played(Doubling(), lambda batcher: batcher.predict(rows(3), FAR))

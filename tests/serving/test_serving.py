@@ -24,6 +24,7 @@ from hopsml import model, serving
 from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
 from hopsml.serving import ServingError, ServingNotFound, definitions, starting
 from hopsml.serving.definitions import ServingDefinition
+from hopsml.storage import trust
 from tests.serving.conftest import VERSIONS
 
 pytestmark = pytest.mark.local
@@ -270,6 +271,17 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
     with pytest.raises(ArgumentError, match=r"listen at 127.0.0.1 behind a proxy"):
         serving.start("unstarted", model="digits", host="0.0.0.0", without_token=True)
     assert not serving.exists("unstarted") and not (project / "Serving" / "unstarted.server.json").exists()
+
+
+def test_another_users_saved_model_is_not_served(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "saved_model.pb").write_bytes(b"a graph that reads files")
+    model.export(tmp_path / "exported", "theirs")
+    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
+        serving.start("theirs")
 
 
 def test_another_machines_claim_is_believed(project: Path) -> None:

@@ -54,3 +54,42 @@ def test_the_command_and_the_magic_print_all_of_them(run: RunDir, capfdbinary: p
     magics.logs(run.url)
     sys.stdout.flush()
     assert printed == capfdbinary.readouterr().out == b"".join(run_logs.pieces(run, 0))
+
+
+def of_generations(count: int, ranks: int = 3) -> list[tuple[str, float]]:
+    """Logs and samples of so many generations, a second apart."""
+    kinds = ("log", "system.jsonl")
+    return [
+        (f"g{number}-rank{rank}.{kind}", float(number))
+        for number in range(count)
+        for rank in range(ranks)
+        for kind in kinds
+    ]
+
+
+def test_logs_of_generations_between_the_first_and_the_newest_are_surplus() -> None:
+    files = [*of_generations(300), ("g7-rank0.core", 0.0), ("note.txt", 0.0)]
+    gone = run_logs.surplus(files, begun=299)
+    left = {name for name, _ in files} - {*gone}
+    assert len(left) == 6 * 51 + 2 and {"g0-rank2.log", "g250-rank0.system.jsonl", "note.txt"} <= left
+    assert "g249-rank0.log" in gone and "g1-rank2.system.jsonl" in gone
+    assert run_logs.surplus(of_generations(51), begun=50) == []
+    assert run_logs.surplus([], begun=0) == []
+
+
+def test_logs_of_processes_that_may_still_write_are_not_surplus() -> None:
+    hour = run_logs.QUIET_S
+    files = [("g0-rank0.log", 9 * hour), ("g4-rank1.log", 0.0), ("g4-rank1.system.jsonl", 9 * hour - 5)]
+    files += [("g5-rank1.log", 0.0), ("g6-rank1.log", 8.5 * hour), ("g7-rank1.log", 9 * hour)]
+    assert run_logs.surplus(files, begun=0, kept=1) == ["g5-rank1.log"]
+    assert run_logs.surplus(files, begun=7, kept=1) == [
+        *("g4-rank1.log", "g4-rank1.system.jsonl", "g5-rank1.log", "g6-rank1.log")
+    ]
+
+
+def test_surplus_logs_are_deleted_from_the_run(run: RunDir) -> None:
+    assert run_logs.delete_surplus(run, begun=10, kept=1) == 2
+    assert sorted(path.name for path in Path(run.logs).iterdir()) == [
+        *("g0-rank0.log", "g0-rank0.system.jsonl", "g10-rank0.log")
+    ]
+    assert run_logs.delete_surplus(RunDir(f"{run.url}-none"), begun=10) == 0

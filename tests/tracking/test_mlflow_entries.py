@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -39,19 +40,76 @@ def test_arguments_become_params_and_long_ones_are_cut() -> None:
     assert len(found["note"]) == entries.LONGEST_PARAM and found["none"] == "null"
 
 
+TAKEN_AS_THEY_ARE = ["loss", "val/loss", "a b-c:d.e", "准确", "损失", "ü", "λ", "точность", "a/.b", "x" * 250]
+CHANGED = {
+    "a b(c)é": "a b_c_é",
+    "F1(macro)": "F1_macro_",
+    "F1[macro]": "F1_macro_",
+    "../x": "_/x",
+    "./x": "_/x",
+    "/a//b/": "a/_/b",
+    "a/b/": "a/b",
+    "/a/b": "a/b",
+    "": "_",
+    ".": "_",
+    "..": "_",
+    "/": "_",
+    "a\nb": "a_b",
+    "a\n": "a_",
+    "e\u0301": "e_",
+    "p%": "p_",
+    "p$": "p_",
+    "x" * 251: "x" * 241,
+    "x" * 252: "x" * 241,
+    f"{'x' * 240}/y/{'z' * 20}": "x" * 240,
+}
+
+
+@pytest.mark.parametrize("given", TAKEN_AS_THEY_ARE)
+def test_names_that_mlflow_takes_stay_as_they_are(given: str) -> None:
+    assert entries.name(given) == given
+
+
+def test_names_that_mlflow_refuses_are_changed_and_stay_apart() -> None:
+    from mlflow.utils.validation import _validate_metric_name, _validate_param_name
+
+    for given, accepted in CHANGED.items():
+        assert re.fullmatch(rf"{re.escape(accepted)}_[0-9a-f]{{8}}", entries.name(given)), given
+    names = [entries.name(given) for given in (*CHANGED, *TAKEN_AS_THEY_ARE)]
+    assert len(set(names)) == len(names)
+    for name in names:
+        _validate_metric_name(name)
+        _validate_param_name(name)
+        assert len(name) <= entries.LONGEST_KEY
+        assert entries.name(name) == name
+
+
+def test_metrics_that_differ_in_a_sign_are_two_metrics() -> None:
+    rows = entries.report_rows([{"time": 1.0, "step": 0, "F1(macro)": 0.5, "F1[macro]": 0.25, "F1_macro_": 1.0}])
+    assert [row.value for row in rows] == [0.5, 0.25, 1.0] and len({row.key for row in rows}) == 3
+    judged = entries.evaluation_rows(rows)
+    assert len({row.key for row in judged}) == 3 and all(row.key.startswith("evaluation/F1_macro_") for row in judged)
+
+
 @pytest.mark.parametrize(
-    ("given", "accepted"),
+    "arguments",
     [
-        ("loss", "loss"),
-        ("val/loss", "val/loss"),
-        ("a b(c)é", "a b_c__"),
-        ("../x", "_/x"),
-        ("/a//b/", "a/_/b"),
-        ("", "_"),
+        {"a": {"b": 1}, "a.b": 2},
+        {"a.b": 2, "a": {"b": 1}},
+        {"a": {"b.c": 1, "b": {"c": 2}}},
+        {"a": {"1": 1, 1: 2}},
+        {"a(b)": 1, "a[b]": 2, "a_b_": 3},
+        {"x" * 249 + "yz": 1, "x" * 249 + "yw": 2},
     ],
 )
-def test_names_are_made_acceptable(given: str, accepted: str) -> None:
-    assert entries.name(given) == accepted
+def test_arguments_whose_names_would_be_the_same_stay_apart(arguments: dict[str, Any]) -> None:
+    assert sorted(entries.params(arguments).values()) == sorted(map(str, range(1, len(entries.params(arguments)) + 1)))
+    assert len(entries.params(arguments)) == sum(len(one) if isinstance(one, dict) else 1 for one in flat(arguments))
+
+
+def flat(arguments: dict[str, Any]) -> list[Any]:
+    """The arguments' values; those within dicts of dicts by themselves."""
+    return [inner for one in arguments.values() for inner in (flat(one) if isinstance(one, dict) else [one])]
 
 
 def test_numbers_become_rows_and_the_same_line_gives_the_same_row() -> None:

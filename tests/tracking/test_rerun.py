@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hopsml import experiment
+from hopsml.cluster.shared.plain import argument, as_json
 from hopsml.errors import ArgumentError, WorkerFailed
 from hopsml.experiment import repeat
 from hopsml.storage.run_dir import RunDir
@@ -227,3 +230,78 @@ def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
         assert path.is_dir() or b"tr0ub4dor" not in path.read_bytes(), path
     with pytest.raises(ArgumentError, match=r"cannot be repeated.*WAREHOUSE_PASSWORD"):
         repeat.rerun(first, progress=False)
+
+
+# ------------------------------------------------------------------------------------------------ large arguments
+
+
+def total(x: Any, tables: Any, few: Any) -> float:
+    return float(x.sum() + tables["frame"]["a"].sum() + sum(part.sum() for part in tables["parts"]) + sum(few))
+
+
+def test_large_arguments_are_recorded_by_shape_type_and_digest_and_the_run_can_be_repeated(store: Path) -> None:
+    x = np.arange(78_400, dtype=np.float32).reshape(280, 280)
+    frame = pd.DataFrame({"a": np.ones(5_000), "b": ["text"] * 5_000})
+    args = {"x": x, "tables": {"frame": frame, "parts": [x[:100], x[100:]]}, "few": np.array([1.5, 2.5])}
+    run = run_once(total, num_workers=1, args=args)
+    record = RunDir(run.run_dir).read_run()
+    assert (folder_of(run) / "run.json").stat().st_size < 60_000
+    assert record["arguments"]["few"] == [1.5, 2.5]
+    assert record["arguments"]["x"] == {
+        "type": "numpy.ndarray", "shape": [280, 280], "dtype": "float32", "bytes": 4 * 78_400,
+        "sha256": hashlib.sha256(x.tobytes()).hexdigest(),
+    }  # fmt: skip
+    tables = record["arguments"]["tables"]
+    assert tables["frame"]["shape"] == [5000, 2] and tables["frame"]["dtype"]["a"] == "float64"
+    assert [part["shape"] for part in tables["parts"]] == [[100, 280], [180, 280]]
+    assert repeat.rerun(run, progress=False).verdict.same
+    # As they were recorded before: element by element.
+    change(RunDir(run.run_dir), arguments={"x": x.tolist(), "tables": {"frame": str(frame)}, "few": [1.5, 2.5]})
+    again = repeat.rerun(run, progress=False)
+    assert again.verdict.same and again.result.value == run.result().value
+
+
+@pytest.mark.fast
+def test_what_is_recorded_of_an_argument() -> None:
+    x = np.random.default_rng(1).random((40, 50))
+    described = argument({"x": x, "y": {"z": [x.T]}})
+    assert described["x"]["sha256"] == hashlib.sha256(x.tobytes()).hexdigest()
+    assert described["y"]["z"][0]["sha256"] == hashlib.sha256(np.ascontiguousarray(x.T).tobytes()).hexdigest()
+    assert argument(x) == argument(x.copy()) and argument(x)["sha256"] != argument(x + 1)["sha256"]
+    small = {
+        "a": np.float32(0.5),
+        "b": np.arange(3),
+        "c": "text",
+        "d": None,
+        "e": (1, [2.0]),
+        "f": Path("/x"),
+        "g": True,
+    }
+    assert argument(small) == as_json(small)
+    pixels = x.tolist()
+    assert argument(pixels)["shape"] == [40] and argument(pixels)["type"] == "list"
+    assert argument([1] * 1000) == [1] * 1000 and argument([1] * 1001)["shape"] == [1001]
+    assert argument("a" * 30_000)["bytes"] == argument(b"a" * 30_000)["bytes"] == 30_000
+    series, dates = pd.Series(range(2000)), pd.date_range("2026-01-01", periods=2000)
+    assert argument(series)["shape"] == [2000] and argument(series)["dtype"] == "int64"
+    assert argument(dates)["dtype"].startswith("datetime64")
+    objects = np.array([{"a": 1}] * 2000, dtype=object)
+    assert argument(objects)["dtype"] == "object" and len(argument(objects)["sha256"]) == 64
+    assert argument(np.zeros((0, 5))) == [] and isinstance(argument(np.ndarray), str)
+    assert json.loads(json.dumps(argument({"frame": pd.DataFrame({"a": range(2000)})})))["frame"]["shape"] == [2000, 1]
+
+
+@pytest.mark.torch
+def test_what_is_recorded_of_a_tensor() -> None:
+    import torch
+
+    x = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
+    expected = hashlib.sha256(x.numpy().tobytes()).hexdigest()
+    assert argument(x) == {
+        "type": "torch.Tensor", "shape": [40, 100], "dtype": "torch.float32", "bytes": 16_000, "sha256": expected,
+    }  # fmt: skip
+    assert argument(x.to(torch.bfloat16))["bytes"] == 8_000
+    weights = torch.nn.Parameter(x)
+    assert argument({"weights": weights})["weights"]["sha256"] == expected
+    assert argument(x.to_sparse())["shape"] == [40, 100]
+    assert argument(torch.tensor(0.5)) == 0.5

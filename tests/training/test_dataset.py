@@ -338,6 +338,28 @@ def test_files_whose_schemas_make_the_same_arrays_are_read(tmp_path: Path) -> No
     assert [list(batch) for batch in hopsml.data.parquet(both, columns=["v", "text"]).batch(2)] == [["text", "v"]] * 2
 
 
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())), "map<string, int32"),
+        (pa.array([datetime.time(1)], pa.time64("us")), r"time64\[us\]"),
+        (pa.array([[{"a": 1}]]), "list<.*struct"),
+        (pa.array([[[{"a": 1}]]]), "list<.*struct"),
+        (pa.array([[[("a", 1)]]], pa.list_(pa.map_(pa.string(), pa.int32()))), "list<.*map"),
+    ],
+)
+def test_types_without_array_are_refused_when_the_data_set_is_made(tmp_path: Path, column: Any, kind: str) -> None:
+    path = write_each(tmp_path, {"id": [1], "c": column})
+    with pytest.raises(
+        ArgumentError, match=rf"column 'c' of \S+0\.parquet is of type {kind}.*, which has no array; leave"
+    ):
+        hopsml.data.parquet(path)
+    with pytest.raises(ArgumentError, match=rf"column 's\.c' of \S+0\.parquet is of type {kind}"):
+        hopsml.data.parquet(write_each(tmp_path, {"s": pa.StructArray.from_arrays([column], ["c"])}))
+    pq.write_table(pa.table({"id": [1], "c": column}), tmp_path / "0.parquet")
+    assert [list(batch) for batch in hopsml.data.parquet(path, columns=["id"]).batch(1)] == [["id"]]
+
+
 def test_columns_that_are_left_out_may_differ(tmp_path: Path) -> None:
     path = write_each(tmp_path, {"x": [1], "y": [1.0]}, {"y": ["a"], "x": [2]}, {"x": [3]})
     assert [batch["x"].tolist() for batch in hopsml.data.parquet(path, columns=["x"]).batch(2)] == [[1, 2], [3]]

@@ -72,3 +72,24 @@ def test_a_run_without_an_end_is_lost_when_its_driver_is() -> None:
     assert is_lost(None, None, day_s), "of another machine, and nothing has changed for a day"
     assert not is_lost(None, SILENT_S / 2, day_s) and is_lost(None, SILENT_S, 0.0)
     assert is_lost(True, SILENT_S, 0.0), "its process goes on, and has left the run without an end"
+
+
+def test_a_step_whose_checkpoint_was_corrupt_is_evaluated_once_it_is_committed_again(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path / "Experiments" / "app_1"))
+    run.write_run({"driver_process": {}})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "weights").write_text("0.5")
+    url = checkpoints.commit(tmp_path / "a", run.checkpoints, 10)
+    Path(url, "weights").write_text("9.5")
+    spec = RunSpec(evaluation=Evaluation(run=run.url))
+    places = {"events_dir": tmp_path, "checkpoint_dir": tmp_path, "export_dir": tmp_path}
+    context = WorkerContext("e", 0, 0, 1, 0, "chief", "evaluating", tmp_path / "cwd", **places, spec=spec)
+    evaluator = Evaluator(lambda folder: float((folder / "weights").read_text()), {}, context)
+    for _ in range(2):
+        evaluator.look()
+        assert [(one.step, bool(one.problem)) for one in evaluator.judgements] == [(10, True)]
+    checkpoints.commit(tmp_path / "a", run.checkpoints, 10)
+    evaluator.look()
+    assert [(one.metrics, one.problem) for one in evaluator.judgements] == [({"metric": 0.5}, "")]
+    stored = json.loads(Path(run.evaluations, "step-000000010.json").read_text())
+    assert stored["metrics"] == {"metric": 0.5} and not stored["problem"]

@@ -11,7 +11,8 @@ from hopsml.training.data import frame_schema
 
 pytestmark = pytest.mark.fast
 
-VECTOR = {"type": "udt", "class": "VectorUDT", "sqlType": {"type": "struct", "fields": []}}
+VECTOR = {"type": "udt", "class": "org.apache.spark.ml.linalg.VectorUDT", "sqlType": {"type": "struct", "fields": []}}
+MATRIX = VECTOR | {"class": "org.apache.spark.ml.linalg.MatrixUDT"}
 MAP = {"type": "map", "keyType": "string", "valueType": "integer"}
 
 
@@ -36,6 +37,15 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
         "date",
         "timestamp",
         "decimal(10,2)",
+        "timestamp_ntz",
+        "string collate UNICODE",
+        "varchar(3)",
+        "interval day to second",
+        "interval minute",
+        array("date"),
+        array("string"),
+        struct(field("x", struct(field("y", VECTOR)))),
+        {"type": "udt", "class": "Point", "sqlType": array("double")},
         VECTOR,
         array(array("float")),
         struct(field("x", "double")),
@@ -55,6 +65,22 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
         ([field("m", array(MAP))], "column m with values of type map"),
         ([field("m", array(struct(field("x", "long"))))], "column m with values of type array of struct"),
         ([field("n", "void")], "column n with values of type void"),
+        ([field("n", array("void"))], "column n with values of type void"),
+        ([field("v", "variant")], "column v with values of type variant"),
+        ([field("i", "interval year to month")], "column i with values of type interval year to month"),
+        ([field("i", "interval year")], "column i with values of type interval year"),
+        ([field("i", array("interval month"))], "column i with values of type interval month"),
+        ([field("i", struct(field("x", array("interval year"))))], "column i with values of type interval year"),
+        ([field("i", "interval")], "column i with values of type interval, "),
+        ([field("t", "time(6)")], r"column t with values of type time\(6\)"),
+        ([field("g", "geometry(4326)")], r"column g with values of type geometry\(4326\)"),
+        ([field("m", MATRIX)], "column m with values of type MatrixUDT"),
+        ([field("m", struct(field("x", MATRIX)))], "column m with values of type MatrixUDT"),
+        ([field("m", array(MATRIX))], "column m with values of type MatrixUDT"),
+        ([field("v", array(VECTOR))], "column v with values of type array of VectorUDT"),
+        ([field("u", {"type": "udt", "class": "U", "sqlType": MAP})], "column u with values of type map"),
+        ([field("s", struct(field("a", "long"))), field("s.a", "long")], r"several columns called s\.a, of which"),
+        ([field("s", struct(field("a", "long"), field("a", "long")))], r"several columns called s\.a, of which"),
     ],
 )
 def test_what_they_cannot_hold_is_named(fields: list[dict[str, Any]], word: str) -> None:

@@ -59,6 +59,16 @@ def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begi
     assert queue.gone("exit status 0", -1, 0.2) == [StartRunner(), Give(trial(1))]
 
 
+def test_the_time_to_leave_begins_with_the_trials_end_however_late_that_is_read():
+    queue = LaneQueue()
+    queue.told(trial(0), 0.0)
+    queue.heard(Worn("threads"), 0.1)
+    assert queue.tick(100.0) == []  # lane and runner may have stood still between the two messages
+    assert queue.heard(ended(0), 100.0) == [Say(ended(0))]
+    assert queue.tick(100.0 + LEAVE_S - 0.01) == []
+    assert queue.tick(100.0 + LEAVE_S) == [KillRunner()]
+
+
 def test_a_process_that_does_not_leave_is_killed():
     queue = LaneQueue()
     queue.told(trial(0, isolated=True), 0.0)

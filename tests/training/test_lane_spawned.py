@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import select
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,8 +16,12 @@ import cloudpickle
 import pytest
 
 from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.cluster.worker.context import WorkerContext
+from hopsml.cluster.worker.inbox import Inbox
 from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
+from hopsml.training.trials.lane import Lane
+from hopsml.training.trials.runner import Options
 
 pytestmark = pytest.mark.fast
 
@@ -63,3 +70,28 @@ def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_pa
         assert lane.wait(20) == 0
     values = [pickle.loads(end.outputs) for end in ends if isinstance(end, TrialEnded)]
     assert values == [{"metric": number, "spawned": how == "threads", "name": "train"} for number in range(3)]
+
+
+def test_a_trial_waits_for_a_runner_that_has_not_begun_to_read(tmp_path: Path) -> None:
+    """Such as a fresh interpreter that imports a framework: it may take long, and the lane does other things meanwhile."""
+    read_end, write_end = os.pipe()
+    paths = {f"{name}_dir": tmp_path / name for name in ("work", "events", "checkpoint", "export")}
+    context = WorkerContext(
+        run_id="app_1", generation=0, rank=0, world_size=1, local_rank=0, role="chief", run_url=str(tmp_path), **paths,
+        inbox=Inbox(read_end),
+    )  # fmt: skip
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        lane = Lane(context, Options(b""))
+        lane._connection = ours
+        lane._poll.register(ours.fileno(), select.POLLIN)
+        trials = [RunTrial(number, 0, trial_id=f"t{number}", config=bytes(2 << 20)) for number in range(2)]
+        for trial in trials:
+            lane._give(trial)  # returns at once
+        lane._end_messages()
+        frames, came = Frames(), list[RunTrial]()
+        while piece := theirs.recv(1 << 16):
+            came += [messages.decode_for_lane.decode(frame) for frame in frames.feed(piece)]  # type: ignore[misc]
+            lane._push()
+    assert came == trials
+    os.close(write_end)

@@ -19,6 +19,7 @@ from hopsml.training.data.shard_order import (
     Wave,
     Window,
     first_filled,
+    joined,
     located,
     total,
 )
@@ -234,3 +235,21 @@ def test_a_window_within_a_window_finds_the_rows_of_the_inner_one() -> None:
     rows = rows_of([inner])
     outer = rows_of([Window((inner, Span(5, 0, 2)), (2,), 0, 5)])
     assert sorted(outer) == sorted([*rows, (5, 0), (5, 1)])
+
+
+def test_adjacent_pieces_of_one_whole_are_joined_and_others_are_not() -> None:
+    spans = [Span(1, 0, 2), Span(1, 2, 5), Span(1, 5, 6), Span(1, 7, 8), Span(2, 8, 9)]
+    assert joined(spans) == [Span(1, 0, 6), Span(1, 7, 8), Span(2, 8, 9)]
+    parts = (Span(1, 0, 4), Span(2, 0, 4))
+    windows = [Window(parts, (1,), 1, 3), Window(parts, (1,), 3, 6), Window(parts, (2,), 6, 8)]
+    assert joined(windows) == [Window(parts, (1,), 1, 6), Window(parts, (2,), 6, 8)]
+    other_parts = Window((Span(1, 0, 8),), (1,), 6, 8)
+    assert joined([windows[0], windows[1], other_parts]) == [Window(parts, (1,), 1, 6), other_parts]
+    mixed = [Span(1, 0, 2), Window(parts, (1,), 2, 3), Span(1, 3, 4)]
+    assert joined(mixed) == mixed and joined([]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 4)), max_size=8))
+def test_joined_pieces_have_the_same_rows_in_the_same_order(cuts: list[tuple[int, int, int]]) -> None:
+    pieces = [Span(shard, begin, begin + size) for shard, begin, size in cuts]
+    assert rows_of(joined(pieces)) == rows_of(pieces) and len(joined(pieces)) <= len(pieces)

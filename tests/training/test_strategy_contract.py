@@ -11,7 +11,7 @@ from tests.training.group import group, run_group
 pytestmark = pytest.mark.tensorflow
 
 Results = list[dict[str, Any]]
-PARTS = ["values", "gradients", "variables", "data", "weighted", "synchronized", "files", "overflow"]
+PARTS = ["values", "gradients", "variables", "data", "weighted", "clipped", "synchronized", "files", "overflow"]
 KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders"]
 OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two TensorFlow's collectives stay broken
 
@@ -119,6 +119,14 @@ def test_weights_of_classes_and_samples_count_as_in_one_process(results: Results
     assert together["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
     assert set(together["history"]) == set(alone["history"])
     assert together["history"]["accuracy"] == pytest.approx(alone["history"]["accuracy"], rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", ["clipvalue", "clipnorm", "global_clipnorm"])
+def test_gradients_are_clipped_as_in_one_process_dense_and_sparse_ones(results: Results, clip: str) -> None:
+    for result in results:
+        together, alone = result["clipped"][clip]
+        for found, expected in zip(together, alone, strict=True):
+            assert found == [pytest.approx(row, rel=1e-5) for row in expected]
 
 
 def test_batch_normalisation_over_the_global_batch(results: Results) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.training.torch.state_tensors import apart, together
+from hopsml.training.torch.state_tensors import apart, load, state_of, together
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
 
@@ -65,3 +65,39 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
         module(torch.ones(2, 3)).sum().backward()
         assert group.calls == passes
     average.remove()
+
+
+def test_a_state_has_the_names_that_its_module_has_without_wrappers() -> None:
+    """Their number changes with that of the workers: alone no model is in a DistributedDataParallel."""
+    import torch
+    import torch.distributed as dist
+
+    def plain() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+
+    def wrapped(module: torch.nn.Module) -> torch.nn.Module:
+        return torch.nn.parallel.DistributedDataParallel(module)
+
+    def within() -> torch.nn.Module:
+        return torch.nn.ModuleDict({"module": wrapped(plain()), "other": torch.compile(plain())})
+
+    def bare() -> torch.nn.Module:
+        return torch.nn.ModuleDict({"module": plain(), "other": plain()})
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        pairs = [(plain(), wrapped(plain())), (plain(), wrapped(torch.compile(plain()))), (bare(), within())]
+        for one, two in [*pairs, *((two, one) for one, two in pairs)]:
+            state = state_of(one)
+            assert (
+                not any(name.startswith(("module.module.", "module.0", "_orig_mod.")) for name in state)
+                or "other.0.bias" in state
+            )
+            load(two, state)
+            for own, other in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
+                assert torch.equal(own, other)
+        older = {f"module.{name}": one for name, one in plain().state_dict().items()}  # as of an earlier release
+        load(plain(), older)
+        load(wrapped(plain()), older)
+    finally:
+        dist.destroy_process_group()

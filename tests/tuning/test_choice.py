@@ -58,3 +58,15 @@ def test_names_are_as_different_as_the_settings():
 
 def test_bytes_of_gradients():
     assert bytes_of([((2, 3), "float32"), ((5,), "float64"), ((), "bfloat16")]) == 24 + 40 + 2
+
+
+def test_a_candidates_settings_are_options_of_the_verb():
+    found = {one.name: one.settings() for one in candidates(["fp16", "bf16", "fp16"])}
+    assert found["hopsml"] == {"implementation": "hopsml"}
+    assert found["tensorflow, all by packs"] == {
+        "implementation": "tensorflow",
+        "merge_scope": "all",
+        "scoped_allocator": False,
+    }
+    assert found["hopsml, fp16"] == {"implementation": "hopsml", "compression": "fp16"}
+    assert list(found)[-2:] == ["hopsml, fp16", "hopsml, bf16"] and len(found) == 8

@@ -124,3 +124,10 @@ def test_overlapped_communication_never_ends_before_the_computation():
     free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
     step = scaling.step(Training(0.3, (1000, 1000, 1000)), free, 4, StepSettings(merge_scope=1, overlapped=True))
     assert step.seconds == pytest.approx(step.compute_s) == pytest.approx(0.3 * free.load(4))
+
+
+def test_efficiency_is_the_share_of_the_ideal_throughput():
+    settings = StepSettings(merge_scope=1)
+    step = scaling.step(TRAINING, CLUSTER, 8, settings)
+    assert scaling.efficiency(TRAINING, CLUSTER, 8, settings) == pytest.approx(0.2 / step.seconds)
+    assert scaling.efficiency(TRAINING, CLUSTER, 1, settings) == 1.0

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +26,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.features", description=__doc__)
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "features.md", help="where the page is written")
     parser.add_argument("--framework", choices=[*FRAMEWORKS], help="one of them alone; no page is written")
-    parser.add_argument("--only", default="", help="features whose names have this text; no page is written")
+    parser.add_argument("--only", default="", help="features whose name or group matches this regular expression; no page is written")
     parser.add_argument("--implementation", help="this one alone; no page is written")
     given = parser.parse_args(arguments)
     os.environ.setdefault("HOPSML_PROFILE", "local")
+    os.environ.setdefault("HOPSML_LOCAL_SLOTS", "3")
     rows = []
     for framework in [given.framework] if given.framework else FRAMEWORKS:
         for row in compare(framework, given.only, given.implementation):
@@ -46,7 +48,7 @@ def compare(framework: str, only: str = "", implementation: str | None = None) -
     """Play a framework's cases in one process and in groups, under each implementation, and return the verdicts."""
     name = FRAMEWORKS[framework]
     module = importlib.import_module(name)
-    features: list[Feature] = [one for one in module.FEATURES if only in one.name]
+    features: list[Feature] = [one for one in module.FEATURES if re.search(only, f"{one.group}: {one.name}")]
     compared = [one for one in features if one.expected != "by design"]
     single = _outcomes(module, compared, 1, "")
     found: dict[str, dict[str, list[Outcome]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 import traceback
 from typing import Any
 
@@ -19,12 +20,15 @@ def play(module: str, names: list[str]) -> dict[str, Any]:
         module: the framework's, by its dotted name.
         names: of the cases, in the order in which they are to be played.
     """
-    features: dict[str, Feature] = {feature.name: feature for feature in importlib.import_module(module).FEATURES}
+    framework = importlib.import_module(module)
+    framework.begin()
+    features: dict[str, Feature] = {feature.name: feature for feature in framework.FEATURES}
     return {"outcomes": {name: _of_all_ranks(_outcome(features[name])) for name in names}}
 
 
 def _outcome(feature: Feature) -> dict[str, Any]:
     """The fields of an ``Outcome``: the class itself may be another one in a worker, which has got it by value."""
+    print(f"{time.strftime('%X')} {feature.name}", flush=True)
     try:
         return {"values": feature.run()}
     except Exception as error:

@@ -4,6 +4,7 @@ A framework's module (``tools.features.keras_features``, ``tools.features.torch_
 
 * ``FEATURES``: the cases, a list of ``Feature``;
 * ``IMPLEMENTATIONS``: names of what the workers reduce by, each of which plays all cases that do not limit theirs;
+* ``begin()``: called once in each process before its first case;
 * ``launch(play, args, workers, implementation)``: runs ``play(**args)`` on so many workers and returns what the chief's
   call returned. ``workers=1`` is the one process that the others are compared with, and has ``implementation=""``.
 """

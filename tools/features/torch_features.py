@@ -20,6 +20,10 @@ def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, impleme
     ).value
 
 
+def begin() -> None:
+    """Nothing has to be made before the first case."""
+
+
 def _sgd_with_momentum() -> Values:
     import torch
 

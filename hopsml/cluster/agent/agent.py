@@ -544,7 +544,10 @@ class Agent:
         try:
             await commits.door.open(self.host, self.bootstrap.port_range)
         except OSError as error:
-            log.warning("other agents cannot fetch commits from this one: %s", error)
+            text = f"other agents cannot fetch commits from {self.host}: {error.strerror or error}"
+            log.warning(text)
+            if self.work is not None:
+                self.outbox.put(protocol.WorkNote(*self.work.key, text=text))
             return
         if commits.door.identity is not None:
             self.outbox.put(protocol.CommitDoorOpened(commits.door.port, commits.door.identity.certificate))

@@ -1,4 +1,4 @@
-"""Memory of a control group: its limit, which counts where there is one, not the host's memory; and whom the kernel ended."""
+"""Memory of control groups: the limit, which counts where there is one, not the host's; and whom the kernel has ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class OomWatch:
             )
         if now > self._before:
             limit = f"; the limit of its memory is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
-            return f"the kernel sent it for lack of memory: oom_kill in {self._file} went from {self._before} to {now}{limit}"
+            rise = f"oom_kill in {self._file} went from {self._before} to {now}"
+            return f"the kernel sent it for lack of memory: {rise}{limit}"
         return (
             f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {self._file} is still {now}: look "
             "for a resource manager, another user or a script that ends processes on this host"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopsml import settings
 from hopsml.errors import ArgumentError, RunError
 
 # Interfaces of containers and virtual machines: their addresses are the same on many hosts.
@@ -79,8 +80,9 @@ def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> Held
         if held is not None:
             return held
     raise RunError(
-        f"no port from {first} to {last} is free on {host or socket.gethostname()}; widen the range, or end "
-        "what holds these ports (ss -tlnp shows who listens)"
+        settings.no_free_port(first, last, host or socket.gethostname())
+        if port_range
+        else f"the kernel has no free port on {host or socket.gethostname()} (net.ipv4.ip_local_port_range)"
     )
 
 

@@ -90,6 +90,7 @@ class Work:
         self.keep = False  # whether a further generation follows
         self._stopped = asyncio.Event()
         self.reported = False
+        self._has_returned = False  # the user's function, by its worker's last event
         self._flush_s = formation.spec.group.flush_s
         self._server: ForkClient | None = None
         self._noted: set[str] = set()
@@ -331,7 +332,7 @@ class Work:
         elif event.kind in ("saved", "store"):
             self._saved(event)
         elif event.kind == "finished":
-            self.reported = True
+            self.reported = self._has_returned = True
             self.send(protocol.WorkerFinished(*self.key, result=event.result, seen=event.seen, exited=event.exited))
             self._kill_in(EXIT_GRACE_S)
         else:
@@ -438,6 +439,11 @@ class Work:
             sampler.close()
 
     def _conclude(self, exited: Exited) -> None:
+        if self._has_returned and not self.stopping and processes.was_killed(exited.status):
+            self._note(
+                f"its process was ended {EXIT_GRACE_S:g} s after its function had returned: threads that are no daemons, or "
+                "exit functions, were still at work, and what they save may be incomplete. Wait for them in the function"
+            )
         if self.reported or self.stopping:
             return
         sender = self._oom.explain() if self._oom is not None else "nobody in hopsml sent it"

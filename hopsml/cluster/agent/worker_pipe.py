@@ -1,4 +1,4 @@
-"""The agent's ends of the two pipes to its worker: messages of the driver go down one, the worker's events come up the other.
+"""The agent's ends of the two pipes to its worker: the driver's messages go down one, its events come up the other.
 
 A worker that does not read blocks nobody. Events are read piece by piece, as fast as they are handled.
 """

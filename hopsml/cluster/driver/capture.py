@@ -18,9 +18,10 @@ import pickle
 import sys
 import textwrap
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import cloudpickle
@@ -28,6 +29,7 @@ import cloudpickle
 from hopsml import redact
 from hopsml.cluster.driver.captured_objects import (
     INSTALLED,
+    MAX_DEPTH,
     code_objects,
     descend,
     is_own_module,
@@ -45,6 +47,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 WARNING_BYTES = 8 * 2**20
 NOTE_BYTES = 2**20  # said in the run's notes
+MOST_PARTS = 200  # of a container that are measured one by one
+LARGE_SHARE, SMALL_SHARE = 0.05, 0.01  # of a container's size, for a part to be named; of the largest one's, for others
 # Worth importing before the function arrives: each takes a second or more, in this order where one needs the other.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
 _FILE_NAME = 10  # which argument of CodeType it is
@@ -95,7 +99,7 @@ def capture(
     payload, seen, secrets, unrecorded = _without_secrets(name, function, dict(args), limit_bytes, importable)
     large = ""
     if len(payload) > NOTE_BYTES:
-        parts = _largest(name, function, dict(args), importable)
+        parts = _largest(function, dict(args), importable)
         large = f"{name} and what it captures take {_mib(len(payload))}, which every worker receives: {parts}"
         if len(payload) > WARNING_BYTES:
             logger.warning("%s; data this large is better read from shared storage inside the function", large)
@@ -297,7 +301,7 @@ def _payload(
     except _TooLarge:
         raise CaptureError(
             f"{name} and what it captures take more than the limit of {_mib(limit_bytes)}: "
-            f"{_largest(name, function, args, importable)}. Put the data on shared storage and read it "
+            f"{_largest(function, args, importable)}. Put the data on shared storage and read it "
             "inside the function"
         ) from None
     except Exception as error:  # whatever a __reduce__ of anybody's raises
@@ -333,8 +337,11 @@ def _explanation(
     )
 
 
-def _largest(name: str, function: object, args: Mapping[str, object], importable: Collection[str]) -> str:
-    """The five largest objects that the function refers to, each with its size."""
+def _largest(function: object, args: Mapping[str, object], importable: Collection[str]) -> str:
+    """The five largest of the user's objects that the function refers to, each with the way to it and its size.
+
+    Containers and objects of the user's own classes are looked into, those of libraries are not: a DataFrame is one.
+    """
 
     def size(obj: object) -> int:
         measure = _Measure(importable)
@@ -344,17 +351,49 @@ def _largest(name: str, function: object, args: Mapping[str, object], importable
             return 0
         return measure.total
 
-    listed: list[tuple[int, str]] = []
-    for label, part in _parts(function, args):
-        count = size(part)
+    found: list[tuple[int, str]] = []
+    waiting = [([label], part, size(part)) for label, part in _users_parts(function, args)]
+    visited: set[int] = set()
+    while waiting:
+        path, obj, count = waiting.pop()
+        if id(obj) in visited:
+            continue
+        visited.add(id(obj))
+        inside = _inside(obj) if len(path) < MAX_DEPTH else []
+        sized = [(label, part, size(part)) for label, part in inside] if len(inside) <= MOST_PARTS else []
+        if large := [entry for entry in sized if entry[2] >= LARGE_SHARE * count]:
+            waiting += [([*path, label], part, bytes_) for label, part, bytes_ in large]
+        else:
+            found.append((count, f"{' → '.join(path)}, a {type_name(obj)}, {_mib(count)}"))
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    most = found[0][0] if found else 0
+    return "; ".join(text for count, text in found[:5] if count >= SMALL_SHARE * most) or "the function itself"
 
-        def holds_most(obj: object, count: int = count) -> bool:
-            return size(obj) > 0.8 * count
 
-        path, inner = descend([(label, part)], holds_most) or ([label], part)
-        listed.append((count, f"{' → '.join(path)}, a {type_name(inner)}, {_mib(count)}"))
-    listed.sort(key=lambda entry: entry[0], reverse=True)
-    return "; ".join(text for _, text in listed[:5]) or f"{name} itself"
+def _users_parts(function: object, args: Mapping[str, object]) -> list[tuple[str, object]]:
+    """As ``_parts``; of a function of hopsml's own that carries out one of the user's, what the user gave."""
+    if not str(getattr(function, "__module__", "")).startswith("hopsml."):
+        return _parts(function, args)
+    found: list[tuple[str, object]] = []
+    for name, value in args.items():
+        if isinstance(value, FunctionType):
+            found += references(value)
+        elif isinstance(value, Mapping):
+            found += [(f"`{key}`", item) for key, item in value.items()]
+        else:
+            found.append((f"`{name}`", value))
+    return found
+
+
+def _inside(obj: object) -> list[tuple[str, object]]:
+    """What the user has put into an object, each with its description; nothing of an object of a library's."""
+    kind = type(obj)
+    module = sys.modules.get(kind.__module__)
+    is_users = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or (module and is_own_module(module))
+    plain = (Mapping, list, tuple, set, frozenset, deque, FunctionType, MethodType, functools.partial)
+    if not (isinstance(obj, plain) or is_users or (isinstance(obj, ModuleType) and is_own_module(obj))):
+        return []
+    return [(label, part) for label, part in references(obj) if not label.startswith("`._")]
 
 
 def _mib(count: int) -> str:

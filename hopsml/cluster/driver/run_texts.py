@@ -20,6 +20,13 @@ TAIL_LINES = 30
 MOST_ASKS = 4  # that the cluster is asked about: a growing run may have one for each agent
 
 
+_CONNECTING = (
+    "its process connects to the other members of its group. A firewall between the hosts must let the workers' ports "
+    "through (HOPSML_PORT_RANGE keeps them in a range)"
+)
+_PREPARING = "its process imports modules, or loads the function and its arguments"
+
+
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """For the run's display: how many agents are there, and how many it takes to begin."""
     there, wanted = run.gang.attendance(_there(run, pool))
@@ -34,9 +41,10 @@ def _there(run: ActiveRun, pool: Pool) -> int:
 def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
     """Why a run could not begin in time, in words for its error. ``others``: ids of the runs that go on."""
     if run.placements:
+        forming = {member.rank for member in run.gang.members.values() if getattr(member, "forms", 0)}
         return "; ".join(
-            f"rank {rank} on {run.state.members[rank].host} has not begun the training function: its worker "
-            f"{run.state.members[rank].state} but is still importing or unpickling"
+            f"rank {rank} on {run.state.members[rank].host} has not begun the training function: "
+            f"{_CONNECTING if rank in forming else _PREPARING}"
             for rank, _ in outcome.missing
         )
     held = [f"{run_id} holds some" for run_id in others]

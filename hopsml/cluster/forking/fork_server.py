@@ -320,6 +320,7 @@ def main() -> None:
     """Serve an agent until it is gone; for ``python -m hopsml.cluster.forking.fork_server``."""
     descriptor, parent, *modules = sys.argv[1:]
     processes.die_with_parent(int(parent))
+    processes.write_no_core_dumps()  # of workers, runners and sidecars either
     processes.become_subreaper()
     server = ForkServer(socket.socket(fileno=int(descriptor)), tuple(modules))
     try:

@@ -215,6 +215,7 @@ def overwrite_mark(value: str) -> None:
 def main() -> None:
     """Serve as a zygote until the driver is gone; for ``python -m hopsml.cluster.forking.zygote``."""
     listener, control, *modules = sys.argv[1:]
+    processes.write_no_core_dumps()
     processes.become_subreaper()
     sockets = socket.socket(fileno=int(listener)), socket.socket(fileno=int(control))
     Zygote(*sockets, tuple(modules)).run()  # its fork servers end with their agents

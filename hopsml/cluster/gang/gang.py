@@ -22,7 +22,6 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
-
 # From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
 # one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
@@ -345,8 +344,8 @@ class Gang:
         still = f"while {waiting} still {'works' if len(working) == 1 else 'work'}" if exited else f"before {waiting}"
         return [
             events.Note(
-                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a collective, "
-                f"the run fails after {limit_s:g} s without activity: {rule}"
+                f"rank {rank} {how} {still}; if {waiting} {'waits' if len(working) == 1 else 'wait'} for it in a "
+                f"collective, the run fails after {limit_s:g} s without activity: {rule}"
             )
         ]
 
@@ -405,7 +404,17 @@ class Gang:
             silent = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
             for agent_id in silent:
                 self.members[agent_id].lost = True
-            dropped = [events.DropAgents(silent, "did not report its worker's end in time")] if silent else []
+            dropped: list[Action] = []
+            if silent:
+                dropped.append(events.DropAgents(silent, "did not report its worker's end in time"))
+            if silent and self.outcome is not None and self.outcome.phase is Phase.FINISHED:
+                whose = ranks(sorted(self.members[agent_id].rank for agent_id in silent))
+                dropped.append(
+                    events.Note(
+                        f"the agent of {whose} did not report in time that its last files are stored: some may be missing "
+                        "in the run directory"
+                    )
+                )
             return [*dropped, *self._conclude_if_over()]
         return self._end(self._start_timeout(), now)
 

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml import settings
 from hopsml.cluster.shared import open_files
 
 SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
@@ -133,10 +134,7 @@ class Acceptor:
                 if error.errno != errno.EADDRINUSE:
                     raise
         else:
-            raise OSError(
-                errno.EADDRINUSE,
-                f"no port from {first} to {last} is free on {host} (HOPSML_PORT_RANGE): widen the range; an agent needs six",
-            )
+            raise OSError(errno.EADDRINUSE, settings.no_free_port(first, last, host))
         self._begin(listener)
         return int(listener.getsockname()[1])
 

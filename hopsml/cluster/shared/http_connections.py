@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, Pending, Refuse
 
@@ -74,9 +74,9 @@ async def accepting(
 
     def make(pending: Pending) -> asyncio.BaseProtocol:
         state = {**server.lifespan.state, _RECOGNISED: pending.release}
-        protocol = kind(pending, config=server.config, server_state=server.server_state, app_state=state)
+        protocol: Any = kind(pending, config=server.config, server_state=server.server_state, app_state=state)
         pending.is_served = lambda: protocol.cycle is not None
-        return protocol
+        return cast(asyncio.BaseProtocol, protocol)
 
     acceptor = Acceptor(make, tls, refuse, at_once=at_once, pause_s=pause_s)
     shut_down = server.shutdown

@@ -1,11 +1,19 @@
-"""What a training function returned, as it is recorded: dicts of plain values."""
+"""What a training function was given and what it returned, as it is recorded: dicts of plain values."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import pickle
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import METRIC
+
+MOST_ELEMENTS = 1000  # of an array or a list of arguments that are recorded one by one
+MOST_CHARACTERS = 20_000  # of an argument's text
 
 
 def utf8(text: str) -> str:
@@ -39,6 +47,118 @@ def as_json(value: Any) -> Any:
         return utf8(value)
     if isinstance(value, (bool, int, float, type(None))):
         return value
-    if hasattr(value, "tolist"):
+    if hasattr(value, "tolist") and not isinstance(value, type):
         return as_json(value.tolist())
     return utf8(str(value))
+
+
+def argument(value: Any) -> Any:
+    """An argument of the training function for the run's record: as ``as_json``, but for what is large.
+
+    Of an array, a tensor, a table, a long list or a long text the record holds type, shape, data type, size in bytes and
+    digest; the content travels, and is kept, with the function. A digest (SHA-256) is that of the elements' bytes in C
+    order, of a list that of its JSON, of a table that of its rows' hashes.
+    """
+    if isinstance(value, Mapping):
+        return {utf8(str(key)): argument(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if _leaves(value) <= MOST_ELEMENTS:
+            return [argument(item) for item in value]
+        data = json.dumps([argument(item) for item in value]).encode()
+        return _described(value, [len(value)], len(data), _digest(data))
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        return (
+            as_json(value) if len(data) <= MOST_ELEMENTS else _described(value, [len(data)], len(data), _digest(data))
+        )
+    if isinstance(value, str):
+        return _text(value, value)
+    if (
+        not isinstance(value, type)
+        and hasattr(value, "shape")
+        and (hasattr(value, "dtype") or hasattr(value, "dtypes"))
+    ):
+        with contextlib.suppress(TypeError, ValueError):  # the specification of an array, whose sizes are not all known
+            return _array(value)
+    plain = as_json(value)
+    return _text(value, plain) if isinstance(plain, str) else argument(plain) if isinstance(plain, list) else plain
+
+
+def _leaves(value: Any) -> int:
+    """Count the values in a nested list, up to a few more than ``MOST_ELEMENTS``."""
+    count, waiting = 0, [value]
+    while waiting and count <= MOST_ELEMENTS:
+        for item in waiting.pop():
+            count += 1
+            if isinstance(item, (list, tuple)):
+                waiting.append(item)
+            if count > MOST_ELEMENTS:
+                break
+    return count
+
+
+def _text(value: Any, text: str) -> Any:
+    if len(text) <= MOST_CHARACTERS:
+        return utf8(text)
+    return _described(value, [len(text)], len(text.encode(errors="replace")), _digest(text.encode(errors="replace")))
+
+
+def _array(value: Any) -> Any:
+    """Of an array of NumPy, JAX, pandas, a tensor of torch or TensorFlow, a table: its elements if they are few."""
+    shape = [int(size) for size in value.shape]
+    count = 1
+    for size in shape:
+        count *= size
+    if count <= MOST_ELEMENTS and hasattr(value, "tolist"):
+        return as_json(value)
+    dtypes = value.dtypes if hasattr(value, "dtypes") and hasattr(value, "columns") else None
+    dtype: Any = str(value.dtype) if dtypes is None else {str(name): str(kind) for name, kind in _columns(value)}
+    try:
+        pieces = list(_content(value))
+        size_bytes, digest = sum(len(piece) for piece in pieces), _digest(*pieces)
+    except Exception as error:  # noqa: BLE001 a library's object may refuse, and a record must not fail
+        return {"type": _type(value), "shape": shape, "dtype": dtype, "sha256": f"unknown: {type(error).__name__}"}
+    return {**_described(value, shape, size_bytes, digest), "dtype": dtype}
+
+
+def _columns(table: Any) -> Iterator[tuple[Any, Any]]:
+    """Name and data type of each column of pandas' or polars' table."""
+    return zip(table.columns, table.dtypes, strict=False)
+
+
+def _content(value: Any) -> Iterator[memoryview | bytes]:
+    """The bytes of an array or a table, by which it is told from another one."""
+    import numpy as np
+
+    package = type(value).__module__.partition(".")[0]
+    if package == "pandas":
+        import pandas as pd
+
+        yield pd.util.hash_pandas_object(value, index=True).to_numpy().tobytes()
+        yield repr(list(getattr(value, "columns", ()))).encode()
+        return
+    if package == "torch":
+        import torch
+
+        value = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    found = np.asarray(value)
+    if found.dtype.hasobject:
+        yield pickle.dumps(found.tolist())
+    else:
+        yield np.ascontiguousarray(found).reshape(-1).view(np.uint8).data
+
+
+def _described(value: Any, shape: list[int], size_bytes: int, digest: str) -> dict[str, Any]:
+    return {"type": _type(value), "shape": shape, "bytes": size_bytes, "sha256": digest}
+
+
+def _type(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _digest(*pieces: bytes | memoryview) -> str:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import socket
 import time
@@ -48,6 +49,15 @@ def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
+
+
+def write_no_core_dumps() -> None:
+    """Let this process, and all that it starts, leave no core file when it crashes: its memory holds tokens and secrets.
+
+    The hard limit stays, so that a function which is looked into can raise the limit for itself.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def let_look(pid: int) -> None:

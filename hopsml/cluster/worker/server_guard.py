@@ -1,7 +1,7 @@
 """TensorFlow's server, kept to the worker's own address and to the members of its group.
 
 It listens on every interface and obeys whoever connects; libhopsml_server.so (native/server/) stands between it and the
-system. What that holds, and what it does not: docs/security.md.
+system. What that holds, and what it does not: docs/security.md. The same library keeps other libraries' ports in a range.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
     return "" if guarded else "its calls were not found in TensorFlow's libraries"
 
 
+def bind_within(libraries: str, first: int, last: int) -> str:
+    """Keep what the libraries listen on to the ports ``first`` to ``last``; returns what hinders it, "" if nothing does.
+
+    Args:
+        libraries: what the paths of libraries begin with that let the kernel choose a port; they are loaded.
+        first, last: port numbers, both included.
+    """
+    if isinstance(library := _load(), str):
+        return library
+    return "" if library.hopsml_bind_within(libraries.encode(), first, last) > 0 else "its calls were not found"
+
+
 def _members(tf_config: str) -> tuple[list[str], int]:
     """The addresses of all tasks, and which of them is this process'."""
     config = json.loads(tf_config or "{}")
@@ -71,4 +83,6 @@ def _load() -> ctypes.CDLL | str:
         ctypes.c_size_t,
     )
     library.hopsml_guard_server.restype = ctypes.c_int32
+    library.hopsml_bind_within.argtypes = (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32)
+    library.hopsml_bind_within.restype = ctypes.c_int32
     return library

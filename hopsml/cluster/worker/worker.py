@@ -52,6 +52,7 @@ _ECHO_PHRASES = (
     "Connection reset by peer",
     "Socket closed",
     "Collective ops is aborted",
+    "PeerLost: ",  # as torch's C++ passes the error of an operation on
 )
 
 

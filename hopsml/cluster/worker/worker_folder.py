@@ -8,11 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 LIMIT_BYTES = 1 << 30  # of what one worker's folder holds is kept
 FOR_RECORDS = 1 << 20  # bytes that copies leave free on the disk: the run's outcome is still to be written
 PRIVATE = ("resume", "runner.pickle")  # hopsml's own
 PRIVATE_PREFIX = "hopsml-unused-"
+_ET_CORE = 4
 _NAMED = 5  # files that a note names
 
 
@@ -35,20 +37,38 @@ def keep(folder: Path, target: Path, before: Mapping[Path, Stamp] | None = None,
     changed = [(path, stamp[1]) for path, stamp in now.items() if known.get(path) != stamp]
     found = sorted(changed, key=lambda entry: (entry[1], entry[0]))
     room, left_out = limit_bytes, []
+    dumps = [path for path, _ in found if _is_core_dump(path)]
     for path, size in found:
+        if path in dumps:
+            continue
         if size > room:
             left_out.append((path, size))
             continue
         room -= size
         _bring(path, target / path.relative_to(folder))
+    note = (
+        f"{', '.join(str(path.relative_to(folder)) for path in dumps[:_NAMED])}: a core dump is not kept, as it holds the "
+        "memory of a process with all its secrets" if dumps else ""
+    )  # fmt: skip
     if not left_out:
-        return ""
+        return note
     names = ", ".join(str(path.relative_to(folder)) for path, _ in left_out[:_NAMED])
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-    return (
+    return (f"{note}; " if note else "") + (
         f"{sum(size for _, size in left_out) / 1e9:.1f} GB that were saved in the worker's folder are not kept, at most "
         f"{limit_bytes / 1e9:.1f} GB are: {names}{more}; save large files below hopsml.tensorboard.logdir(), or in storage"
     )
+
+
+def _is_core_dump(path: Path) -> bool:
+    """True for an ELF file of type ET_CORE, by its first bytes, whatever its name."""
+    try:
+        with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            head = file.read(18)
+    except OSError:  # keep meets it again, and says so
+        return False
+    order: Literal["little", "big"] = "big" if head[5:6] == b"\2" else "little"
+    return head.startswith(b"\x7fELF") and len(head) == 18 and int.from_bytes(head[16:18], order) == _ET_CORE
 
 
 def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:

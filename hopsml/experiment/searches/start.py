@@ -187,8 +187,8 @@ def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
     if call.framework != "tensorflow" or "tensorflow" in imported:
         return []
     return [
-        f"the function imports {name}, for which workers of a trial form no group: each of them trains alone unless it forms "
-        f'one; framework="{name}" forms it'
+        f"the function imports {name}, for which workers of a trial form no group: each trains alone unless it forms one "
+        f'itself; framework="{name}" forms it'
         for name in ("torch", "jax")
         if name in imported
     ]

@@ -23,6 +23,17 @@ class UnsavableModel(ArgumentError):
     """A model that cannot be saved; the message names the layer or part that is to blame."""
 
 
+class RefusedValues(ArgumentError):
+    """Values that a model does not take, such as a category that it has not seen; the message names the input."""
+
+
+@dataclass(frozen=True)
+class MissingValues:
+    """What a model takes in place of values that are missing: NaN among numbers, ``other`` among texts and booleans."""
+
+    other: float | None = None
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """What saving has made: see ``ModelDescription`` for the fields of the same names."""
@@ -33,14 +44,15 @@ class SavedModel:
 
 
 class LoadedModel(Protocol):
-    """A model that is ready to be called, from one thread at a time."""
+    """A model that is ready to be called, from one thread at a time. ``missing_of`` tells which values may be missing."""
 
     signature: Signature
 
     def predict(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """Outputs by name for inputs by name; all have the batch as their first dimension.
 
-        Inputs have the signature's dtypes and shapes already.
+        Inputs have the signature's dtypes and shapes already; of a model with ``MissingValues`` whole numbers with missing
+        ones among them are float64, texts and booleans with missing ones objects. Raises RefusedValues naming the input.
         """
 
 
@@ -109,6 +121,16 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
         f"version {description.version} of the model '{description.name}' holds {_holding(description)}, which hopsml "
         f"cannot call; it calls {', '.join(LOADERS)}"
     )
+
+
+def takes_missing(description: ModelDescription) -> bool:
+    """Whether a version's model may be given values that are missing."""
+    return next((artifact for artifact in LOADERS if artifact in description.artifacts), "") == "sklearn"
+
+
+def missing_of(model: LoadedModel) -> MissingValues | None:
+    """What stands for values that are missing; None for a model that must have all of them."""
+    return getattr(model, "missing", None)
 
 
 def limit_threads(description: ModelDescription, count: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,15 @@ _FILE = "model.onnx"
 _DTYPES = {"float": "float32", "double": "float64", "string": "str"}
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # the first that is there computes what it can
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
+_INPUT = "X"
+# Of numbers and whole numbers that an estimator takes, the ones that are tried first at the front.
+_KINDS = (("float32", "int64"), ("float32", "float32"), ("float64", "int64"), ("float64", "float64"))
+_OF_ESTIMATORS = "ai.onnx.ml"
+_OLDER = {"": 18, _OF_ESTIMATORS: 3}
+_MOST_ROWS = 1000  # of an example, by which a graph is compared with its estimator
+_ROWS_THAT_MAY_DIFFER = 1000  # one in so many: in float32 a value may lie on the other side of a tree's threshold
+_TOLERANCE = 1e-4
+_LONGEST_REASON = 300
 _threads = 0  # of a session; 0: as many as there are cores
 
 
@@ -31,10 +40,12 @@ def to_onnx(model: Any, example: Any) -> Any:
 
     Args:
         model: a ``torch.nn.Module``, or an estimator or pipeline of scikit-learn.
-        example: a row or more of its inputs: an array; for a module also a tuple, or a dict by the arguments' names.
+        example: a row or more of its inputs: an array; for a module also a tuple, or a dict by the arguments' names; for an
+            estimator also a table. An estimator's graph is compared with it for these rows.
 
     Returns what ``hopsml.model.export`` takes, as do other programs that know ONNX. Raises ArgumentError where a converter
-    is missing or has no operator for a part of the model (its message names it), ArgumentTypeError for other models.
+    is missing or has no operator for a part of the model (its message names it), or where the graph does not predict as the
+    estimator does, ArgumentTypeError for other models.
     """
     flavor = flavor_of(model)
     if flavor not in _CONVERTERS:
@@ -79,13 +90,187 @@ def _from_torch(model: Any, example: Any) -> Any:
 
 
 def _from_sklearn(model: Any, example: Any) -> Any:
-    import numpy as np
-    import skl2onnx
-    from sklearn.base import is_classifier
+    """The first graph that ONNX Runtime computes, and that predicts as the estimator does.
 
-    # Probabilities as one array, and not as a list of dictionaries.
-    options = {id(model): {"zipmap": False}} if is_classifier(model) else None
-    return skl2onnx.to_onnx(model, np.asarray(example)[:1], options=options)
+    Numbers are float32 where that does: most of ONNX Runtime's operators for estimators take no others.
+    """
+    rows, problems = _Rows(model, example), dict[str, str]()  # reason -> with which numbers, first
+    for kinds in _KINDS:
+        try:
+            try:
+                graph = _converted(model, rows.types(kinds))
+            except RuntimeError as error:
+                if _OF_ESTIMATORS not in str(error):
+                    raise
+                graph = _converted(model, rows.types(kinds), _OLDER)  # the newest that some converters know
+            if problem := rows.difference(graph, kinds):
+                raise UnsavableModel(problem)
+        except ImportError:
+            raise
+        except Exception as error:  # noqa: BLE001 the next way may do; all are told where none does
+            reason = str(error) if isinstance(error, UnsavableModel) else f"{type(error).__name__}: {error}"
+            problems.setdefault(reason[:_LONGEST_REASON], " and ".join(dict.fromkeys(kinds)))
+        else:
+            return graph
+    raise UnsavableModel(
+        f"{type(model).__name__} cannot be converted to an ONNX graph that predicts as it does; "
+        f"{'; '.join(f'with {kinds}: {reason}' for reason, kinds in problems.items())}. "
+        "Export the estimator itself, or leave out the part that is named"
+    )
+
+
+def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str, int] | None = None) -> Any:
+    """Raises whatever the converter does."""
+    import skl2onnx
+
+    last = model
+    while getattr(last, "steps", None):  # of a pipeline
+        last = last.steps[-1][1]
+    # Probabilities as one array, and not as a list of dictionaries; without an option where the estimator has none, and of
+    # one that has scores alone in a pipeline with these.
+    ways: list[dict[int, dict[str, bool]] | None] = [
+        {id(model): {"zipmap": False}}, None, {id(last): {"raw_scores": True}}
+    ]  # fmt: skip
+    for number, options in enumerate(ways):
+        try:
+            made = skl2onnx.to_onnx(model, initial_types=list(given), options=options, target_opset=opset)
+            break
+        except NameError:
+            if number == len(ways) - 1:
+                raise
+    for output in made.graph.output:  # some converters describe them as a single row
+        sizes = output.type.tensor_type.shape.dim
+        if output.type.HasField("tensor_type") and sizes:
+            sizes[0].Clear()
+    return made
+
+
+class _Rows:
+    """The example: one array, or an array of one column for each column of a table, by which the model names them."""
+
+    def __init__(self, model: Any, example: Any) -> None:
+        import numpy as np
+
+        self._example, self._arrays = example, dict[str, Any]()
+        if _has_named_columns(model, example):
+            table = dict(example) if isinstance(example, Mapping) else {name: example[name] for name in example}
+            self._arrays = {str(name): _array(column)[:, None] for name, column in table.items()}
+        else:
+            self._arrays = {_INPUT: _array(example)}
+        if any(array.ndim == 0 or not len(array) for array in self._arrays.values()):
+            raise ArgumentError(f"to_onnx({type(model).__name__}): example= must have a row or more of its inputs")
+        self._arrays = {name: array[:_MOST_ROWS] for name, array in self._arrays.items()}
+        called = _called(model, self._first_rows())
+        self._has_lists = any(isinstance(one, list) for one in called.values())
+        self._expected = {
+            name: np.asarray(one.toarray() if hasattr(one, "toarray") else one)
+            for name, one in called.items()
+            if not isinstance(one, list)
+        }
+
+    def _first_rows(self) -> Any:
+        import numpy as np
+
+        if hasattr(self._example, "iloc"):
+            return self._example.iloc[:_MOST_ROWS]
+        if isinstance(self._example, Mapping):
+            import pandas as pd
+
+            return pd.DataFrame(dict(self._example)).iloc[:_MOST_ROWS]
+        return np.asarray(self._example)[:_MOST_ROWS]
+
+    def types(self, kinds: tuple[str, str]) -> list[tuple[str, Any]]:
+        """skl2onnx's types of the inputs, with these dtypes of numbers and whole numbers."""
+        from skl2onnx.common import data_types as types
+
+        of = {
+            "float32": types.FloatTensorType,
+            "float64": types.DoubleTensorType,
+            "int64": types.Int64TensorType,
+            "bool": types.BooleanTensorType,
+            "str": types.StringTensorType,
+        }
+        return [(name, of[_dtype(array, kinds)]([None, *array.shape[1:]])) for name, array in self._arrays.items()]
+
+    def difference(self, graph: Any, kinds: tuple[str, str]) -> str:
+        """How the graph's predictions for these rows differ from the estimator's; "" where they do not."""
+        import numpy as np
+
+        session = _session(graph.SerializeToString(), is_quiet=True)
+        given = {}
+        for name, array in self._arrays.items():
+            dtype = _dtype(array, kinds)
+            given[name] = array.astype(object if dtype == "str" else dtype)
+        if self._has_lists:  # of several targets the probabilities are no array of rows
+            del graph.graph.output[1:]
+            session = _session(graph.SerializeToString(), is_quiet=True)
+        for found, (name, wanted) in zip(session.run(None, given), self._expected.items(), strict=False):
+            if not isinstance(found, np.ndarray) or found.shape[:1] != wanted.shape[:1]:
+                return f"what it has for {name} is no array with a row for each of the example's"
+            if (rows := _rows_that_differ(found, wanted)) > len(wanted) // _ROWS_THAT_MAY_DIFFER:
+                return f"what it has for {name} differs for {rows} of {len(wanted)} rows of example="
+        return ""
+
+
+def _has_named_columns(model: Any, example: Any) -> bool:
+    """Whether each column of a table is an input: where they are of several kinds, or parts of the model name theirs."""
+    if isinstance(example, Mapping):
+        return True
+    if not hasattr(example, "dtypes") or not hasattr(example, "columns"):
+        return False
+    return len({kind.kind for kind in example.dtypes} - {"f", "i", "u"}) > 0 or _selects_by_name(model)
+
+
+def _selects_by_name(model: Any) -> bool:
+    parts = [model]
+    while parts:
+        part = parts.pop()
+        if any(isinstance(one, str) for _, _, some in getattr(part, "transformers_", ()) for one in _listed(some)):
+            return True
+        parts += [step for _, step in getattr(part, "steps", ())]
+        parts += [one for name in ("best_estimator_", "estimator_") if (one := getattr(part, name, None)) is not None]
+    return False
+
+
+def _listed(some: Any) -> list[Any]:
+    return [some] if isinstance(some, str) else list(some) if hasattr(some, "__iter__") else []
+
+
+def _array(values: Any) -> NDArray[Any]:
+    import numpy as np
+
+    found = np.asarray(values)
+    return np.asarray(found.tolist()) if found.dtype.kind == "O" else found
+
+
+def _dtype(array: NDArray[Any], kinds: tuple[str, str]) -> str:
+    if array.dtype.kind in "OUS":
+        return "str"
+    if array.dtype.kind == "b":
+        return "bool" if kinds[1] == "int64" else kinds[0]
+    return kinds[1] if array.dtype.kind in "iu" else kinds[0]
+
+
+def _called(model: Any, rows: Any) -> dict[str, Any]:
+    """What the estimator says of these rows, in the order in which graphs have it."""
+    names = ("predict", "predict_proba") if hasattr(model, "predict") else ("transform",)
+    return {name: getattr(model, name)(rows) for name in names if hasattr(model, name)}
+
+
+def _rows_that_differ(found: NDArray[Any], wanted: NDArray[Any]) -> int:
+    import numpy as np
+
+    if found.size != wanted.size:
+        return len(wanted)
+    found = found.reshape(wanted.shape)
+    if wanted.dtype.kind in "fc":
+        scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1e-30)
+        same = np.isclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True)
+    elif wanted.dtype.kind in "iub":
+        same = found == wanted
+    else:
+        same = found.astype(str) == wanted.astype(str)
+    return int((~same).reshape(len(wanted), -1).any(axis=1).sum())
 
 
 _CONVERTERS = {"torch": _from_torch, "sklearn": _from_sklearn}
@@ -155,15 +340,18 @@ class _Graph:
         return {name: np.asarray(found) for name, found in zip(names, self._session.run(names, given), strict=True)}
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
+def _session(graph: Path | bytes, is_quiet: bool = False) -> onnxruntime.InferenceSession:
     onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
     shared_out = os.environ.get("OMP_NUM_THREADS", "")  # as a server's process is told its part of the cores
     options.intra_op_num_threads = _threads or (int(shared_out) if shared_out.isdecimal() else 0)
     options.inter_op_num_threads = 1
+    if is_quiet:
+        options.log_severity_level = 4
     available = onnxruntime.get_available_providers()
     providers = [name for name in _PROVIDERS if name in available]
-    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    content = graph if isinstance(graph, bytes) else str(graph)
+    return onnxruntime.InferenceSession(content, options, providers=providers)
 
 
 def _runtime() -> Any:

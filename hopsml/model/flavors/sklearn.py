@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
+from hopsml.model.flavors.contract import (
+    LoadedModel,
+    MissingValues,
+    RefusedValues,
+    SavedModel,
+    UnsavableModel,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 INPUT = "X"
 _FILE = "model.pickle"
+_MOST_PARTS = 10_000  # of an estimator that are looked at
 _DEEPEST = 12  # parts within parts: an object may refer to itself
 
 
@@ -95,13 +103,89 @@ class _Estimator:
                 f"version {description.version} of the model '{description.name}' has no signature; export it with example="
             )
         self._model, self.signature = model, description.signature
+        self.missing = MissingValues(float("nan") if _learned_nan(model) else None)
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         import numpy as np
 
         rows = inputs[INPUT] if self.signature.inputs.keys() == {INPUT} else _table(inputs)
-        found = _outputs(self._model, rows, self.signature.outputs)
+        try:
+            found = _outputs(self._model, rows, self.signature.outputs)
+        except Exception as error:
+            if about := _about(error, inputs):
+                raise RefusedValues(f"{about}: {type(error).__name__}: {error}") from error
+            raise
         return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _about(error: Exception, inputs: Mapping[str, NDArray[Any]]) -> str:
+    """Which inputs hold values that the estimator does not take, as its error tells; "" where it is about none.
+
+    A value that is missing, or infinite, is what most estimators fail of, with whatever error; of others they say by a
+    ValueError which one it is.
+    """
+    missing = {name: row for name, array in inputs.items() if (row := _first_missing(array)) is not None}
+    if missing:
+        return "; ".join(
+            f"input '{name}' has a value in row {row} that is missing or infinite, which the model does not take"
+            for name, row in missing.items()
+        )
+    if not isinstance(error, ValueError):
+        return ""
+    told = [name for name, array in inputs.items() if _is_told(array, str(error))]
+    return f"the model does not take the values of the input{'s' * (len(told or inputs) > 1)} " + ", ".join(
+        f"'{name}'" for name in told or inputs
+    )
+
+
+def _first_missing(array: NDArray[Any]) -> int | None:
+    import numpy as np
+
+    if array.dtype.kind == "f":
+        bad = ~np.isfinite(array)
+    elif array.dtype.kind == "O":
+        bad = np.array([one is None or one != one for one in array.flat], bool).reshape(array.shape)
+    else:
+        return None
+    return int(bad.reshape(len(array), -1).any(axis=1).argmax()) if bad.any() else None
+
+
+def _is_told(array: NDArray[Any], text: str) -> bool:
+    """Whether an error names a text of the input, such as a category that an encoder has not seen."""
+    return array.dtype.kind == "O" and any(repr(one) in text for one in set(array.flat))
+
+
+def _learned_nan(model: Any) -> bool:
+    """Whether the estimator knows NaN as the value that is missing among texts, by the categories of its encoders or by an
+    imputer for texts; others know None, or have not seen any.
+    """
+    seen, parts = set[int](), [model]
+    while parts:
+        part = parts.pop()
+        if id(part) in seen or len(seen) > _MOST_PARTS:
+            continue
+        seen.add(id(part))
+        if isinstance(part, (list, tuple)):
+            parts += part
+        elif isinstance(part, dict):
+            parts += part.values()
+        elif hasattr(part, "get_params"):
+            if _holds_objects(getattr(part, "statistics_", None)) and _is_nan(getattr(part, "missing_values", None)):
+                return True
+            categories = getattr(part, "categories_", ())
+            known = categories if isinstance(categories, (list, tuple)) else ()
+            if any(_holds_objects(one) and any(map(_is_nan, one)) for one in known):
+                return True
+            parts += vars(part).values()
+    return False
+
+
+def _holds_objects(array: Any) -> bool:
+    return getattr(getattr(array, "dtype", None), "kind", "") == "O"
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
 
 
 def _table(columns: Mapping[str, NDArray[Any]]) -> Any:
@@ -187,6 +271,8 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
     found = {}
     for name in table.columns if names is None else names:
         column = table[name].dropna()
+        if column.dtype == object:
+            column = column.infer_objects()
         array = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))
         if not _can_be_asked(array):
             raise ArgumentError(
@@ -194,17 +280,30 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
                 "make one of them of it, and let the pipeline turn it back"
             )
         if len(column) < len(table):  # of numbers what is missing is NaN
-            whole = table[name]
-            array = whole.to_numpy(object) if array.dtype.kind == "O" else whole.to_numpy(float, na_value=float("nan"))
+            array = _with_missing(table[name], array.dtype.kind)
         found[str(name)] = array
     return found
+
+
+def _with_missing(column: Any, kind: str) -> NDArray[Any]:
+    """A column with values that are missing: NaN among numbers, None or NaN, as there is, among texts and booleans."""
+    import numpy as np
+    import pandas as pd
+
+    if kind in "iuf":
+        return np.asarray(column.astype(object).where(column.notna(), float("nan")), float)
+    array = np.array(column.to_numpy(object))
+    array[[one is pd.NA for one in array]] = None
+    return array
 
 
 def _array(example: Any) -> NDArray[Any]:
     """ArgumentError for what no request could give."""
     import numpy as np
 
-    found = np.asarray(example[INPUT] if isinstance(example, Mapping) else example)
+    rows = example[INPUT] if isinstance(example, Mapping) else example
+    extended = any(not isinstance(kind, np.dtype) for kind in getattr(rows, "dtypes", ()))
+    found = rows.to_numpy(float, na_value=float("nan")) if extended else np.asarray(rows)
     if found.ndim and _can_be_asked(found):
         return found.astype(object) if found.dtype.kind in "US" else found
     raise ArgumentError(
@@ -218,7 +317,10 @@ def _can_be_asked(array: NDArray[Any]) -> bool:
 
 
 def _dtype_of(array: NDArray[Any]) -> str:
-    return str(array.dtype) if array.dtype.kind in "biuf" else "str"
+    if array.dtype.kind in "biuf":
+        return str(array.dtype)
+    there = [one for one in array.flat if one is not None and not _is_nan(one)]
+    return "bool" if there and all(isinstance(one, bool) for one in there) else "str"
 
 
 def _is_array(value: Any) -> bool:

@@ -34,7 +34,7 @@ class Changes:
         self._events: deque[ProjectChange] = deque(maxlen=KEPT)
         self._number, self._lock = 0, threading.Lock()
         self._sizes: dict[str, tuple[Any, ...]] = {}
-        self._rows = project.runs.rows()
+        self._rows = project.runs.versions()
 
     @property
     def newest(self) -> str:
@@ -45,7 +45,7 @@ class Changes:
         """Find what has changed since the last look. Raises StorageError."""
         with self._lock:
             self._project.runs.refresh()
-            before, self._rows = self._rows, self._project.runs.rows()
+            before, self._rows = self._rows, self._project.runs.versions()
             for run, row in self._rows.items():
                 if before.get(run) is not row:
                     self._add("run", run)

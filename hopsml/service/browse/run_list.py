@@ -6,7 +6,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog, live
 
 MOST_ROWS = 500  # of one answer
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(RunRow)
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
 
 
@@ -52,14 +53,15 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 class RunIndex:
-    """All runs of a project in memory. One that has ended does not change: only the others are read again."""
+    """All runs of a project. One that has ended does not change: it is kept packed, and only the others are read again."""
 
     def __init__(self, project_url: str) -> None:
         self._experiments = urls.join(project_url, EXPERIMENTS)
-        self._rows: dict[str, RunRow] = {}
+        self._rows: dict[str, RunRow] = {}  # of runs that may change
+        self._ended: dict[str, bytes] = {}  # the rows of all others, packed: a tenth of the memory
         self._others: dict[str, float] = {}  # directories that are no runs, by the time at which they were none
         self._lock = threading.Lock()
-        self._names: tuple[list[str], list[str]] = [], []
+        self._names: dict[str, set[str]] = {"arguments": set(), "metrics": set()}  # that any run has
         self._refreshed = -math.inf
 
     def refresh(self, older_s: float = 0.0) -> None:
@@ -75,22 +77,46 @@ class RunIndex:
             due = [
                 entry
                 for name, entry in found.items()
-                if not self._is_settled(name) and self._others.get(name) != entry.modified_s
+                if name not in self._ended and self._others.get(name) != entry.modified_s
             ]
-            gone = [name for name in self._rows if name not in found]
-            for name in gone:
-                del self._rows[name]
-            is_changed = bool(gone)
+            self._drop({*self._rows, *self._ended, *self._others} - found.keys())
             with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
                 for entry, row in zip(due, pool.map(_row_or_none, [one.url for one in due]), strict=True):
                     if row is None:
                         self._others[entry.name] = entry.modified_s
-                    elif self._rows.get(entry.name) != row:
-                        self._rows[entry.name] = row
-                        is_changed = True
-            if is_changed:
-                self._names = _names(self._rows.values(), "arguments"), _names(self._rows.values(), "metrics")
+                    else:
+                        self._keep(entry.name, row)
             self._refreshed = time.monotonic()
+
+    def _drop(self, gone: set[str]) -> None:
+        """Forget directories that are not there any more."""
+        is_changed = any(name in self._rows or name in self._ended for name in gone)
+        for name in gone:
+            for known in (self._rows, self._ended, self._others):
+                known.pop(name, None)
+        if is_changed:
+            for names in self._names.values():
+                names.clear()
+            for row in self._all():
+                self._note_names(row)
+
+    def _keep(self, name: str, row: RunRow) -> None:
+        if self._rows.get(name) == row:
+            return
+        self._note_names(row)
+        if _is_settled(row):
+            self._rows.pop(name, None)
+            self._ended[name] = _encoder.encode(row)
+        else:
+            self._rows[name] = row
+
+    def _note_names(self, row: RunRow) -> None:
+        for group, names in self._names.items():
+            names.update(getattr(row, group))
+
+    def _all(self) -> Iterator[RunRow]:
+        yield from list(self._rows.values())
+        yield from map(_decoder.decode, list(self._ended.values()))
 
     def page(
         self,
@@ -113,27 +139,38 @@ class RunIndex:
         if offset < 0 or not 1 <= limit <= MOST_ROWS:
             raise ArgumentError(f"offset={offset}, limit={limit}: from 0 on, 1 to {MOST_ROWS} rows at once")
         passes = parsed(text)
-        rows = [_with_note(row, noted.get(row.id)) for row in list(self._rows.values())]
+        with self._lock:
+            found = list(self._all())
+        rows = [_with_note(row, noted.get(row.id)) for row in found]
         kept = [row for row in rows if passes(row)] if text.strip() else rows
         states: dict[str, int] = {}
         for row in rows:
             states[row.state] = states.get(row.state, 0) + 1
         ordered = _sorted(kept, sort, descending)[offset : offset + limit]
-        return RunPage(ordered, len(rows), len(kept), states, *self._names)
+        names = {group: sorted(known) for group, known in self._names.items()}
+        return RunPage(ordered, len(rows), len(kept), states, **names)
 
-    def rows(self) -> dict[str, RunRow]:
-        """All runs as they were last read, by their ids; a row that has not changed is the same object."""
+    def versions(self) -> Mapping[str, object]:
+        """An object for each run, by their ids: the same one as long as its row has not changed."""
         with self._lock:
-            return dict(self._rows)
+            return {**self._rows, **self._ended}
+
+    def rows(self, prefix: str = "") -> dict[str, RunRow]:
+        """Runs as they were last read, by their ids; ``prefix``: what these begin with."""
+        with self._lock:
+            ended = {name: row for name, row in self._ended.items() if name.startswith(prefix)}
+            found = {name: row for name, row in self._rows.items() if name.startswith(prefix)}
+        return found | {name: _decoder.decode(row) for name, row in ended.items()}
 
     def ongoing(self) -> list[str]:
         """The ids of all runs that have not ended."""
-        return [name for name in list(self._rows) if not self._is_settled(name)]
+        with self._lock:
+            return list(self._rows)
 
-    def _is_settled(self, name: str) -> bool:
-        row = self._rows.get(name)
-        # A lost run may be taken up again by another driver, which then ends it.
-        return row is not None and row.state in ENDS and row.state != Lifecycle.LOST
+
+def _is_settled(row: RunRow) -> bool:
+    """False for a lost run: another driver may take it up, which then ends it."""
+    return row.state in ENDS and row.state != Lifecycle.LOST
 
 
 def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
@@ -156,10 +193,6 @@ def _row_or_none(url: str) -> RunRow | None:
         if filesystem.exists(RunDir(url).run_json):  # a record that is no JSON
             return None
         raise
-
-
-def _names(rows: Iterable[RunRow], group: str) -> list[str]:
-    return sorted({name for row in rows for name in getattr(row, group)})
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hopsml import settings
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import end_requests, own_folder, sealed_secrets, slot_requests
 from hopsml.service.spec import load
@@ -75,11 +76,10 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
 
     Trials of a search come and go: they have ports, and nobody is told.
     """
-    from hopsml.experiment.applications import port_range
 
     folder = "" if _is_searched(job, name) else os.environ.get(names.FOLDER, "")
     launch = int(os.environ.get("HOPSML_APPLICATION_ATTEMPT", "1"))
-    listener = TaskListener(name, task.ports, folder, launch, port_range(), changes=task.min is not None)
+    listener = TaskListener(name, task.ports, folder, launch, settings.port_range(), changes=task.min is not None)
     if folder and task.ports:
         remove_earlier(folder)
         listener.begin()

@@ -71,9 +71,9 @@ def main(folder: Path, command: list[str]) -> None:
     ended = json.dumps({"status": status, "problem": problem[:500], "at_s": time.time()}).encode()
     with open(fresh, "r+b") as file:
         file.write(ended.ljust(ROOM))
-    durable.sync(fresh)
+    durable.sync_file(fresh)
     fresh.rename(folder / ENDED)
-    durable.sync(folder)
+    durable.sync_file(folder)
 
 
 def _default_signals() -> None:

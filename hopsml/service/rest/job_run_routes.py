@@ -83,7 +83,7 @@ def _project(request: Request) -> Project:
 
 def _made(project: Project, jobs: JobService, row: JobRow) -> list[RunRow]:
     project.runs.refresh(STALE_S)
-    made = [run for run in project.runs.rows().values() if run.id.startswith(f"{jobs.own_name(row)}-")]
+    made = project.runs.rows(f"{jobs.own_name(row)}-").values()
     return sorted(made, key=lambda run: (run.started or 0.0, run.id))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import ipaddress
 import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from hopsml import extras
@@ -18,7 +19,7 @@ from hopsml.cluster.shared.acceptor import logged_once
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from hopsml.service.rest.event_stream import Broadcaster, Streams
     from hopsml.service.rest.tls import Certificate
@@ -36,6 +37,18 @@ def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> N
     missing = [name for name in (*_NEEDS, *more) if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install('service')}")
+
+
+def proxies(given: Collection[str]) -> tuple[str, ...]:
+    """Addresses, or networks, of proxies. Raises ArgumentError for what is none."""
+    for one in given:
+        try:
+            ipaddress.ip_network(one, strict=False)
+        except ValueError as error:
+            raise ArgumentError(
+                f"--trusted-proxy {one}: it is the address of a proxy, or its network, such as 10.0.0.5 or 10.0.0.0/24"
+            ) from error
+    return tuple(given)
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -102,6 +115,24 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
     asyncio.run(answer(application(project, token, told), listener, told, ready, sweep=project.trim))
 
 
+class _ForwardedScheme:
+    """An application that a proxy on this machine may tell that it was reached over TLS, which only marks cookies so.
+
+    Anybody on this machine can send the header; nothing but the answer to that very request depends on it. Who calls is
+    another matter: limits and the audit log go by it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope.get("client") or ("",))[0] in LOOPBACK:
+            for name, value in scope["headers"]:
+                if name == b"x-forwarded-proto" and value.strip().lower() == b"https":
+                    scope["scheme"] = "https"
+        await self._app(scope, receive, send)
+
+
 async def answer(
     app: ASGIApp,
     listener: socket.socket,
@@ -109,15 +140,19 @@ async def answer(
     ready: Callable[[], None],
     certificate: Certificate | None = None,
     sweep: Callable[[], None] | None = None,
+    trusted_proxies: Collection[str] = (),
 ) -> None:
     """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
 
     With a certificate over TLS alone. ``sweep`` is called once a minute: what nobody uses any more is dropped.
+    ``trusted_proxies``: addresses whose X-Forwarded-For names the caller.
     """
     import uvicorn
 
     config = uvicorn.Config(
-        app,
+        _ForwardedScheme(app),
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         ws="none",
         lifespan="on",
         log_config=None,

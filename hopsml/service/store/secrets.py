@@ -115,14 +115,14 @@ def key(state: Path) -> bytes:
     if not file.exists():
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
             opened.write(base64.b64encode(os.urandom(_KEY_BYTES)))
-        durable.sync(fresh)
+        durable.sync_file(fresh)
         try:
             os.link(fresh, file)
         except FileExistsError:  # another server was quicker
             pass
         finally:
             fresh.unlink()
-    durable.sync(state)  # a key that is lost takes all secrets with it; whoever has made it may not have come so far
+    durable.sync_file(state)  # a key that is lost takes all secrets with it; whoever has made it may not have come so far
     return _decoded(file.read_text(), str(file))
 
 

@@ -5,8 +5,10 @@ A row or tag that is computed twice from the same line is the same to the bit, t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -24,7 +26,8 @@ METRICS_A_BATCH = 1000
 EVALUATION = "evaluation/"
 SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
-_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # of letters of all scripts MLflow takes all
+_DIGITS = 8  # of the digest by which names that had to be changed stay apart
 # MLflow's words.
 _STATUS: dict[str, str] = {Lifecycle.FINISHED: "FINISHED", Lifecycle.CANCELLED: "KILLED", Lifecycle.RUNNING: "RUNNING"}
 Item = TypeVar("Item")
@@ -47,23 +50,40 @@ def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 
 
 def name(text: str) -> str:
-    """A name as MLflow accepts it: what it refuses becomes ``_``, and it is no path that leads elsewhere."""
-    cleaned = _NOT_IN_NAMES.sub("_", text)[:LONGEST_KEY].strip("/")
-    parts = [part if part not in ("", ".", "..") else "_" for part in cleaned.split("/")]
-    return "/".join(parts)
+    """A name as MLflow accepts it: what it refuses becomes ``_``, and it is no path that leads elsewhere.
+
+    One that had to be changed ends in a digest of what it was: else two would be one metric in MLflow, their points mixed.
+    """
+    cleaned = _NOT_IN_NAMES.sub("_", text)[:LONGEST_KEY]
+    accepted = "/".join(part if part not in ("", ".", "..") else "_" for part in cleaned.strip("/").split("/"))
+    return text if accepted == text else _with_digest(accepted, text)
 
 
-def params(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """The function's arguments; those inside of dicts as ``outer.inner``."""
+def _with_digest(accepted: str, whole: str) -> str:
+    digest = hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{accepted[: LONGEST_KEY - _DIGITS - 1].rstrip('/')}_{digest}"
+
+
+def params(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The function's arguments; those inside of dicts as ``outer.inner``, with a digest where another one is called so."""
+    leaves = list(_leaves(arguments, ()))
+    counts = Counter(".".join(map(str, path)) for path, _ in leaves)
     found: dict[str, str] = {}
-    for key, value in redact.arguments(arguments).items():
-        full = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            found.update(params(value, f"{full}."))
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            found[name(full)] = redact.text(text)[:LONGEST_PARAM]
+    for path, value in leaves:
+        full = ".".join(map(str, path))
+        key = name(full) if counts[full] == 1 or len(path) == 1 else _with_digest(name(full), repr(path))
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        found[key] = redact.text(text)[:LONGEST_PARAM]
     return found
+
+
+def _leaves(arguments: Mapping[Any, Any], above: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each argument that is no dict of others, and the keys that lead to it."""
+    for key, value in redact.arguments(arguments).items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
 
 
 def tags(run_url: str, record: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _VECTOR = ["type", "size", "indices", "values"]  # the fields of Spark ML's vectors
+_WITH_ARRAY = (
+    *("boolean", "integer", "floating", "decimal", "date32", "timestamp", "duration", "null"),
+    *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
+)
 _REMEDY = "a batch needs all alike; write the data anew with one schema"
 
 Types = Mapping[str, "pa.DataType"]  # by column
@@ -58,8 +62,8 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
         fill: the value that stands for a null, by column.
 
     Raises:
-        ArgumentError: a column becomes other arrays in one file than in another; a column is absent in a file, or has
-            nothing but nulls there, and ``fill`` has no value for it.
+        ArgumentError: a column becomes other arrays in one file than in another, or is of a type that becomes none; it is
+            absent in a file, or has nothing but nulls there, and ``fill`` has no value for it.
     """
     import pyarrow as pa
 
@@ -68,6 +72,11 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
         for name, kind in types.items():
             if pa.types.is_null(kind):
                 continue
+            if not _has_array(kind):
+                raise ArgumentError(
+                    f"column '{name}' of {url} is of type {kind}, which has no array; leave the column out, or make "
+                    "numbers, text or lists of it before"
+                )
             first, there = known.setdefault(name, (kind, url))
             if _array_kind(first) != _array_kind(kind):
                 raise ArgumentError(f"column '{name}' is {first} in {there} and {kind} in {url}: {_REMEDY}")
@@ -96,6 +105,17 @@ def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: M
         return ArgumentError(f"column '{name}' has nothing but nulls in {url}{other}; {remedy}")
     there = known[1] if known else next(one for one, types in files.items() if name in types)
     return ArgumentError(f"column '{name}' is in {there}, and {url} has none: a batch needs all alike; {remedy}")
+
+
+def _has_array(kind: pa.DataType) -> bool:
+    """True for what ``columns.arrays`` makes arrays of."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return _has_array(kind.value_type)
+    if is_list(kind):
+        return not pa.types.is_struct(kind.value_type) and _has_array(kind.value_type)
+    return is_vector(kind) or any(getattr(pa.types, f"is_{check}")(kind) for check in _WITH_ARRAY)
 
 
 def _array_kind(kind: pa.DataType) -> str:

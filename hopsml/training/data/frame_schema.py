@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_WITHOUT_ARRAY = ("map", "variant", "void")  # whatever lies in them
+# What ``columns.arrays`` makes arrays of; all other types, also those of newer versions of Spark, have none.
+_WITH_ARRAY = re.compile(
+    r"boolean|byte|short|integer|long|float|double|decimal\(.*\)|binary|date|timestamp|timestamp_ntz"
+    r"|(string|char|varchar)\b.*|interval (day|hour|minute|second)( to (hour|minute|second))?"
+)
+_VECTOR, _MATRIX = "VectorUDT", "MatrixUDT"  # Spark ML's
 
 Field = Mapping[str, Any]  # of Spark's schemas, as JSON
 
@@ -17,7 +23,7 @@ def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
         return "is a stream, which has no end; give what spark.read has read, or write the stream out before"
     if not fields:
         return "has no columns; select those that the training reads"
-    counts = Counter(field["name"] for field in fields)
+    counts = Counter(_names(fields))
     if twice := [name for name, count in counts.items() if count > 1]:
         return (
             f"has several columns called {', '.join(twice)}, of which a batch takes one; rename them, or df.drop(...)"
@@ -31,10 +37,20 @@ def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
     return ""
 
 
+def _names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
+    """Of the columns that they become: those of a struct are called ``struct.field``."""
+    for field in fields:
+        name, kind = f"{above}{field['name']}", field["type"]
+        if isinstance(kind, Mapping) and kind["type"] == "struct":
+            yield from _names(kind["fields"], f"{name}.")
+        else:
+            yield name
+
+
 def _without_array(kind: Any, in_list: bool = False) -> str:
     """The type in it that no array can hold; "" where there is none."""
     if isinstance(kind, str):
-        return kind if kind in _WITHOUT_ARRAY else ""
+        return "" if _WITH_ARRAY.fullmatch(kind) else kind
     match kind["type"]:
         case "array":
             return _without_array(kind["elementType"], in_list=True)
@@ -43,6 +59,9 @@ def _without_array(kind: Any, in_list: bool = False) -> str:
         case "struct":
             return next(filter(None, (_without_array(field["type"]) for field in kind["fields"])), "")
         case "udt":
-            return _without_array(kind.get("sqlType", ""), in_list)
+            name = str(kind.get("class", "")).rpartition(".")[2]
+            if name == _VECTOR:
+                return f"array of {name}" if in_list else ""
+            return name if name == _MATRIX else _without_array(kind.get("sqlType", ""), in_list)
         case other:
-            return other if other in _WITHOUT_ARRAY else ""
+            return str(other)

@@ -37,12 +37,12 @@ class StageDoor:
 
     def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
         self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
-        self._end: Callable[[], None] = lambda: None
+        self._end: Callable[[], object] = lambda: None
         self.port: int = listening.getsockname()[1]
 
     def serve(self) -> None:
         """Accept connections from now on."""
-        begun: Future[Callable[[], None]] = Future()
+        begun: Future[Callable[[], object]] = Future()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
         )
@@ -55,14 +55,14 @@ class StageDoor:
             self._end()
         self._listening.close()
 
-    async def _accept(self, begun: Future[Callable[[], None]]) -> None:
+    async def _accept(self, begun: Future[Callable[[], object]]) -> None:
         acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
         limits = acceptor.limits
         most = min(limits.pending, _MOST_PENDING)
         acceptor.limits = ConnectionLimits(most, most * 3 // 4, limits.descriptors)
         acceptor.adopt(self._listening)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        begun.set_result(lambda: loop.call_soon_threadsafe(ended.set) and None)
+        begun.set_result(lambda: loop.call_soon_threadsafe(ended.set))
         await ended.wait()
         acceptor.close()
 

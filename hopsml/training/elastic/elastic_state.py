@@ -348,7 +348,7 @@ class State:
             if name in trackables:
                 continue
             if _has_state_dict(value):
-                value, tensors = _apart(name, value.state_dict())
+                value, tensors = _apart(name, value)
                 arrays |= tensors
             plain[name] = _pickled(name, value)
         position = self._sampler.position() if self._sampler is not None else {}
@@ -455,11 +455,11 @@ def _has_state_dict(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """A state dictionary without its tensors, and these as arrays."""
+def _apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """The object's state dictionary without its tensors, and these as arrays."""
     if "torch" not in sys.modules:
-        return state, {}
-    return state_tensors.apart(name, state)
+        return value.state_dict(), {}
+    return state_tensors.apart(name, state_tensors.state_of(value))
 
 
 def _together(state: Any, tensors: dict[str, NDArray[Any]]) -> Any:

@@ -67,15 +67,15 @@ def _average_after_step() -> None:
     original = mirrored_run._call_for_each_replica
 
     def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if _keeps_one_set(strategy):
+        if keeps_one_set(strategy):
             fn = averaging(fn)
         return original(strategy, fn, args, kwargs)
 
     mirrored_run._call_for_each_replica = call_for_each_replica
 
 
-def _keeps_one_set(strategy: Any) -> bool:
-    """Whether its replicas are to hold the same statistics: those of a group, and of a run that mirrors in one process."""
+def keeps_one_set(strategy: Any) -> bool:
+    """True if its replicas train one model: those of a group, and of a run that mirrors in one process."""
     import tensorflow as tf
 
     mirrors = mirrored.applies(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -122,7 +122,7 @@ def _note_update(variables: list[Any]) -> None:
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
-    if replica is None or not _keeps_one_set(replica.strategy):
+    if replica is None or not keeps_one_set(replica.strategy):
         return
     step = _thread.step
     if step is not None and step.graph is _function_graph():

@@ -46,31 +46,9 @@ def install(trainer: ModuleType) -> None:
     def remember_then_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         global _latest
         _latest = weakref.ref(iterator) if iterator is not None else None
-        specification = _specification(iterator) if self._distribute_strategy is not None else None
-        if specification is None:
-            build(self, iterator=iterator, data_batch=data_batch)
-            return
-        with self._distribute_strategy.scope():
-            self._symbolic_build(data_batch=specification)
+        build(self, iterator=iterator, data_batch=data_batch)
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = remember_then_build
-
-
-def _specification(epoch_iterator: Any) -> Any:
-    """Shapes and types of a dataset's batches, which stand for a first batch in a group that may change; else None.
-
-    A batch that is drawn from a dataset which repeats and shuffles moves its order on, at a moment that nobody can tell: the
-    iterator draws ahead in the background.
-    """
-    import tensorflow as tf
-
-    context = current()
-    dataset = getattr(getattr(epoch_iterator, "data_adapter", None), "_dataset", None)
-    if context is None or context.commits is None or not isinstance(dataset, tf.data.Dataset):
-        return None
-    leaves = tf.nest.flatten(dataset.element_spec)
-    known = all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank is not None for leaf in leaves)
-    return dataset.element_spec if known else None
 
 
 def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, seed: int) -> Feed:

@@ -33,7 +33,6 @@ _WIRES: dict[str | None, Wire] = {"fp16": "float16", "bf16": "bfloat16"}
 _slots = itertools.count()
 
 Gradients = list[Any]
-Prepare = Callable[[Gradients], Gradients]
 Apply = Callable[[Gradients], object]  # given the group's gradients, of the variables of the call
 Skip = Callable[[], object]
 
@@ -71,30 +70,20 @@ class GradientExchange:
         return [(None if gradient is None else next(reduced), variable) for gradient, variable in pairs]
 
     def step(
-        self,
-        optimizer: Any,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        prepare: Prepare,
-        apply: Apply,
-        skip: Skip,
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], apply: Apply, skip: Skip
     ) -> None:
-        """One step of an optimizer: calls ``apply`` with reduced gradients, or ``skip`` where there are none yet.
-
-        ``prepare`` is called with this worker's before they travel, and returns what is to.
-        """
+        """One step of an optimizer: calls ``apply`` with reduced gradients, or ``skip`` where there are none yet."""
         import tensorflow as tf
 
         one = self._list(gradients, variables)
         self._of_optimizer.setdefault(optimizer, {})[id(one)] = one
 
         def travel(whole: Gradients) -> None:
-            prepared = prepare(whole)
             if not self.settings.double_buffering:
-                apply(one.reduce(prepared))
+                apply(one.reduce(whole))
                 return
             one.previous(apply, skip)
-            one.begin(prepared)
+            one.begin(whole)
 
         if self.settings.accumulate == 1:
             travel(list(gradients))
@@ -107,12 +96,12 @@ class GradientExchange:
         """Whether it has been given gradients; one that has come late to the group may have passed over a training."""
         return optimizer in self._of_optimizer
 
-    def finish(self, optimizer: Any, prepare: Prepare, apply: ApplyTo) -> None:
+    def finish(self, optimizer: Any, apply: ApplyTo) -> None:
         """Reduce and apply what is held back of an optimizer; called outside of functions, by all workers."""
         for one in list(self._of_optimizer.get(optimizer, {}).values()):
             apply_to = partial(apply, of=one.variables())
             if self.settings.accumulate > 1 and one.has_accumulated():
-                whole = prepare(one.taken())
+                whole = one.taken()
                 if self.settings.double_buffering:
                     one.previous(apply_to, lambda: None)
                     one.begin(whole)

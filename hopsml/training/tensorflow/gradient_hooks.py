@@ -82,7 +82,7 @@ def _finish(exchange: GradientExchange, optimizer: Any) -> None:
                     variable.assign(variable.constraint(variable))
             optimizer._iterations.assign_add(1)
 
-    exchange.finish(optimizer, optimizer._clip_gradients if with_keras3 else list, apply)
+    exchange.finish(optimizer, apply)
 
 
 def _of_strategy(strategy: Any) -> GradientExchange | None:
@@ -123,20 +123,13 @@ def _finish_after_fit(module: ModuleType) -> None:
 
 def _install_keras3(module: ModuleType) -> None:
     optimizer = module.TFOptimizer
-    reduce, clip, apply = (
-        optimizer._all_reduce_sum_gradients,
-        optimizer._clip_gradients,
-        optimizer._backend_apply_gradients,
-    )
+    reduce, apply = optimizer._all_reduce_sum_gradients, optimizer._backend_apply_gradients
 
     def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
         exchange = _in_force()
         if exchange is not None:
             return exchange.reduce(list(grads_and_vars))
         return list(grads_and_vars) if _thread.reduced else reduce(self, grads_and_vars)
-
-    def clip_gradients(self: Any, gradients: Any) -> Any:
-        return list(gradients) if _thread.reduced else clip(self, gradients)
 
     def apply_gradients(self: Any, gradients: Any, trainable_variables: Any) -> None:
         exchange = _in_force()
@@ -155,14 +148,7 @@ def _install_keras3(module: ModuleType) -> None:
 
         variables = [batch_statistics.tensorflow_variable(variable) for variable in trainable_variables]
         # Keras counts the step behind this call.
-        exchange.step(
-            self,
-            list(gradients),
-            variables,
-            self._clip_gradients,
-            apply_reduced,
-            lambda: self._iterations.assign_sub(1),
-        )
+        exchange.step(self, list(gradients), variables, apply_reduced, lambda: self._iterations.assign_sub(1))
 
     finalize = optimizer.finalize_variable_values
 
@@ -172,7 +158,6 @@ def _install_keras3(module: ModuleType) -> None:
 
     optimizer.finalize_variable_values = finalize_variable_values
     optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
-    optimizer._clip_gradients = clip_gradients
     optimizer._backend_apply_gradients = apply_gradients
 
 
@@ -214,7 +199,7 @@ def _install_tf_keras(optimizer: Any) -> None:
                 original(self, list(zip(reduced, variables, strict=True)), name, experimental_aggregate_gradients=False)
 
         optimizers.create_variables(self, variables)  # not within the branch of a condition
-        exchange.step(self, gradients, variables, list, apply_reduced, lambda: None)
+        exchange.step(self, gradients, variables, apply_reduced, lambda: None)
         return self.iterations
 
     optimizer.apply_gradients = apply_gradients

@@ -1,9 +1,9 @@
 """Keras 3 under MultiWorkerMirroredStrategy: what breaks in its trainer and optimizers, and the cure.
 
-Keras 3 does not support the strategy (its own trainer fails on the first batch). Four places differ under it:
+Keras 3 does not support the strategy (its own trainer fails on the first batch). These places differ under it:
 
-* the trainer looks at a first batch to build the model, and reduces distributed values to get it: take the
-  local batch;
+* the trainer draws a first batch to build the model, and calls the model on it, which may have no ``call`` for it: take the
+  data's specification, and let the first step build what cannot be built by it (``first_build``);
 * the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
   collective;
 * arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own
@@ -12,7 +12,8 @@ Keras 3 does not support the strategy (its own trainer fails on the first batch)
   drawn anew;
 * ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
   they are reduced; workers that decide differently wait for each other for ever: decide together;
-* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's.
+* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's;
+* optimizers clip each worker's part of the gradient, and sum what was clipped: sum first.
 
 Everything here leaves other strategies, and training without one, as they are.
 """
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from hopsml.training.tensorflow import batch_statistics, fit_feed, keras_callbacks, shuffled_arrays
+from hopsml.training.tensorflow import batch_statistics, first_build, fit_feed, keras_callbacks, shuffled_arrays
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
 
@@ -34,6 +35,7 @@ _orders_are_drawn = False  # whether arrays that are made a dataset of now are s
 
 def install(trainer: ModuleType) -> None:
     """Repair Keras 3; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    first_build.install()
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
     _repair_shuffling(trainer)
@@ -42,29 +44,44 @@ def install(trainer: ModuleType) -> None:
     from keras.src.optimizers import loss_scale_optimizer
 
     _repair_gradient_shapes(optimizer.TFOptimizer)
+    _repair_clipping(optimizer.TFOptimizer)
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
     keras_callbacks.install(trainer)
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
-    from keras.src import tree
-
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        if iterator is None or not in_group(strategy):
+        if strategy is None or not batch_statistics.keeps_one_set(strategy):
             original(self, iterator=iterator, data_batch=data_batch)
             return
-        for _, _, batches in iterator:
-            first = next(batches)
-            local = tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], first)
+        batch = data_batch if iterator is None else _specification(iterator._distributed_dataset)
+        if batch is not None:
             with strategy.scope():
-                self._symbolic_build(data_batch=local)
-            break
+                first_build.build(self, batch)
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = maybe_symbolic_build
+
+
+def _specification(dataset: Any) -> Any:
+    """Return shapes and types of a replica's batches, which stand for a batch; None if a rank is unknown before one is drawn.
+
+    A batch that is drawn cannot be put back: the source may be one that is read once, and an iterator draws ahead of it.
+    """
+    import tensorflow as tf
+    from keras.src import tree
+    from tensorflow.python.distribute.values import PerReplicaSpec
+
+    def of_leaf(leaf: Any) -> Any:
+        leaf = leaf._component_specs[0] if isinstance(leaf, PerReplicaSpec) else leaf
+        return None if isinstance(leaf, tf.OptionalSpec) else leaf  # Keras's way to have nothing in its place
+
+    found = tree.map_structure(of_leaf, dataset.element_spec)
+    known = all(leaf is None or leaf.shape.rank is not None for leaf in tree.flatten(found))
+    return found if known else None
 
 
 def _repair_log_reduction(trainer: ModuleType) -> None:
@@ -138,6 +155,41 @@ def _with_shape_of(gradient: Any, variable: Any) -> Any:
     if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
         return tf.ensure_shape(gradient, variable.shape)
     return gradient
+
+
+def _repair_clipping(optimizer: Any) -> None:
+    """Clip what the update is made of, as one process does with the same global batch: the sum over all workers."""
+    clip, update = optimizer._clip_gradients, optimizer._backend_update_step
+
+    def clip_gradients(self: Any, grads: Any) -> Any:
+        return list(grads) if _is_summed() else clip(self, grads)
+
+    def backend_update_step(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        import tensorflow as tf
+
+        if not _is_summed():
+            update(self, grads, trainable_variables, learning_rate)
+            return
+        variables = [batch_statistics.tensorflow_variable(one) for one in trainable_variables]
+        pairs = self._all_reduce_sum_gradients(list(zip(grads, variables, strict=True)))
+        clipped = clip(self, [gradient for gradient, _ in pairs])
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._distributed_tf_update_step,
+            self._distribution_strategy,
+            [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)],
+            learning_rate,
+        )
+
+    optimizer._clip_gradients = clip_gradients
+    optimizer._backend_update_step = backend_update_step
+
+
+def _is_summed() -> bool:
+    """True in a step whose optimizers sum gradients over the replicas of one model."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    return replica is not None and batch_statistics.keeps_one_set(replica.strategy)
 
 
 def _repair_finite_check(optimizer: Any) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from hopsml.collective.group import Group
 
 
 @contextmanager
@@ -32,23 +35,84 @@ def array_of(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
 @contextmanager
 def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
     """As ``array_of``, but one dimension of bytes: for what is moved and not calculated with, of any type."""
-    import torch
-
     found = tensor.detach()
     held = found.to("cpu").contiguous()
-    flat = held.reshape(-1)
-    yield flat.view(torch.uint8).numpy() if flat.numel() else flat.to(torch.uint8).numpy()
+    yield _bytes(held)
     if held is not found:
         found.copy_(held)
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def gathered(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensors of all members, of one shape and type, along a new first axis."""
     import torch
 
-    if tensor.dtype is torch.bfloat16:
+    with as_bytes(tensor) as array:
+        rows = group.all_gather(array, name=name)
+    return torch.from_numpy(rows).view(tensor.dtype).reshape(len(rows), *tensor.shape)
+
+
+def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: str) -> tuple[int, torch.Tensor]:
+    """The sum of all members' sparse tensors, and of how many they were.
+
+    Args:
+        group: the members.
+        tensor: this member's, coalesced.
+        counts: how many entries each member has, in rank order; the sum means nothing if there are other members by now.
+        name: of the operation, for the errors of members that disagree.
+    """
+    import torch
+
+    most, own = max(counts, default=0), tensor._nnz()
+    places = torch.zeros((most, tensor.sparse_dim()), dtype=torch.int64)
+    values = torch.zeros((most, *tensor.shape[tensor.sparse_dim() :]), dtype=tensor.dtype)
+    places[:own], values[:own] = tensor.indices().t(), tensor.values()
+    all_places, all_values = gathered(group, places, f"{name}: places"), gathered(group, values, name)
+    of_each = list(zip(counts, all_places, all_values, strict=False))
+    total = torch.sparse_coo_tensor(
+        torch.cat([one[:count] for count, one, _ in of_each]).t(),
+        torch.cat([one[:count] for count, _, one in of_each]),
+        tensor.shape,
+        check_invariants=False,
+    )
+    return min(len(all_places), len(all_values)), total.coalesce().to(tensor.device)
+
+
+class _Memory:
+    """The memory of a contiguous tensor of a CPU, for numpy to look into.
+
+    Not by ``Tensor.numpy()``, which makes its memory one that can never be resized, as FullyShardedDataParallel does it.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor  # it lives as long as an array looks into it
+        size = tensor.numel() * tensor.element_size()
+        self.__array_interface__ = {
+            "data": (tensor.data_ptr(), False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return np.asarray(_Memory(tensor)) if tensor.numel() else np.empty(0, np.uint8)
+
+
+@cache
+def _type_of(dtype: torch.dtype) -> np.dtype[Any]:
+    """The type of numpy's that is the same."""
+    import numpy as np
+    import torch
+
+    if dtype is torch.bfloat16:
         import ml_dtypes
 
-        array: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array
-    found: np.ndarray[Any, Any] = tensor.numpy()
+        return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
     return found
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return _bytes(tensor).view(_type_of(tensor.dtype)).reshape(tuple(tensor.shape))

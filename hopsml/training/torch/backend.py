@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.worker import in_force
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
-from hopsml.training.torch.arrays import array_of, as_bytes
+from hopsml.training.torch.arrays import array_of, as_bytes, gathered, sparse_sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,13 +38,17 @@ def register() -> None:
     """Make the backend known to torch.distributed, once a process."""
     global _registered
     import torch.distributed as dist
+    from torch._dynamo import trace_rules
 
     if not _registered:
+        trace_rules.add(__name__)  # torch.compile is not to compile what C++ calls here amid a compiled model
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         _registered = True
 
 
 def _create(options: Any, _: Any) -> Any:
+    if options.group_size == 1:
+        return _process_group()(0, 1, None)
     joined, prospect = collective.group(), collective.prospect()
     size = prospect[1] if prospect is not None else joined.size if joined is not None else 1
     if options.group_size != size:
@@ -105,6 +109,13 @@ def _carry_out(task: Callable[[], Any], future: Any) -> None:
         future.set_result(result)
 
 
+def _value_of(done: Any) -> Any:
+    try:
+        return done.value()
+    except BaseException as error:  # noqa: BLE001 as whoever waits does
+        raise error.with_traceback(None) from None  # C++ would put the frames into its error's text
+
+
 @cache
 def communication() -> _Worker:
     """The thread of this process that communicates. ``hopsml.all_reduce`` and its like keep its order from then on."""
@@ -131,7 +142,11 @@ def _process_group() -> type:
             return True
 
         def get_future(self) -> Any:
-            return self._future
+            """As C++ code takes it: with an error of its own where the operation fails.
+
+            A future of Python's that holds an exception is a success to it, and the exception its result.
+            """
+            return self._future.then(_value_of)
 
         def is_completed(self) -> bool:
             return bool(self._future.done())
@@ -165,6 +180,11 @@ def _process_group() -> type:
         def group_name(self) -> str:
             return self._name
 
+        @property
+        def _device_types(self) -> list[torch.device]:
+            """For those that look for a group that takes a CPU's tensors, such as ``torch.distributed.checkpoint``."""
+            return [torch.device("cpu")]
+
         def _submit(self, task: Callable[[Group], Any], results: Any, moved: Sequence[torch.Tensor] = ()) -> Operation:
             """Have ``task`` carried out where there are others; ``results``: the tensors that it fills, of ``moved``."""
             group = self._group
@@ -188,6 +208,9 @@ def _process_group() -> type:
 
             def reduce(group: Group) -> None:
                 for tensor in tensors:
+                    if tensor.is_sparse:
+                        _reduce_sparse(group, tensor, reduction)
+                        continue
                     with array_of(tensor) as array:
                         group.all_reduce(array, reduction, out=array, name="torch all_reduce")
 
@@ -285,10 +308,26 @@ def _process_group() -> type:
             works = [self._reduce_scatter_base(one, two, opts) for one, two in zip(outputs, inputs, strict=True)]
             return works[-1]  # in order: the last one ends last
 
+        def alltoall(
+            self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+        ) -> Operation:
+            """Every part travels to everybody: for more than a few parts of small size another backend is quicker."""
+
+            def exchange(group: Group) -> None:
+                _all_to_all(group, outputs, inputs)
+
+            if self._group is None:
+                outputs[0].copy_(inputs[0])
+            return self._submit(exchange, list(outputs), inputs)
+
         def alltoall_base(
             self, output: torch.Tensor, tensor: torch.Tensor, out_splits: Any, in_splits: Any, opts: Any = None
         ) -> Operation:
-            raise ArgumentError(f"all_to_all over backend='hopsml', which does not have it; take {_INSTEAD}")
+            parts = [
+                list(one.split(list(sizes) or len(one) // self.size()))
+                for one, sizes in ((output, out_splits), (tensor, in_splits))
+            ]
+            return self.alltoall(*parts)
 
         def send(self, tensors: Any, rank: int, tag: int = 0) -> Operation:
             raise ArgumentError(
@@ -301,6 +340,40 @@ def _process_group() -> type:
             return self._submit(lambda group: group.barrier("torch barrier"), [])
 
     return CollectiveProcessGroup
+
+
+def _reduce_sparse(group: Group, tensor: torch.Tensor, reduction: str) -> None:
+    import torch
+
+    if reduction not in ("sum", "mean"):
+        raise ArgumentError(
+            f"the reduction {reduction} of sparse tensors over backend='hopsml', which has SUM and AVG for them"
+        )
+    own = tensor.detach().coalesce()
+    counts = gathered(group, torch.tensor([own._nnz()]), "torch all_reduce, sizes of sparse tensors")[:, 0].tolist()
+    _, total = sparse_sum(group, own, counts, "torch all_reduce, sparse")
+    with torch.no_grad():  # a detached tensor would get other entries, and this one keep its own
+        tensor.copy_(total / len(counts) if reduction == "mean" else total)
+
+
+def _all_to_all(group: Group, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """Part i of ``inputs`` goes to member i, whatever their sizes; ``outputs``: where the members' parts for this one go."""
+    import torch
+
+    own = torch.cat([one.detach().contiguous().reshape(-1).view(torch.uint8) for one in inputs])
+    sizes = gathered(
+        group, torch.tensor([one.numel() * one.element_size() for one in inputs]), "torch all_to_all, sizes"
+    )
+    padded = own.new_zeros(int(sizes.sum(1).max()))
+    padded[: own.numel()] = own
+    for output, row, of_member in zip(outputs, gathered(group, padded, "torch all_to_all"), sizes, strict=True):
+        begin, size = int(of_member[: group.rank].sum()), int(of_member[group.rank])
+        if size != output.numel() * output.element_size():
+            raise ArgumentError(
+                f"all_to_all: a part of {size} bytes for rank {group.rank}, where it has room for "
+                f"{output.numel() * output.element_size()}: sizes of all members' parts have to fit"
+            )
+        output.detach().copy_(row[begin : begin + size].clone().view(output.dtype).view(output.shape))
 
 
 def _gathered(group: Group, tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -319,10 +392,15 @@ def _reduction(opts: Any) -> str:
     import torch.distributed as dist
 
     operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-    names = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "mean", dist.ReduceOp.MIN: "min", dist.ReduceOp.MAX: "max"}
-    for known, name in names.items():
+    known_names = {
+        dist.ReduceOp.SUM: "sum",
+        dist.ReduceOp.AVG: "mean",
+        dist.ReduceOp.MIN: "min",
+        dist.ReduceOp.MAX: "max",
+    }
+    for known, name in known_names.items():
         if operation == known:
             return name
-    raise ArgumentError(
-        f"the reduction {operation} over backend='hopsml', which has SUM, AVG, MIN and MAX; take {_INSTEAD}"
-    )
+    others = ("PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+    name = next((one for one in others if operation == getattr(dist.ReduceOp, one)), str(operation))
+    raise ArgumentError(f"the reduction {name} over backend='hopsml', which has SUM, AVG, MIN and MAX; take {_INSTEAD}")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker import in_force
 from hopsml.training.torch import late_parameters
-from hopsml.training.torch.arrays import array_of, as_bytes
+from hopsml.training.torch.arrays import array_of, gathered, sparse_sum
 from hopsml.training.torch.backend import communication
 
 if TYPE_CHECKING:
@@ -213,15 +213,12 @@ class GradientAverage:
 
     def _average_rows(self) -> None:
         """Of sparse gradients: those of all workers, one after another; a dense one on any worker makes it dense."""
-        import torch
-
-        module = self._module()
-        of_it = type(module).__name__
+        of_it = type(self._module()).__name__
         while True:
-            own = [_rows_of(one.grad) for one in self._sparse]
-            counts = self._gather(torch.tensor(own), f"sizes of sparse gradients of {of_it}")
+            own = torch.tensor([_rows_of(one.grad) for one in self._sparse])
+            counts = gathered(self._group, own, f"sizes of sparse gradients of {of_it}")
             found = [
-                self._averaged(one, counts[:, index], f"sparse gradient {index + 1} of {of_it}")
+                self._averaged(one, counts[:, index].tolist(), f"sparse gradient {index + 1} of {of_it}")
                 for index, one in enumerate(self._sparse)
             ]
             if all(size in (0, len(counts)) for size, _ in found):
@@ -229,41 +226,22 @@ class GradientAverage:
         for one, (_, gradient) in zip(self._sparse, found, strict=True):
             one.grad = gradient
 
-    def _averaged(self, parameter: torch.Tensor, counts: torch.Tensor, name: str) -> tuple[int, Any]:
-        """Of how many members it is (0: of none, or not to be told), and the mean gradient of the parameter."""
+    def _averaged(self, parameter: torch.Tensor, counts: list[int], name: str) -> tuple[int, torch.Tensor | None]:
+        """The mean gradient of a parameter, and of how many members it is; 0 where that need not be known."""
         import torch
 
         own = parameter.grad
-        if bool((counts == _ABSENT).all()):
+        if max(counts) == min(counts) == _ABSENT:
             return 0, None
-        if bool((counts == _DENSE).any()):
+        if min(counts) == _DENSE:
             dense = torch.zeros_like(parameter) if own is None else own.to_dense() if own.is_sparse else own.clone()
             self._reduce(dense, name)
-            return 0, dense
-        most, shape = max(0, int(counts.max())), parameter.shape[1:]
-        numbers = torch.zeros(most, dtype=torch.int64)
-        rows = torch.zeros((most, *shape), dtype=parameter.dtype)
-        if own is not None:
-            own = own.coalesce()
-            numbers[: own._nnz()], rows[: own._nnz()] = own.indices()[0], own.values()
-        all_numbers, all_rows = self._gather(numbers, f"{name}: row numbers"), self._gather(rows, name)
-        size = min(len(all_numbers), len(all_rows))
-        if size != len(counts) or len(all_numbers) != len(all_rows):
-            return -1, None
-        taken = [max(0, int(count)) for count in counts]
-        index = torch.cat([one[:count] for one, count in zip(all_numbers, taken, strict=True)])
-        values = torch.cat([one[:count] for one, count in zip(all_rows, taken, strict=True)])
-        values = (values / size).to(parameter.dtype)
-        mean = torch.sparse_coo_tensor(index[None], values, parameter.shape, check_invariants=False)
-        return size, mean.coalesce().to(parameter.device)
-
-    def _gather(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """The tensors of all workers, along a new first axis."""
-        import torch
-
-        with as_bytes(tensor) as array:
-            rows = self._group.all_gather(array, name=name)
-        return torch.from_numpy(rows).view(tensor.dtype).reshape(len(rows), *tensor.shape)
+            return 0, dense.detach()
+        if own is None:
+            nothing = torch.empty((1, 0), dtype=torch.int64), parameter.new_empty((0, *parameter.shape[1:]))
+            own = torch.sparse_coo_tensor(*nothing, parameter.shape, check_invariants=False)
+        size, total = sparse_sum(self._group, own.detach().coalesce(), [max(0, one) for one in counts], name)
+        return size, total / size
 
     def _average_statistics(self) -> None:
         """Of normalisations, for instance: what each worker has counted over its own share of the batch."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -46,17 +47,24 @@ def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
 
     backend.register()
     original = dist.init_process_group
+    limit = timedelta(seconds=context.spec.group.start_timeout_s)
+    store, times = _late_store(lambda: _store(context, limit)), itertools.count()
 
     def begin() -> None:
-        original("hopsml", store=dist.HashStore(), rank=context.rank, world_size=context.world_size)
+        own = dist.PrefixStore(f"group {next(times)}", store)
+        original("hopsml", store=own, rank=context.rank, world_size=context.world_size)
 
     return begin
 
 
 def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     """The same over gloo or nccl, by one store for all times: its port is the only one that is held."""
+    import torch
     import torch.distributed as dist
 
+    collective.listen_in_port_range(os.path.dirname(torch.__file__) + os.sep, "gloo")
+    assert context.collective is not None
+    context.collective.announce()  # until all are there the function does not begin
     interface.choose("GLOO_SOCKET_IFNAME")
     interface.choose("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
@@ -108,6 +116,31 @@ def _store(context: WorkerContext, limit: timedelta) -> Any:
     return dist.TCPStore(
         host, int(port), context.world_size, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
     )
+
+
+def _late_store(make: Callable[[], Any]) -> Any:
+    """A store that is made when it is first used: by a further group, of another backend than hopsml's.
+
+    Until then nobody listens for it; from then on rank 0 does, as with that backend as the run's own.
+    """
+    import torch.distributed as dist
+
+    made: list[Any] = []
+
+    def of_all() -> Any:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    class LateStore(dist.Store):
+        """Every call is one of the store that is made then."""
+
+    for name in (
+        "set", "get", "add", "compare_set", "delete_key", "check", "num_keys", "wait", "append", "multi_get", "multi_set",
+        "has_extended_api", "set_timeout",
+    ):  # fmt: skip
+        setattr(LateStore, name, lambda self, *given, name=name: getattr(of_all(), name)(*given))
+    return LateStore()
 
 
 def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:

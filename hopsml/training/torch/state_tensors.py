@@ -6,7 +6,7 @@ Of a tensor that is divided between workers (``fully_shard``) the whole is kept,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PREFIX = "torch:"  # of the keys of arrays
+_WRAPPED = "module."  # before the names of a DistributedDataParallel
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,60 @@ def agreed(due: bool) -> bool:
     return bool(asked)
 
 
+def state_of(value: Any) -> Any:
+    """The state dictionary of an object; that of a module has the names of what is in its wrappers."""
+    import torch
+
+    state = value.state_dict()
+    if not isinstance(value, torch.nn.Module):
+        return state
+    bare = _bare_names(value, state)
+    return {bare[name]: one for name, one in state.items()}
+
+
+def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of the module with the names that it has now, whichever wrappers it was in when that was taken."""
+    own = module.state_dict(keep_vars=True)
+    there = {bare: name for name, bare in _bare_names(module, own).items()}
+    if not any(
+        name in there or name in own for name in state
+    ):  # of an earlier release, or a wrapper of somebody else's
+        if all(name.startswith(_WRAPPED) for name in state):
+            state = {name.removeprefix(_WRAPPED): one for name, one in state.items()}
+        elif all(name.startswith(_WRAPPED) for name in own):
+            state = {f"{_WRAPPED}{name}": one for name, one in state.items()}
+    return {name if name in own else there.get(name, name): one for name, one in state.items()}
+
+
+def _bare_names(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Each of these names without what wrappers put into it: they come and go with the number of workers."""
+    import torch
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    kinds = {torch.nn.parallel.DistributedDataParallel: _WRAPPED, OptimizedModule: "_orig_mod."}
+    prefixes = [
+        (f"{path}." if path else "", part)
+        for path, one in module.named_modules()
+        for kind, part in kinds.items()
+        if isinstance(one, kind)
+    ]
+
+    def bare(name: str) -> str:
+        for path, part in reversed(prefixes):  # the innermost first
+            if name.startswith(path + part):
+                name = path + name.removeprefix(path + part)
+        return name
+
+    return {name: bare(name) for name in names}
+
+
 def load(value: Any, state: Any) -> None:
     """Have ``value`` take a state, dividing its tensors as ``value``'s own are divided. Each worker gives the whole."""
     import torch
 
     if isinstance(value, torch.nn.Module):
         own = value.state_dict(keep_vars=True)
+        state = renamed(value, state)
         state = {name: _as(own[name], one) if name in own else one for name, one in state.items()}
     elif isinstance(value, torch.optim.Optimizer):
         numbered = dict(enumerate(_parameters(value)))  # as an optimizer's state dictionary counts them

@@ -7,6 +7,7 @@ to decide. This process is the reaper of all that runners leave behind, so that 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -29,7 +30,6 @@ from hopsml.training.trials import between_trials, lane_queue, runner, trial_fil
 from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
 
 _READ_BYTES = 1 << 18
-_SEND_S = 10.0  # a runner that does not read for so long is killed
 _LOOK_S = 1.0  # interval of checks whether the runner is stopped
 _STOPPED_S = 3.0  # one that the system has held for that long (SIGSTOP) is killed; its trial is tried again
 _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
@@ -55,6 +55,8 @@ class Lane:
         self.done = False
         self._poll = select.poll()
         self._connection: socket.socket | None = None
+        self._unsent = bytearray()  # that the runner has not taken yet, which may still import a framework
+        self._sends_no_more = False  # to this runner, behind what is unsent
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
         self._stopped_at: float | None = None  # since when the system has held the runner
@@ -76,8 +78,11 @@ class Lane:
 
     def _run_once(self) -> None:
         ready = dict(self._poll.poll(self._patience_ms()))
-        if self._connection is not None and self._connection.fileno() in ready:
-            self._read_runner()
+        if self._connection is not None and (events := ready.get(self._connection.fileno(), 0)):
+            if events & select.POLLOUT:
+                self._push()
+            if events & ~select.POLLOUT:
+                self._read_runner()
         if self._pidfd in ready:
             self._reap_runner()
         if self.inbox.fileno() in ready:
@@ -135,14 +140,25 @@ class Lane:
         self.context.say(messages.encode(message))
 
     def _give(self, message: messages.ToLane) -> None:
+        self._unsent += framed(messages.encode(message))
+        self._push()
+
+    def _push(self) -> None:
+        """Send what the runner takes now; the rest follows when it reads, however late that is."""
         if self._connection is None:
-            return  # it is gone: its pidfd is about to be readable
+            self._unsent.clear()  # it is gone: its pidfd is about to be readable
+            return
         try:
-            self._connection.sendall(framed(messages.encode(message)))
-        except TimeoutError:
-            self._kill()
-        except OSError:
-            pass  # it is ending: its pidfd is about to be readable
+            while self._unsent:
+                del self._unsent[: self._connection.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it is ending: its pidfd is about to be readable
+            self._unsent.clear()
+        if self._sends_no_more and not self._unsent:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_WR)
+        self._poll.modify(self._connection.fileno(), select.POLLIN | (select.POLLOUT if self._unsent else 0))
 
     # ------------------------------------------------------------------------------------------ the runner
 
@@ -151,7 +167,7 @@ class Lane:
             self._forget_next()
         self._pid, ours = self._next or self._new()
         self._next = None
-        self._connection, self._frames = ours, Frames()
+        self._connection, self._frames, self._unsent, self._sends_no_more = ours, Frames(), bytearray(), False
         self._pidfd = os.pidfd_open(self._pid)
         self._oom = OomWatch(self._pid)
         self._poll.register(ours.fileno(), select.POLLIN)
@@ -171,7 +187,6 @@ class Lane:
 
     def _new(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
-        ours.settimeout(_SEND_S)
         with theirs:
             if _has_one_thread():
                 return self._fork(ours, theirs), ours
@@ -207,8 +222,8 @@ class Lane:
             self._do(self.queue.heard(_decode.decode(data), time.monotonic()))
 
     def _end_messages(self) -> None:
-        if self._connection is not None:
-            self._connection.shutdown(socket.SHUT_WR)
+        self._sends_no_more = True
+        self._push()
 
     def _kill(self) -> None:
         if self._pid and not processes.kill_group_quietly(self._pid):

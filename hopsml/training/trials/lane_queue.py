@@ -146,7 +146,9 @@ class LaneQueue:
         """The runner has sent a message."""
         current = self.current
         if isinstance(message, Worn):
-            self._expect_to_leave(now)
+            self.runner = (
+                RunnerState.LEAVING
+            )  # its time to leave begins behind the end of its trial, which is about to come
             return []
         if current is None or not _same(current, message):
             return []  # of a trial whose end was reported already
@@ -154,9 +156,9 @@ class LaneQueue:
             self.began = now
         if not isinstance(message, TrialEnded):
             return [Say(message)]
-        if message.how == "failed" or current.isolated:
+        if message.how == "failed" or current.isolated or self.runner is RunnerState.LEAVING:
             self._expect_to_leave(now)
-        elif self.runner is not RunnerState.LEAVING:  # which has a deadline of its own
+        else:
             self.kill_at = None
         self.current = self.ended = None
         return [Say(message), *self._take_up(now), *self._go_on(now)]

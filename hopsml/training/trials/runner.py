@@ -24,7 +24,7 @@ import msgspec
 
 from hopsml import redact
 from hopsml.cluster.shared import processes
-from hopsml.cluster.shared.plain import outputs
+from hopsml.cluster.shared.plain import argument, outputs
 from hopsml.cluster.worker import calling, worker_folder
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
@@ -66,8 +66,9 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
     """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; returns its pid."""
-    silent = {"send": untold, "say": untold, "note": untold, "progress": untold}
-    plain = replace(context, commits=None, inbox=None, event_pipe=-1, **silent)
+    plain = replace(
+        context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, note=untold, progress=untold
+    )
     setup = context.work_dir / "runner.pickle"
     setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
     os.set_inheritable(connection.fileno(), True)
@@ -155,7 +156,7 @@ class Runner:
         try:
             trial_files.make(folder)
             config = pickle.loads(message.config)
-            trial_files.write_json(folder / ".hparams.json", config)
+            trial_files.write_json(folder / ".hparams.json", argument(config))
             resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
             trial = _Trial(message, folder, Reporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)

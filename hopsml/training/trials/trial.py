@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.storage import urls
+from hopsml.storage import durable, urls
 from hopsml.storage.run_dir import step_name
 
 
@@ -64,8 +64,10 @@ class Trial:
         try:
             yield fresh
             write_keep(self.checkpoint_dir, keep)
+            durable.sync_tree(fresh)
             shutil.rmtree(target, ignore_errors=True)
             fresh.rename(target)
+            durable.sync_name(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         others = sorted(path for path in self.checkpoint_dir.iterdir() if step_of(path.name) not in (None, step))

@@ -348,3 +348,18 @@ def test_the_node_that_has_been_idle_for_longest_is_drained_first() -> None:
     world.end(last)
     world.turn()
     assert world.turn(200.0) == [f"drain {where[first]}"]  # both have been idle for long enough
+
+
+def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_group() -> None:
+    gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14), price=9.0)
+    groups = group("large", each=8, price=3.0), group("small", each=2, price=1.0), gpu
+    addable = World(*groups).decided().view.addable
+    nodes = Nodes()
+    nodes.put("a", cores(1))
+    assert growth(gang(1), nodes, addable) == ""
+    assert growth(gang(2), nodes, addable).startswith("waits for 1 more node of group 'small'")
+    workers = SlotGroup("workers", 2, Resources(gpus=1, cores=1), label="gpu")
+    driver = SlotGroup("driver", 1, cores(2), is_driver=True)
+    first, second = growth(GangShape((driver, workers)), nodes, addable).split("; ")
+    assert "1 more node of group 'small'" in first and "1 more node of group 'gpu'" in second
+    assert growth(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, resume, step
-from hopsml.service.lifecycle.sight import strays
+from hopsml.service.lifecycle.sight import over, strays
 from hopsml.service.lifecycle.step import (
     FILL_S,
     FREE_SUBMISSIONS,
@@ -265,3 +265,42 @@ def test_a_try_that_ran_forgives_the_failed_submissions_before_it() -> None:
     waiting = stepped(record, sight(record, Lifecycle.STARTING))
     assert waiting.failed_submissions == 2
     assert stepped(waiting, sight(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0
+
+
+def test_a_resumed_job_has_the_cause_of_its_resumption() -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+    pausing = end(record, Ending.PAUSED, "paused by bob", 110.0)
+    hasty = resume(pausing, "resumed by ann")
+    assert (hasty.ending, hasty.cause) == (Ending.PREEMPTED, "resumed by ann")
+    paused = stepped(pausing, sight(record, Lifecycle.STOPPED), 120.0)
+    assert resume(paused, "resumed by ann").cause == "resumed by ann"
+    assert resume(record, "resumed by ann") == record
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (Lifecycle.FAILED, "task train failed: boom"),
+        (Lifecycle.STOPPED, "task train was killed from outside: boom"),
+        (Lifecycle.LOST, "task train was lost: boom"),
+    ],
+)
+def test_a_failed_job_names_the_task_and_what_became_of_it(state: Lifecycle, cause: str) -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+    assert stepped(record, sight(record, state, why="boom")).cause == cause
+
+
+def test_launches_that_have_ended_are_forgotten_once_nothing_of_them_lives() -> None:
+    run, finished = Lifecycle.RUNNING, Lifecycle.FINISHED
+    seen = Sight(
+        {
+            "ended": (SeenApplication("a", finished), SeenApplication("b", Lifecycle.FAILED)),
+            "half": (SeenApplication("c", finished), SeenApplication("d", run)),
+            "living": (SeenApplication("e", finished),),
+            "again": (SeenApplication("f", finished),),
+        },
+        submitting=frozenset({"again"}),
+        refused={"refused": "no such queue", "again": "no such queue"},
+    )
+    assert sorted(over(seen, {"living": "e"})) == ["ended", "refused"]
+    assert list(over(SILENT, {})) == []

@@ -130,7 +130,7 @@ def test_no_port_is_given_out_twice() -> None:
     taken = [announcing.take(None) for _ in range(20)]
     first = taken[0]
     assert len(set(taken)) == 20
-    with pytest.raises(Exception, match="no port from"):
+    with pytest.raises(Exception, match="no port of HOPSML_PORT_RANGE"):
         announcing.take((first, first))
 
 

@@ -24,6 +24,7 @@ def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, A
         "variables": _variables,
         "data": _data,
         "weighted": _weighted,
+        "clipped": _clipped,
         "synchronized": _synchronized,
         "files": _files,
         "overflow": keras3.overflow,
@@ -39,6 +40,29 @@ def _rank() -> int:
     context = current()
     assert context is not None
     return context.rank
+
+
+def _clipped(strategy: Any) -> dict[str, Any]:
+    """For each way to clip: the weights after a step on eight rows in the group, and those of one process."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    words = np.array([0, 0, 1, 3, 0, 1, 1, 0])
+
+    def trained(scope: Any, clip: dict[str, float]) -> list[Any]:
+        with scope:
+            layers = [keras.layers.Input((1,), dtype="int32"), keras.layers.Embedding(5, 2, "ones")]
+            model = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile(keras.optimizers.SGD(0.1, **clip), "mse")
+        model.fit(words, np.full(8, 50.0), batch_size=8, shuffle=False, verbose=0)
+        return [one.tolist() for one in model.get_weights()]
+
+    clips = {"clipvalue": 0.2, "clipnorm": 0.3, "global_clipnorm": 0.4}
+    alone = tf.distribute.get_strategy()
+    return {
+        name: [trained(scope.scope(), {name: value}) for scope in (strategy, alone)] for name, value in clips.items()
+    }
 
 
 def _values(strategy: Any) -> dict[str, Any]:

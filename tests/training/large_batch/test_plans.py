@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,27 @@ def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_ha
     assert follow(2, 0, 4) == [8]
     assert follow(2, 1, 4) == []
     assert [sizes.workers(epoch) for epoch in (0, 1.49, 1.5, 1.99, 2, 9)] == [2, 2, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: large.BatchSizeSchedule([(-1, 2)]), r"^epoch=-1: it must be at least 0$"),
+        (lambda: large.BatchSizeSchedule([(0, 0)]), r"^workers=0 is too small; it must be 1 or more$"),
+        (lambda: large.BatchSizeSchedule.doubling(0, 1, 4), r"^workers=0 is too small; it must be 1 or more$"),
+        (lambda: large.BatchSizeSchedule.doubling(4, 1, 3), r"^most=3 is too small; it must be 4 or more$"),
+        (lambda: large.BatchSizeSchedule.doubling(1, 0, 4), r"^every=0: it must be more than 0$"),
+        (
+            lambda: large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16)),
+            r"whatever the group; make it with scaling='linear'$",
+        ),
+    ],
+)
+def test_an_impossible_schedule_of_sizes_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_a_schedule_may_double_within_an_epoch_and_may_stay_at_one_size() -> None:
+    assert large.BatchSizeSchedule.doubling(1, 0.5, 4).changes == ((0, 1), (0.5, 2), (1.0, 4))
+    assert large.BatchSizeSchedule.doubling(3, 2, 3).changes == ((0, 3),)

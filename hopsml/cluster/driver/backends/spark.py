@@ -187,7 +187,7 @@ class SparkBackend:
     def _group_of(self, ask: int) -> str:
         return f"{self._group}-{ask}"
 
-    def _job_ids(self) -> list[int]:
+    def job_ids(self) -> list[int]:
         """Spark's jobs that hold agents."""
         tracker = self.context.statusTracker()
         return [
@@ -223,7 +223,7 @@ class SparkBackend:
             )
         running = 0
         tracker = self.context.statusTracker()
-        for job_id in self._job_ids():
+        for job_id in self.job_ids():
             info = tracker.getJobInfo(job_id)
             for stage_id in info.stageIds if info else ():
                 stage = tracker.getStageInfo(stage_id)
@@ -239,7 +239,7 @@ class SparkBackend:
         try:
             ours = {
                 stage_id
-                for job_id in self._job_ids()
+                for job_id in self.job_ids()
                 if (info := tracker.getJobInfo(job_id)) is not None
                 for stage_id in info.stageIds
             }
@@ -325,7 +325,7 @@ class SparkBackend:
     def _end_of_task(self, task: int) -> tuple[str, str]:
         """Status and error of one attempt of a task, as of Spark's own pages; empty where it is not listed."""
         store, tracker = self.context._jsc.sc().statusStore(), self.context.statusTracker()
-        for job_id in self._job_ids():
+        for job_id in self.job_ids():
             info = tracker.getJobInfo(job_id)
             for stage_id in info.stageIds if info else ():
                 attempt = int(store.lastStageAttempt(stage_id).attemptId())

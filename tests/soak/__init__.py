@@ -1,0 +1,1 @@
+"""Long runs of everything that lives long, and the judgement of what grows: ``make soak``."""

@@ -1,0 +1,71 @@
+"""What counts as growth: a rise with the work that goes on, not one step, not what returns, not noise."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.soak.growth import Tolerance, growth
+
+pytestmark = pytest.mark.fast
+
+MEMORY = Tolerance(each=2_000.0, altogether=200_000.0)  # bytes a job, bytes
+COUNT = Tolerance(each=0.01, altogether=1.0)  # descriptors
+JOBS = [10.0 * number for number in range(60)]
+_noise = random.Random(7)
+
+
+def series(of: Callable[[float], float], noise: float = 0.0) -> list[float]:
+    return [of(done) + noise * _noise.gauss(0, 1) for done in JOBS]
+
+
+@pytest.mark.parametrize(
+    ("values", "tolerance"),
+    [
+        (series(lambda done: 50e6 + 42_000 * done), MEMORY),
+        (series(lambda done: 50e6 + 42_000 * done, noise=500_000), MEMORY),
+        (series(lambda done: 50e6 + 3_000 * done, noise=50_000), MEMORY),
+        (series(lambda done: 40 + done // 10), COUNT),
+        (series(lambda done: 40 + done // 50), COUNT),
+        (series(lambda done: 50e6 + 42_000 * done + 1e6 * math.sin(done)), MEMORY),
+        (series(lambda done: 1e6 * min(done, 100) + 42_000 * done), MEMORY),
+    ],
+    ids=["steady", "noisy", "slow", "a descriptor a round", "one in five rounds", "with waves", "after a warm-up"],
+)
+def test_what_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
+    assert growth(JOBS, values, tolerance) is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "tolerance"),
+    [
+        (series(lambda done: 50e6), MEMORY),
+        (series(lambda done: 50e6, noise=2e6), MEMORY),
+        (series(lambda done: 50e6 + 1_000 * done), MEMORY),
+        (series(lambda done: 50e6 + 42_000 * min(done, 150)), MEMORY),
+        (series(lambda done: 50e6 + (20e6 if done > 400 else 0)), MEMORY),
+        (series(lambda done: 50e6 + 10e6 * (done % 100) / 100), MEMORY),
+        (series(lambda done: 80e6 - 42_000 * done), MEMORY),
+        (series(lambda done: 40 + done % 3), COUNT),
+        (series(lambda done: 40 + (done > 300)), COUNT),
+        (series(lambda done: 40 + (done in (300, 310))), COUNT),
+    ],
+    ids=["flat", "noise", "tolerated", "warm-up", "a step", "a saw", "falls", "wobbles", "one more", "a moment"],
+)
+def test_what_does_not_go_on_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
+    assert growth(JOBS, values, tolerance) is None
+
+
+def test_the_slope_is_that_of_a_unit_of_work() -> None:
+    found = growth(JOBS, series(lambda done: 7e6 + 42_000 * done), MEMORY)
+    assert found is not None and found.each == pytest.approx(42_000)
+    assert found.altogether == pytest.approx(42_000 * 200)
+
+
+def test_nothing_is_concluded_from_few_samples_or_without_work() -> None:
+    assert growth(JOBS[:7], [42_000.0 * done for done in JOBS[:7]], MEMORY) is None
+    assert growth([5.0] * 60, [1e6 * number for number in range(60)], MEMORY) is None
+    assert growth([], [], MEMORY) is None
