@@ -15,6 +15,7 @@ from typing import Any
 
 from hopsml.errors import PathNotFound
 from hopsml.storage import filesystem, urls
+from hopsml.storage.checkpoints import CORRUPT
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking.catalog import StoredRun
 
@@ -104,7 +105,11 @@ def last_checkpoint(directory: RunDir) -> dict[str, str]:
         entries = filesystem.for_url(directory.checkpoints).list_dir(directory.checkpoints)
     except PathNotFound:
         return {}
-    steps = [entry for entry in entries if entry.is_dir and step_of(entry.name) is not None]
+    steps = [
+        entry
+        for entry in entries
+        if entry.is_dir and step_of(entry.name) is not None and not filesystem.exists(urls.join(entry.url, CORRUPT))
+    ]
     if not steps:
         return {}
     newest = max(steps, key=lambda entry: step_of(entry.name) or 0)

@@ -93,6 +93,10 @@ def test_weights_of_the_last_checkpoint_count_and_its_notes_do_not(tmp_path: Pat
     assert compare.same_result(one, two).same
     assert compare.same_result(one, two).compared == ("checkpoint step-000000010/variables",)
     assert not compare.same_result(one, three).same
+    checkpoint(tmp_path, "app_2", "step-000000011", b"damaged", "2")
+    marked = next(tmp_path.rglob("app_2/**/step-000000011"))
+    (marked / "corrupt.json").write_text("{}")
+    assert compare.same_result(one, two).same
 
 
 def test_differences_name_section_and_entry() -> None:
