@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import html
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs import pages
 from tests.docs.pages import ROOT
+from tests.test_makefile import made
 from tools.site_docstrings import one_by_one
 
 PUBLIC = {  # page -> modules whose ``__all__`` it has
@@ -30,14 +28,10 @@ FETCHED = re.compile(rf"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href){
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site() -> Path:
     """The site as `make docs` builds it."""
-    folder = tmp_path_factory.mktemp("site")
-    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    made(ROOT, "docs")
+    return ROOT / ".cache" / "site"
 
 
 @pytest.mark.local

@@ -17,6 +17,7 @@ from hopsml.service import retention, server
 from hopsml.service.browse import changes
 from hopsml.service.engine.local import LocalEngine
 from hopsml.service.rest import job_feed
+from hopsml.service.scheduler import scheduler
 from hopsml.service.scheduler.resources import Resources
 
 _planted: list[Any] = []
@@ -46,6 +47,7 @@ def main() -> None:
     state, project, keep_s, planted = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
     retention.SWEEP_S = retention.UPLOADED_S = keep_s
     changes.KEPT = job_feed.KEPT = 50  # events: as many as there ever are before the warm-up is over
+    scheduler.DROP_AT = 8
     server.this_machine = lambda gpus: Resources(gpus, 64, 65_536)  # type: ignore[assignment]  # jobs are small
     if planted != "-":
         plant(planted, state)

@@ -23,6 +23,7 @@ from hopsml.service.scheduler.waiting import WaitingLines, Walk
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was not filled
 LOOKED_AT = 50  # of those behind a job for which room is kept, so many are asked whether they may pass
+DROP_AT = 64  # entries of a heap: from there on those of jobs that are over are looked for, each time it has doubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Scheduler:
         self._tickets = itertools.count()
         self._falls: list[tuple[float, int, int, QueuedJob]] = []  # when a running job comes to its next level
         self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # when a waiting one will have waited too long
+        self._drop_at = [DROP_AT, DROP_AT]  # at which lengths these two are rid of jobs that are over
         self._pauses: list[float] = []  # until when gangs that were not filled wait
         self.kept_for = ""  # the job for which the last pass has kept room
         self._protected: list[float] = []  # until when those that were started last may not be preempted
@@ -484,6 +486,7 @@ class Scheduler:
 
     def _advance(self, now: float) -> None:
         """Jobs come to their next level, or have waited too long."""
+        self._drop_ended()
         while self._falls and self._falls[0][0] <= now:
             *_, job = heapq.heappop(self._falls)
             if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
@@ -497,6 +500,14 @@ class Scheduler:
                 waiting.remove(job)
                 self._mark_overdue(job, now)
                 waiting.put(job)
+
+    def _drop_ended(self) -> None:
+        """Take jobs that are over out of the heaps, which else hold them until their time would have come."""
+        for number, heap in enumerate((self._falls, self._overdue)):
+            if len(heap) >= self._drop_at[number]:
+                heap[:] = [entry for entry in heap if self.jobs.get(entry[3].request.job_id) is entry[3]]
+                heapq.heapify(heap)
+                self._drop_at[number] = 2 * len(heap) + DROP_AT
 
     def _mark_overdue(self, job: QueuedJob, now: float) -> None:
         job.is_overdue = job.is_overdue or self._overdue_at_s(job) <= now

@@ -431,3 +431,21 @@ class TestWaitingLines:
         assert walk.job is not None and walk.job.request.job_id == "b"
         walk.skip()
         assert walk.job is not None and walk.job.request.job_id == "d"
+
+
+def test_jobs_that_are_over_are_not_held_until_their_time_would_have_come():
+    cluster = Cluster({"a": 4}, Policy(levels_s=(1e6,), longest_wait_s=1e6))
+    cluster.submit("runs", gang(1))
+    cluster.submit("waits", gang(4))
+    for number in range(500):
+        cluster.submit(f"short-{number}", gang(1))
+        if f"short-{number}" in cluster.runs:
+            cluster.ended(f"short-{number}")
+        else:
+            cluster.cancel(f"short-{number}")
+    held = [
+        entry[3].request.job_id for heap in (cluster.scheduler._falls, cluster.scheduler._overdue) for entry in heap
+    ]
+    assert len(held) < 300 and {"runs", "waits"} <= {*held}
+    cluster.later(2e6)
+    assert cluster.scheduler.jobs["waits"].is_overdue
