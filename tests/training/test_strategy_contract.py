@@ -11,7 +11,18 @@ from tests.training.group import group, run_group
 pytestmark = pytest.mark.tensorflow
 
 Results = list[dict[str, Any]]
-PARTS = ["values", "gradients", "variables", "data", "weighted", "clipped", "synchronized", "files", "overflow"]
+PARTS = [
+    "values",
+    "gradients",
+    "variables",
+    "data",
+    "weighted",
+    "clipped",
+    "own_state",
+    "synchronized",
+    "files",
+    "overflow",
+]
 KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders", "read_once", "without_call"]
 OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two TensorFlow's collectives stay broken
 
@@ -126,7 +137,15 @@ def test_fit_trains_on_every_row_of_a_source_once(keras_results: Results, source
     first, second = (result["read_once"][source] for result in keras_results)
     assert sorted(first + second) == list(range(48))
     for step in range(6):  # both have their shares of the same batches
-        assert {row // 8 for row in first[step * 4 : step * 4 + 4] + second[step * 4 : step * 4 + 4]} == {first[step * 4] // 8}
+        assert {row // 8 for row in first[step * 4 : step * 4 + 4] + second[step * 4 : step * 4 + 4]} == {
+            first[step * 4] // 8
+        }
+
+
+def test_state_of_a_layer_that_differs_between_workers_is_named(results: Results) -> None:
+    chief, other = (result["own_state"]["printed"] for result in results)
+    assert chief == ""
+    assert "none/last" in other and "mean/last" not in other and 'aggregation="mean"' in other
 
 
 def test_training_leaves_the_arrays_that_batches_lie_in(keras_results: Results) -> None:

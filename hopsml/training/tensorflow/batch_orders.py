@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def share(adapter: Any, strategy: Any) -> None:
-    """Have a ``PyDataset``'s adapter draw its orders as the chief would alone; all workers call it. Others are left alone."""
+    """Have a ``PyDataset``'s adapter draw its orders as the chief would alone; all workers call it."""
     if not hasattr(adapter, "py_dataset"):
         return
     source = random.Random()

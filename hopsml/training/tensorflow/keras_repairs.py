@@ -32,6 +32,7 @@ from hopsml.training.tensorflow import (
     first_build,
     fit_feed,
     keras_callbacks,
+    own_state,
     shuffled_arrays,
 )
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
@@ -55,6 +56,7 @@ def install(trainer: ModuleType) -> None:
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
     keras_callbacks.install(trainer)
+    own_state.install()
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
@@ -74,7 +76,7 @@ def _repair_first_batch(trainer: ModuleType) -> None:
 
 
 def _specification(dataset: Any) -> Any:
-    """Return shapes and types of a replica's batches, which stand for a batch; None if a rank is unknown before one is drawn.
+    """Return shapes and types of a replica's batches, which stand for one; None if a rank is not known before it is drawn.
 
     A batch that is drawn cannot be put back: the source may be one that is read once, and an iterator draws ahead of it.
     """
