@@ -45,7 +45,9 @@ def batches() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=hash_of_process()).batch(32, True)
 
 
-def in_pieces(algorithm: str, settings: dict[str, Any], calls: list[list[int]], changed: bool = False) -> dict[str, Any]:
+def in_pieces(
+    algorithm: str, settings: dict[str, Any], calls: list[list[int]], changed: bool = False
+) -> dict[str, Any]:
     """Train a weight by a constant gradient, another one on each worker, in several calls of ``run``.
 
     Returns the weight at the end of each of ``calls``. ``changed``: it is set to 0 before the last call of ``run``.

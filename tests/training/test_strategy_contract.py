@@ -11,8 +11,19 @@ from tests.training.group import group, run_group
 pytestmark = pytest.mark.tensorflow
 
 Results = list[dict[str, Any]]
-PARTS = ["values", "gradients", "variables", "data", "weighted", "clipped", "synchronized", "files", "overflow"]
-KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders"]
+PARTS = [
+    "values",
+    "gradients",
+    "variables",
+    "data",
+    "weighted",
+    "clipped",
+    "own_state",
+    "synchronized",
+    "files",
+    "overflow",
+]
+KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders", "read_once", "without_call"]
 OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two TensorFlow's collectives stay broken
 
 
@@ -119,6 +130,31 @@ def test_weights_of_classes_and_samples_count_as_in_one_process(results: Results
     assert together["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
     assert set(together["history"]) == set(alone["history"])
     assert together["history"]["accuracy"] == pytest.approx(alone["history"]["accuracy"], rel=1e-4)
+
+
+@pytest.mark.parametrize("source", ["generator", "stream", "threads", "shuffled"])
+def test_fit_trains_on_every_row_of_a_source_once(keras_results: Results, source: str) -> None:
+    first, second = (result["read_once"][source] for result in keras_results)
+    assert sorted(first + second) == list(range(48))
+    for step in range(6):  # both have their shares of the same batches
+        assert {row // 8 for row in first[step * 4 : step * 4 + 4] + second[step * 4 : step * 4 + 4]} == {
+            first[step * 4] // 8
+        }
+
+
+def test_state_of_a_layer_that_differs_between_workers_is_named(results: Results) -> None:
+    chief, other = (result["own_state"]["printed"] for result in results)
+    assert chief == ""
+    assert "none/last" in other and "mean/last" not in other and 'aggregation="mean"' in other
+
+
+def test_training_leaves_the_arrays_that_batches_lie_in(keras_results: Results) -> None:
+    assert [result["read_once"]["targets"] for result in keras_results] == [True, True]
+
+
+def test_a_model_without_call_is_built_by_its_step_alike_on_all_ranks(keras_results: Results) -> None:
+    first, second = (result["without_call"] for result in keras_results)
+    assert first == second
 
 
 @pytest.mark.parametrize("clip", ["clipvalue", "clipnorm", "global_clipnorm"])

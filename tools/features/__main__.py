@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.features", description=__doc__)
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "features.md", help="where the page is written")
     parser.add_argument("--framework", choices=[*FRAMEWORKS], help="one of them alone; no page is written")
-    parser.add_argument("--only", default="", help="features whose name or group matches this regular expression; no page is written")
+    parser.add_argument(
+        "--only", default="", help="features whose name or group matches this regular expression; no page is written"
+    )
     parser.add_argument("--implementation", help="this one alone; no page is written")
     given = parser.parse_args(arguments)
     os.environ.setdefault("HOPSML_PROFILE", "local")
@@ -80,14 +82,16 @@ def _launches(features: list[Feature]) -> Iterator[tuple[int, list[Feature]]]:
     yield from ((feature.workers, [feature]) for feature in features if feature.apart)
 
 
-def _outcomes(module: ModuleType, features: list[Feature], workers: int, implementation: str) -> dict[str, list[Outcome]]:
+def _outcomes(
+    module: ModuleType, features: list[Feature], workers: int, implementation: str
+) -> dict[str, list[Outcome]]:
     """Those of each case, in rank order. A launch that fails as a whole is the outcome of each of its cases."""
     if not features:
         return {}
     args = {"module": module.__name__, "names": [feature.name for feature in features]}
     try:
         played = module.launch(play, args, workers, implementation)["outcomes"]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 a user's training raises anything
         failed = Outcome(error=f"the launch failed: {type(error).__name__}: {error}")
         return {feature.name: [failed] * workers for feature in features}
     return {name: [Outcome(**one) for one in outcomes] for name, outcomes in played.items()}

@@ -115,7 +115,7 @@ def _fit(
     compiled: dict[str, Any] | None = None,
     **options: Any,
 ) -> Values:
-    """Train by ``fit``, two epochs unless ``options`` say otherwise; return weights, the optimizer's state and the history."""
+    """Train by ``fit``, two epochs unless ``options`` say otherwise; return weights, history and number of updates."""
     model = _compiled(build, optimizer or _sgd(), loss, **(compiled or {}))
     return _fitted(model, data(), **options)
 
@@ -213,9 +213,7 @@ def _with_add_loss() -> Any:
             self.add_loss(keras.ops.mean(inputs**2) * 0.1)
             return inputs
 
-    return keras.Sequential(
-        [keras.layers.Input((WIDTH,)), keras.layers.Dense(4), Penalty(), keras.layers.Dense(1)]
-    )
+    return keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(4), Penalty(), keras.layers.Dense(1)])
 
 
 def _two_outputs() -> Any:
@@ -293,6 +291,40 @@ def _py_dataset(**options: Any) -> Callable[[], Any]:
         return Rows(**options)
 
     return make
+
+
+def _rows_seen(options: dict[str, Any]) -> Values:
+    """The numbers of the rows that three epochs have trained on, of all workers, where each has another seed."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    seen: list[int] = []
+
+    class Rows(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, number: int) -> tuple[Any, Any]:
+            return np.arange(number * 4.0, number * 4 + 4, dtype="float32")[:, None], np.zeros((4, 1), "float32")
+
+    class Noting(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            noted = tf.numpy_function(lambda rows: seen.extend(rows.ravel().astype(int).tolist()), [data[0]], [])
+            with tf.control_dependencies([noted] if noted is not None else []):
+                return super().train_step(data)
+
+    def build() -> Any:
+        return Noting([keras.layers.Input((1,)), keras.layers.Dense(1)])
+
+    model = _compiled(build, _optimizer("SGD", learning_rate=0.0001))
+    keras.utils.set_random_seed(7 + hopsml.distributed.rank())
+    epochs = []
+    for _ in range(3):
+        model.fit(Rows(**options), epochs=1, verbose=0)
+        epochs.append(sorted(row for share in hopsml.distributed.exchange(seen) for row in share))
+        seen.clear()
+    return {"rows": epochs}
 
 
 def _torch_loader() -> Any:
@@ -613,7 +645,9 @@ def _stopped_early() -> Values:
 # ------------------------------------------------------------------------------------------ settings of the strategy
 
 
-def _under_settings(batches: int = 1, optimizer: Callable[[], Any] | None = None, build: Any = None, **settings: Any) -> Play:
+def _under_settings(
+    batches: int = 1, optimizer: Callable[[], Any] | None = None, build: Any = None, **settings: Any
+) -> Play:
     """``fit`` under a strategy with settings of its own; one process has ``batches`` of them as one."""
 
     def run() -> Values:
@@ -672,7 +706,9 @@ def _losses(name: str, **options: Any) -> Callable[[], Any]:
     return make
 
 
-def _metrics(*make: Callable[[Any], Any], build: Any = _classifier, loss: str = "sparse_categorical_crossentropy") -> Play:
+def _metrics(
+    *make: Callable[[Any], Any], build: Any = _classifier, loss: str = "sparse_categorical_crossentropy"
+) -> Play:
     def run() -> Values:
         import keras
 
@@ -711,7 +747,12 @@ def _clipping() -> Iterator[Feature]:
         clip = {name: value}
         adam = _optimizer("Adam", learning_rate=0.05, **clip)
         yield Feature(f"SGD with {name}", "clipping", _fits(optimizer=_sgd(**clip)))
-        yield Feature(f"Adam with {name}, three workers", "clipping", _fits(optimizer=adam, data=lambda: _arrays(27), batch_size=9), workers=3)
+        yield Feature(
+            f"Adam with {name}, three workers",
+            "clipping",
+            _fits(optimizer=adam, data=lambda: _arrays(27), batch_size=9),
+            workers=3,
+        )
         yield Feature(f"sparse gradients with {name}", "clipping", _fits(_embedding, _sgd(**clip), _words))
         yield Feature(
             f"gradient_accumulation_steps=3 with {name}",
@@ -732,7 +773,9 @@ def _clipping() -> Iterator[Feature]:
             implementations=("hopsml",),
         )
         yield Feature(
-            f"LossScaleOptimizer with {name}", "loss scaling", _fits(optimizer=_scaled("SGD", learning_rate=0.05, **clip))
+            f"LossScaleOptimizer with {name}",
+            "loss scaling",
+            _fits(optimizer=_scaled("SGD", learning_rate=0.05, **clip)),
         )
         yield Feature(
             f"strategy(compression='fp16') with {name}",
@@ -747,13 +790,16 @@ def _clipping() -> Iterator[Feature]:
 def _optimizers() -> Iterator[Feature]:
     for name, options in {
         "SGD": {}, "Adam": {"amsgrad": True}, "AdamW": {"weight_decay": 0.1}, "Adamax": {}, "Nadam": {},
-        "RMSprop": {"centered": True, "momentum": 0.5}, "Adagrad": {}, "Adadelta": {}, "Ftrl": {}, "Lion": {"learning_rate": 0.001},
+        "RMSprop": {"centered": True, "momentum": 0.5}, "Adagrad": {}, "Adadelta": {}, "Ftrl": {},
+        "Lion": {"learning_rate": 0.001},
         "Lamb": {}, "Adafactor": {}, "Muon": {"learning_rate": 0.01},
     }.items():  # fmt: skip
         settings = {"learning_rate": 0.05, **options}
         yield Feature(name, "optimizers", _fits(optimizer=_optimizer(name, **settings)))
         if name in ("SGD", "Adam", "Adagrad", "Ftrl", "Nadam"):
-            yield Feature(f"{name}, sparse", "sparse gradients", _fits(_embedding, _optimizer(name, **settings), _words))
+            yield Feature(
+                f"{name}, sparse", "sparse gradients", _fits(_embedding, _optimizer(name, **settings), _words)
+            )
     yield Feature("SGD with Nesterov momentum", "optimizers", _fits(optimizer=_sgd(momentum=0.9, nesterov=True)))
     yield Feature("SGD with weight decay", "optimizers", _fits(optimizer=_sgd(weight_decay=0.1)))
     yield Feature("loss_scale_factor", "loss scaling", _fits(optimizer=_sgd(loss_scale_factor=128.0)))
@@ -765,7 +811,11 @@ def _optimizers() -> Iterator[Feature]:
 
 def _accumulation() -> Iterator[Feature]:
     of_hopsml: dict[str, Any] = {"implementations": ("hopsml",)}
-    of_tensorflow: dict[str, Any] = {"expected": "refused", "reason": _NEEDS_HOPSMLS, "implementations": ("tensorflow",)}
+    of_tensorflow: dict[str, Any] = {
+        "expected": "refused",
+        "reason": _NEEDS_HOPSMLS,
+        "implementations": ("tensorflow",),
+    }
     plays: dict[str, tuple[str, Play]] = {
         "gradient_accumulation_steps=2": ("accumulation", _fits(optimizer=_sgd(gradient_accumulation_steps=2))),
         "gradient_accumulation_steps=2, sparse": (
@@ -820,12 +870,15 @@ def _applied_in_condition() -> Values:
 
 def _schedules() -> Iterator[Feature]:
     for name, arguments in {
-        "ExponentialDecay": (0.1, 2, 0.5), "CosineDecay": (0.1, 5), "CosineDecayRestarts": (0.1, 2), "PolynomialDecay": (0.1, 4, 0.01),
+        "ExponentialDecay": (0.1, 2, 0.5), "CosineDecay": (0.1, 5), "CosineDecayRestarts": (0.1, 2),
+        "PolynomialDecay": (0.1, 4, 0.01),
         "PiecewiseConstantDecay": ([2, 4], [0.1, 0.05, 0.01]), "InverseTimeDecay": (0.1, 2, 0.5),
     }.items():  # fmt: skip
         yield Feature(name, "schedules", _fits(optimizer=_schedule(name, *arguments)))
     yield Feature(
-        "LearningRateScheduler", "schedules", _with_callbacks(lambda c: c.LearningRateScheduler(lambda n: 0.1 / (n + 1)))
+        "LearningRateScheduler",
+        "schedules",
+        _with_callbacks(lambda c: c.LearningRateScheduler(lambda n: 0.1 / (n + 1))),
     )
     yield Feature(
         "ReduceLROnPlateau",
@@ -856,9 +909,11 @@ def _sources() -> Iterator[Feature]:
         "a generator": _fits(data=_generator, steps_per_epoch=3),
         "a generator, one epoch without steps": _fits(data=_generator, epochs=1),
         "tf.data over a stream": _fits(data=_stream, steps_per_epoch=3),
-        "PyDataset": _fits(data=_py_dataset()),
-        "PyDataset with workers": _fits(data=_py_dataset(workers=2), epochs=3),
-        "PyDataset with processes": _fits(data=_py_dataset(workers=2, use_multiprocessing=True)),
+        "PyDataset": _fits(data=_py_dataset(), shuffle=False),
+        "PyDataset with workers": _fits(data=_py_dataset(workers=2), epochs=3, shuffle=False),
+        "PyDataset with processes": _fits(data=_py_dataset(workers=2, use_multiprocessing=True), shuffle=False),
+        "PyDataset, shuffled: every row once an epoch": functools.partial(_rows_seen, {}),
+        "PyDataset with workers, shuffled: every row once an epoch": functools.partial(_rows_seen, {"workers": 2}),
         "torch's DataLoader": _fits(data=_torch_loader),
         "validation_split": _fits(validation_split=0.25),
         "validation_data, a dataset": lambda: _fit(validation_data=_batches(10, 4)),
@@ -878,18 +933,18 @@ def _sources() -> Iterator[Feature]:
 
 def _models() -> Iterator[Feature]:
     layers: dict[str, Play] = {
-        "synchronised batch normalisation": _fits(_layers(lambda l: l.BatchNormalization(synchronized=True))),
-        "layer normalisation": _fits(_layers(lambda l: l.LayerNormalization())),
+        "synchronised batch normalisation": _fits(_layers(lambda k: k.BatchNormalization(synchronized=True))),
+        "layer normalisation": _fits(_layers(lambda k: k.LayerNormalization())),
         "Normalization, adapted": _adapted,
-        "Conv2D": _fits(_layers(lambda l: l.Conv2D(2, 3), lambda l: l.Flatten(), width=(6, 6, 2)), data=_images),
+        "Conv2D": _fits(_layers(lambda k: k.Conv2D(2, 3), lambda k: k.Flatten(), width=(6, 6, 2)), data=_images),
         "GroupNormalization": _fits(
-            _layers(lambda l: l.Conv2D(4, 3), lambda l: l.GroupNormalization(2), lambda l: l.Flatten(), width=(6, 6, 2)),
+            _layers(lambda k: k.Conv2D(4, 3), lambda k: k.GroupNormalization(2), lambda k: k.Flatten(), width=(6, 6, 2)),
             data=_images,
         ),
-        "LSTM": _fits(_layers(lambda l: l.LSTM(3), width=(5, 2)), data=_sequences),
-        "GRU": _fits(_layers(lambda l: l.GRU(3), width=(5, 2)), data=_sequences),
+        "LSTM": _fits(_layers(lambda k: k.LSTM(3), width=(5, 2)), data=_sequences),
+        "GRU": _fits(_layers(lambda k: k.GRU(3), width=(5, 2)), data=_sequences),
         "attention": _fits(_attention, data=_sequences),
-        "spectral normalisation": _fits(_layers(lambda l: l.SpectralNormalization(l.Dense(4)))),
+        "spectral normalisation": _fits(_layers(lambda k: k.SpectralNormalization(k.Dense(4)))),
         "regularisers and constraints": _fits(_regularised),
         "add_loss in a layer": _fits(_with_add_loss),
         "a layer frozen, then thawed": _thawed,
@@ -905,10 +960,13 @@ def _models() -> Iterator[Feature]:
         "compute_loss": _fits(_own_loss),
         "a loop over strategy.run": _own_loop,
         "run_eagerly": _fits(compiled={"run_eagerly": True}),
-        "jit_compile": _fits(compiled={"jit_compile": True}),
     }
     for name, run in steps.items():
         yield Feature(name, "steps of one's own", run)
+    compiled = _fits(compiled={"jit_compile": True})
+    yield Feature(
+        "jit_compile", "steps of one's own", compiled, "refused", "leave jit_compile out", implementations=("hopsml",)
+    )
 
 
 def _others() -> Iterator[Feature]:
@@ -924,7 +982,9 @@ def _others() -> Iterator[Feature]:
     for name, run in callbacks.items():
         yield Feature(name, "callbacks", run)
     losses: dict[str, Play] = {
-        "reduction sum": _fits(optimizer=_optimizer("SGD", learning_rate=0.005), loss=_losses("MeanSquaredError", reduction="sum")),
+        "reduction sum": _fits(
+            optimizer=_optimizer("SGD", learning_rate=0.005), loss=_losses("MeanSquaredError", reduction="sum")
+        ),
         "mean_with_sample_weight": _fits(loss=_losses("MeanSquaredError", reduction="mean_with_sample_weight")),
         "Huber": _fits(loss=_losses("Huber", delta=0.5)),
         "a function": _fits(loss=lambda: lambda y, p: (y - p) ** 4 * 0.01),
@@ -937,21 +997,34 @@ def _others() -> Iterator[Feature]:
     for name, run in losses.items():
         yield Feature(name, "losses", run)
     metrics: dict[str, Play] = {
-        "accuracy and top-k": _metrics(lambda m: m.SparseCategoricalAccuracy(), lambda m: m.SparseTopKCategoricalAccuracy(2)),
+        "accuracy and top-k": _metrics(
+            lambda m: m.SparseCategoricalAccuracy(), lambda m: m.SparseTopKCategoricalAccuracy(2)
+        ),
         "AUC": _fits(
-            _layers(lambda l: l.Dense(1, "sigmoid")), data=lambda: (_arrays()[0], (_arrays()[1] > 5).astype("float32")),
+            _layers(lambda k: k.Dense(1, "sigmoid")), data=lambda: (_arrays()[0], (_arrays()[1] > 5).astype("float32")),
             compiled={"metrics": ["auc", "precision", "recall"]},
         ),
         "MeanIoU": _metrics(lambda m: m.MeanIoU(3, sparse_y_pred=False)),
         "R2Score and RMSE": _metrics(
-            lambda m: m.R2Score(), lambda m: m.RootMeanSquaredError(), lambda m: m.MeanAbsoluteError(), build=_dense, loss="mse"
+            lambda m: m.R2Score(), lambda m: m.RootMeanSquaredError(), lambda m: m.MeanAbsoluteError(),
+            build=_dense, loss="mse",
         ),
         "a metric of one's own": _own_metric,
     }  # fmt: skip
     for name, run in metrics.items():
         yield Feature(name, "metrics", run)
-    yield Feature("strategy(double_buffering=True), one step", "settings of the strategy", _one_step_later, implementations=("hopsml",))
-    yield Feature("strategy(accumulate=2)", "settings of the strategy", _under_settings(2, accumulate=2), implementations=("hopsml",))
+    yield Feature(
+        "strategy(double_buffering=True), one step",
+        "settings of the strategy",
+        _one_step_later,
+        implementations=("hopsml",),
+    )
+    yield Feature(
+        "strategy(accumulate=2)",
+        "settings of the strategy",
+        _under_settings(2, accumulate=2),
+        implementations=("hopsml",),
+    )
 
 
 def _one_step_later() -> Values:

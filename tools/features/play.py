@@ -31,7 +31,7 @@ def _outcome(feature: Feature) -> dict[str, Any]:
     print(f"{time.strftime('%X')} {feature.name}", flush=True)
     try:
         return {"values": feature.run()}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 a case raises anything
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
 

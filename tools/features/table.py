@@ -103,7 +103,8 @@ def _judge_refusal(feature: Feature, workers: Sequence[Outcome]) -> Verdict:
             return Verdict(
                 "differs", f"rank {rank} fails without {feature.reason!r} in its message: {_first_line(outcome.error)}"
             )
-    return Verdict("refused", _first_line(workers[0].error))
+    lines = workers[0].error.splitlines()
+    return Verdict("refused", next((line.strip() for line in lines if re.search(feature.reason, line)), ""))
 
 
 def difference(expected: Any, found: Any, relative: float, absolute: float, path: str = "") -> str:
@@ -137,7 +138,7 @@ def _first_line(text: str) -> str:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the counts for the closing line: features of each framework, and of all by verdict; "by design" is no feature."""
+    """Return the counts for the closing line: features of each framework, and of all by verdict; not those "by design"."""
     compared = [row for row in rows if row.feature.expected != "by design"]
     states = [_state(row) for row in compared]
     return {
@@ -165,7 +166,8 @@ def page(rows: Sequence[Row]) -> str:
         of_framework = [row for row in rows if row.framework == framework]
         names = list(dict.fromkeys(name for row in of_framework for name in row.verdicts))
         for group in dict.fromkeys(row.feature.group for row in of_framework):
-            lines += [f"### {framework}: {group}\n", f"| feature | {' | '.join(names)} | |", "|---|" + "---|" * (len(names) + 1)]
+            lines += [f"### {framework}: {group}\n", f"| feature | {' | '.join(names)} | |"]
+            lines.append("|---|" + "---|" * (len(names) + 1))
             lines += [_line(row, names) for row in of_framework if row.feature.group == group]
             lines.append("")
     return "\n".join(lines)
@@ -173,11 +175,11 @@ def page(rows: Sequence[Row]) -> str:
 
 _HEAD = """# Features that train alike with one process and with several
 
-`make features` plays each of these small trainings in one process and in a group of two or three workers with the same global
-batch, and compares weights, losses and counts. *Supported*: they are equal within the rounding of sums in another order.
-*Refused*: every worker raises the error that stands in the last column before anything is trained. *Differs by design*: one
-process and several are not the same by the framework's own design, and the last column says how. Columns are what the workers
-reduce by. The page is written by `make features`.
+`make features` plays each of these small trainings in one process and in a group of two or three workers with the same
+global batch, and compares weights, losses and counts. *Supported*: they are equal within the rounding of sums in another
+order. *Refused*: every worker raises the error in the last column. *Differs by design*: one process and several are not the
+same by the framework's own design, and the last column says how. Columns are what the workers reduce by. `make features`
+writes this page.
 """
 
 

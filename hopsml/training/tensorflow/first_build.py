@@ -23,7 +23,7 @@ _thread = _Thread()
 
 
 def install() -> None:
-    """Patch Keras's optimizers to create their variables, and to update nothing, while a step is traced for its variables."""
+    """Patch Keras's optimizers to create their variables alone while a step is traced for what it creates."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
@@ -66,7 +66,7 @@ def build(model: Any, batch: Any) -> None:
 
 
 def unbuilt_optimizers(model: Any) -> list[str]:
-    """Return the names of attributes that hold optimizers without variables, beside the one that the model is compiled with."""
+    """Return names of attributes that hold optimizers without variables, beside the one it is compiled with."""
     compiled = getattr(model, "optimizer", None)
     return [
         name

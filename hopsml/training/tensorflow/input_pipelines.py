@@ -1,4 +1,4 @@
-"""Datasets whose iterators can be ended at once: groups that change do so in the middle of an epoch."""
+"""Datasets for a group: their iterators can be ended at once, and their batches share no memory with the user's arrays."""
 
 from __future__ import annotations
 
@@ -22,3 +22,25 @@ def prompt(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def copied(dataset: Any) -> Any:
+    """The same dataset, whose batches are copies; anything else as it is.
+
+    Batches from Python (``from_generator``, a ``PyDataset``) may lie in the memory of the user's arrays. Of a batch that is
+    divided TensorFlow lets a step write into a worker's share, and the next epoch would be of what it has left there.
+    """
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    is_tuple = isinstance(dataset.element_spec, tuple)
+
+    def of_leaf(leaf: Any) -> Any:
+        numbers = isinstance(leaf, tf.Tensor) and (leaf.dtype.is_floating or leaf.dtype.is_integer)
+        return tf.raw_ops.DeepCopy(x=leaf) if numbers else leaf
+
+    def copy(*element: Any) -> Any:
+        return tf.nest.map_structure(of_leaf, element if is_tuple else element[0])
+
+    return dataset.map(copy)

@@ -26,7 +26,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from hopsml.training.tensorflow import batch_statistics, first_build, fit_feed, keras_callbacks, shuffled_arrays
+from hopsml.training.tensorflow import (
+    batch_orders,
+    batch_statistics,
+    first_build,
+    fit_feed,
+    keras_callbacks,
+    own_state,
+    shuffled_arrays,
+)
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
 
@@ -48,6 +56,7 @@ def install(trainer: ModuleType) -> None:
     _repair_finite_check(loss_scale_optimizer.LossScaleOptimizer)
     batch_statistics.install_keras3()
     keras_callbacks.install(trainer)
+    own_state.install()
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
@@ -67,7 +76,7 @@ def _repair_first_batch(trainer: ModuleType) -> None:
 
 
 def _specification(dataset: Any) -> Any:
-    """Return shapes and types of a replica's batches, which stand for a batch; None if a rank is unknown before one is drawn.
+    """Return shapes and types of a replica's batches, which stand for one; None if a rank is not known before it is drawn.
 
     A batch that is drawn cannot be put back: the source may be one that is read once, and an iterator draws ahead of it.
     """
@@ -92,13 +101,23 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
         if reduction not in ("auto", "mean", "sum") or not in_group(strategy):
             return original(values, strategy, reduction)
-        flat = tree.flatten(values)
+        flat = [_local(value) for value in tree.flatten(values)]
         reduced = strategy.extended.batch_reduce_to(
             "SUM" if reduction == "sum" else "MEAN", [(value, value) for value in flat]
         )
         return tree.pack_sequence_as(values, [strategy.experimental_local_results(value)[0] for value in reduced])
 
     trainer.reduce_per_replica = reduce_per_replica  # type: ignore[attr-defined]
+
+
+def _local(value: Any) -> Any:
+    """Return this worker's value where a metric's result is a variable itself, which the strategy does not reduce."""
+    import tensorflow as tf
+
+    if not isinstance(value, tf.distribute.DistributedValues) or not isinstance(value.values[0], tf.Variable):
+        return value
+    with tf.device(value.values[0].device):
+        return tf.identity(value.values[0])
 
 
 def _repair_shuffling(trainer: ModuleType) -> None:
@@ -113,10 +132,21 @@ def _repair_shuffling(trainer: ModuleType) -> None:
             return
         with _one_order(distribute_strategy):
             original(self, distribute_strategy, *args, **kwargs)
+        batch_orders.share(self.data_adapter, distribute_strategy)
 
     def get_tf_dataset(self: Any) -> Any:
         return shuffled_arrays.dataset(self) if _orders_are_drawn and self._shuffle else dataset_of(self)
 
+    get_iterator = trainer.TFEpochIterator._get_iterator
+
+    def get_iterator_in_use(self: Any) -> Any:
+        # Keras makes one more behind the last batch of an epoch, which it drops; in a group it would draw from the source.
+        done = self._current_iterator is not None and self._num_batches and self._steps_seen >= self._num_batches
+        unused = done and self.steps_per_epoch is None and in_group(self._distribute_strategy)
+        return () if unused else get_iterator(self)
+
+    trainer.TFEpochIterator._get_iterator = get_iterator_in_use
+    batch_orders.install()
     trainer.TFEpochIterator.__init__ = init
     ArrayDataAdapter.get_tf_dataset = get_tf_dataset
 

@@ -20,7 +20,7 @@ from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
 from hopsml.cluster.worker import in_force, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, StartTimeout
-from hopsml.training.tensorflow import groups, hdfs_files
+from hopsml.training.tensorflow import groups, hdfs_files, input_pipelines
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
@@ -64,6 +64,7 @@ def prepare(context: WorkerContext | None = None) -> None:
     _guard_server(tf.__file__, context or current())
     hdfs_files.register_if_there()
     _prepare_strategies()
+    _explain_merge_call()
     _note_training()
     # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.
     if os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
@@ -128,8 +129,37 @@ def _prepare_strategies() -> None:
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))
 
+    divide = module.CollectiveAllReduceExtended._experimental_distribute_dataset
+
+    def divide_copies(self: Any, dataset: Any, options: Any) -> Any:
+        return divide(self, input_pipelines.copied(dataset), options)
+
+    module.CollectiveAllReduceExtended._experimental_distribute_dataset = divide_copies
     module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader
     module.CollectiveAllReduceStrategy.__init__ = build_then_merge
+
+
+def _explain_merge_call() -> None:
+    """Patch TensorFlow's own refusal to reduce within a condition or a loop to name what can be done."""
+    from tensorflow.python.distribute import mirrored_run
+
+    replica_context = mirrored_run._MirroredReplicaContext
+    original = replica_context._merge_call
+
+    def merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return original(self, fn, args, kwargs)
+        except RuntimeError as error:
+            if "merge_call" not in str(error) or not groups.in_group(self.strategy):
+                raise
+            raise ArgumentError(
+                "an optimizer or a reduction is called within tf.cond, a loop or a tf.function of its own, where "
+                "TensorFlow's collectives cannot reduce; Keras does so for gradient_accumulation_steps= and "
+                "ema_overwrite_frequency=. Choose implementation='hopsml', of strategy() or of the run, which can; "
+                "or call it outside"
+            ) from error
+
+    replica_context._merge_call = merge_call
 
 
 def _refuse_plaintext(cluster: Mapping[str, Sequence[str]]) -> None:

@@ -29,9 +29,91 @@ def under(strategy: Any, parts: list[str]) -> dict[str, Any]:
         "collectives": _collectives,
         "arrays": _arrays,
         "orders": _orders,
+        "read_once": _read_once,
+        "without_call": _without_call,
         "files": _files,
     }
     return {part: jobs[part](strategy) for part in parts}
+
+
+def _read_once(strategy: Any) -> dict[str, Any]:
+    """Rows that fit() sees of sources that can be read once, and by the arrays of a ``PyDataset`` that is shuffled."""
+    import random
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    seen: list[int] = []
+
+    class Noting(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            tf.numpy_function(lambda rows: seen.extend(rows.ravel().astype(int).tolist()), [data[0]], [])
+            return super().train_step(data)
+
+    x = np.arange(48, dtype="float32")[:, None]
+    memory = np.zeros(48 * 4 + 64, np.uint8)  # so that TensorFlow shares it
+    begin = -memory.ctypes.data % 64
+    y = memory[begin : begin + 48 * 4].view(np.float32)[:, None]
+
+    def batches() -> Any:
+        return ((x[at : at + 8], y[at : at + 8]) for at in range(0, 48, 8))
+
+    def stream() -> Any:
+        source = batches()
+        kinds = (tf.TensorSpec([None, 1]), tf.TensorSpec([None, 1]))
+        return tf.data.Dataset.from_generator(lambda: source, output_signature=kinds)
+
+    class Rows(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, number: int) -> Any:
+            return x[number * 8 : number * 8 + 8], y[number * 8 : number * 8 + 8]
+
+    found: dict[str, Any] = {}
+    random.seed(os.getpid())  # each worker's own
+    for name, data, options in (
+        ("generator", batches(), {"steps_per_epoch": 3, "epochs": 2}),
+        ("stream", stream(), {"steps_per_epoch": 3, "epochs": 2}),
+        ("threads", Rows(workers=2), {"epochs": 1}),
+        ("shuffled", Rows(), {"epochs": 1}),
+    ):
+        with strategy.scope():
+            model = Noting([keras.layers.Input((1,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(1e-4), "mse", jit_compile=False)
+        seen.clear()
+        model.fit(data, verbose=0, **options)
+        found[name] = list(seen)
+    return {**found, "targets": bool((y == 0).all())}
+
+
+def _without_call(strategy: Any) -> list[Any]:
+    """Weights of a model that has sub-models, a step of its own and no ``call``; each worker draws its own at first."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    class Gan(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.maker = keras.Sequential([keras.layers.Dense(3)])  # is built by the step
+            self.seen = keras.metrics.Mean("seen")
+
+        def train_step(self, real: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.maker(real[:, :2]) - real) ** 2) / strategy.num_replicas_in_sync
+            gradients = tape.gradient(loss, self.maker.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.maker.trainable_variables, strict=True))
+            self.seen.update_state(loss)
+            return {"seen": self.seen.result()}
+
+    keras.utils.set_random_seed(os.getpid())
+    with strategy.scope():
+        model = Gan()
+        model.compile(keras.optimizers.SGD(0.1))
+    model.fit(np.random.default_rng(1).normal(size=(16, 3)).astype("float32"), batch_size=8, epochs=2, verbose=0)
+    return [one.tolist() for one in model.maker.get_weights()]
 
 
 def _strategy(plain: bool) -> Any:

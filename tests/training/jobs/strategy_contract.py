@@ -25,6 +25,7 @@ def contract(kind: str, parts: list[str], keras_parts: list[str]) -> dict[str, A
         "data": _data,
         "weighted": _weighted,
         "clipped": _clipped,
+        "own_state": _own_state,
         "synchronized": _synchronized,
         "files": _files,
         "overflow": keras3.overflow,
@@ -42,6 +43,34 @@ def _rank() -> int:
     return context.rank
 
 
+def _own_state(strategy: Any) -> dict[str, Any]:
+    """What is printed at the end of a ``fit`` whose layer keeps the last row it has seen, and the variables named."""
+    import contextlib
+    import io
+
+    import keras
+    import numpy as np
+
+    class Last(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, aggregation: str) -> None:
+            super().__init__(name=aggregation)
+            self.last = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, name="last", aggregation=aggregation
+            )
+
+        def call(self, inputs: Any) -> Any:
+            self.last.assign(keras.ops.mean(inputs))
+            return inputs
+
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((1,)), Last("none"), Last("mean"), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        model.fit(np.arange(8.0)[:, None], np.zeros(8), batch_size=8, shuffle=False, verbose=0)
+    return {"printed": printed.getvalue()}
+
+
 def _clipped(strategy: Any) -> dict[str, Any]:
     """For each way to clip: the weights after a step on eight rows in the group, and those of one process."""
     import keras
@@ -53,7 +82,9 @@ def _clipped(strategy: Any) -> dict[str, Any]:
     def trained(scope: Any, clip: dict[str, float]) -> list[Any]:
         with scope:
             layers = [keras.layers.Input((1,), dtype="int32"), keras.layers.Embedding(5, 2, "ones")]
-            model = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="ones")])
+            model = keras.Sequential(
+                [*layers, keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer="ones")]
+            )
             model.compile(keras.optimizers.SGD(0.1, **clip), "mse")
         model.fit(words, np.full(8, 50.0), batch_size=8, shuffle=False, verbose=0)
         return [one.tolist() for one in model.get_weights()]

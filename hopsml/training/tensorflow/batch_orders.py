@@ -1,0 +1,76 @@
+"""The order of a ``PyDataset``'s batches in ``fit`` of Keras 3, the same on all workers of a group.
+
+Keras shuffles them by Python's own random numbers, in each process for itself: a global batch would be put together of the
+shares of different batches, and rows be met twice or never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from hopsml.training.tensorflow.file_exchange import broadcast_bytes
+
+
+class _Thread(threading.local):
+    source: random.Random | None = None  # that shuffles are drawn from in this thread; None: Python's own
+
+
+_thread = _Thread()
+
+
+class _Shuffling:
+    """The module ``random`` as Keras's adapter of a ``PyDataset`` uses it."""
+
+    @staticmethod
+    def shuffle(values: list[Any]) -> None:
+        """Shuffle in place."""
+        (_thread.source or random).shuffle(values)
+
+
+def install() -> None:
+    """Patch Keras's adapter of a ``PyDataset`` to draw orders from a source that ``share`` has given it."""
+    from keras.src.trainers.data_adapters import py_dataset_adapter
+
+    adapter, enqueuer = py_dataset_adapter.PyDatasetAdapter, py_dataset_adapter.OrderedEnqueuer
+    generate, run = adapter._finite_generator, enqueuer._run
+
+    def finite_generator(self: Any) -> Iterator[Any]:
+        batches = generate(self)
+        with _drawing_from(self):  # the order is drawn before the first batch
+            first = next(batches, None)
+        if first is not None:
+            yield first
+            yield from batches
+
+    def run_in_order(self: Any) -> None:
+        with _drawing_from(self):
+            run(self)
+
+    py_dataset_adapter.random = _Shuffling  # type: ignore[attr-defined]
+    adapter._finite_generator, enqueuer._run = finite_generator, run_in_order
+
+
+def share(adapter: Any, strategy: Any) -> None:
+    """Have a ``PyDataset``'s adapter draw its orders as the chief would alone; all workers call it."""
+    if not hasattr(adapter, "py_dataset"):
+        return
+    source = random.Random()
+    source.setstate(pickle.loads(broadcast_bytes(strategy, pickle.dumps(random.getstate()))))
+    random.random()  # the next fit() has other orders
+    for one in (adapter, adapter.enqueuer):
+        if one is not None:
+            one._hopsml_source = source
+
+
+@contextlib.contextmanager
+def _drawing_from(owner: Any) -> Iterator[None]:
+    _thread.source = getattr(owner, "_hopsml_source", None)
+    try:
+        yield
+    finally:
+        _thread.source = None

@@ -1,0 +1,53 @@
+"""State of layers that each worker of a group keeps for itself: named where the workers' differ at the end of ``fit``.
+
+A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: what a step assigns is of the worker's own rows, and
+the chief's is what is saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from hopsml.cluster.worker.context import current
+from hopsml.training.tensorflow.file_exchange import broadcast_bytes
+from hopsml.training.tensorflow.groups import in_group
+
+
+def install() -> None:
+    """Patch ``fit`` of Keras 3 to compare the workers' state when training ends."""
+    from keras.src.callbacks.callback_list import CallbackList
+
+    original = CallbackList.on_train_end
+
+    def on_train_end(self: Any, logs: Any = None) -> None:
+        original(self, logs)
+        strategy, context = getattr(self.model, "distribute_strategy", None), current()
+        regroups = context is not None and context.spec.group.regroups  # a newcomer may pass over this fit
+        if in_group(strategy) and not regroups:
+            name_differing(self.model, strategy)
+
+    CallbackList.on_train_end = on_train_end
+
+
+def name_differing(model: Any, strategy: Any) -> list[str]:
+    """Print a warning with the variables that differ from the chief's, and return their paths. All workers call it."""
+    digests = {one.path: _digest(one) for one in model.non_trainable_variables if _is_own(one)}
+    of_chief: dict[str, str] = json.loads(broadcast_bytes(strategy, json.dumps(digests).encode()))
+    differing = [path for path, digest in digests.items() if of_chief.get(path, digest) != digest]
+    if differing:
+        print(
+            f"hopsml: state of layers differs between this worker and the chief, whose is saved: {', '.join(differing)}. "
+            'Each worker has assigned what its own rows gave; add_weight(..., aggregation="mean") keeps one for all'
+        )
+    return differing
+
+
+def _is_own(variable: Any) -> bool:
+    """True for numbers that no strategy brings together; the state of random numbers is each worker's own on purpose."""
+    return getattr(variable, "aggregation", None) == "none" and "float" in str(variable.dtype)
+
+
+def _digest(variable: Any) -> str:
+    return hashlib.blake2b(variable.numpy().tobytes(), digest_size=16).hexdigest()
