@@ -50,7 +50,9 @@ def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | No
                 return _read(refused, deadline)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}") from error
+        raise NoAnswer(
+            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}"
+        ) from error
 
 
 def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
@@ -65,7 +67,9 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
         raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise NoAnswer(f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}") from error
+        raise NoAnswer(
+            f"{_without_query(url)}: {str(reason) or type(reason).__name__}{proxies.explain(url)}"
+        ) from error
     return answer
 
 

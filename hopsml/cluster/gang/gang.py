@@ -22,7 +22,6 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
-
 STALLED = (
     "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
     "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml profile` shows "

@@ -88,7 +88,9 @@ class FixedGroup(WorkerGroup, frozen=True, tag="fixed"):
     exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
     returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
     stalled_s: float = 120.0  # for so long all workers may do nothing before a note says so
-    progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None  # and before it ends; None: never
+    progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = (
+        None  # and before it ends; None: never
+    )
 
 
 class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
