@@ -25,8 +25,8 @@ CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read 
 PORT_RANGE = "HOPSML_PORT_RANGE"  # of the driver; workers get it as a variable
 AGENT_PORTS = 6  # two of its worker, two held for the next one, commits, the check of the network
 PORT_NEEDS = (
-    f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each process "
-    "group of gloo's; the driver needs one"
+    f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each "
+    "process group of gloo's; the driver needs one"
 )
 KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
 DEFAULT_KEEPALIVE_S = 15.0  # firewalls forget connections after a minute at the least

@@ -85,7 +85,9 @@ def test_this_machines_own_addresses_are_opened_directly(monkeypatch: pytest.Mon
 
 def test_a_request_that_fails_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:1")
-    with pytest.raises(web.NoAnswer, match="the proxy 127.0.0.1:1 .http_proxy.: no_proxy=manager.invalid") as refused:
+    with pytest.raises(
+        web.NoAnswer, match=r"the proxy 127\.0\.0\.1:1 .http_proxy.: no_proxy=manager\.invalid"
+    ) as refused:
         web.request("http://manager.invalid:8088/ws", 2.0)
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("no_proxy", "manager.invalid")
@@ -96,5 +98,5 @@ def test_the_job_services_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch
     from hopsml.client import Client
 
     monkeypatch.setenv("http_proxy", "127.0.0.1:1")
-    with pytest.raises(ServiceError, match="went through the proxy 127.0.0.1:1"):
+    with pytest.raises(ServiceError, match=r"went through the proxy 127\.0\.0\.1:1"):
         Client("http://jobs.invalid:8080", "token").jobs()

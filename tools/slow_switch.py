@@ -3,8 +3,8 @@
 Devices are descriptors, by host. Each has a cable of RATE_MBIT each way; a frame comes DELAY_MS after it has gone, unless it
 is one of those that are lost, or its cable is behind by more than QUEUE_S. The switch is a firewall, too: it forgets TCP
 connections that are silent for IDLE_S seconds and drops what comes on them later, drops IP packets of more than LARGEST
-bytes between hosts other than the first, and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all" for neither. Who sends is never told. Lines
-of the input: ``cut HOST``, ``mend HOST``; its end is that of the switch.
+bytes between hosts other than the first, and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all"
+for neither. Who sends is never told. Lines of the input: ``cut HOST``, ``mend HOST``; its end is that of the switch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Firewall:
     idle_s: float = 0.0
     largest: int = 0
     ports: Sequence[tuple[int, int]] | None = None
-    seen: dict[frozenset[tuple[bytes, int]], float] = field(default_factory=dict)  # connection -> when it last had a packet
+    seen: dict[frozenset[tuple[bytes, int]], float] = field(
+        default_factory=dict
+    )  # connection -> when it last had a packet
 
     def passes(self, packet: bytes, now: float) -> bool:
         """True if the Ethernet frame ``packet`` may go on, at ``now`` (monotonic seconds)."""

@@ -40,7 +40,6 @@ def prepare(context: WorkerContext) -> None:
 
 def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     import jax
-
     import jaxlib
 
     assert context.collective is not None

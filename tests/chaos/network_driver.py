@@ -1,8 +1,8 @@
 """A driver whose agents are on other hosts of a network of the tests' own: ``python -m tests.chaos.network_driver FILE``.
 
-It runs on a host of ``tools.shaped_network`` itself. FILE is JSON: ``address`` of this host, ``pids`` of the hosts that agents
-are started on in turn, the ``verb`` of ``hopsml.experiment``, the ``program`` of this module, its ``options``. The last line
-of its output is JSON: the run's value, or its error.
+It runs on a host of ``tools.shaped_network`` itself. FILE is JSON: ``address`` of this host, ``pids`` of the hosts on which
+agents are started in turn, the ``verb`` of ``hopsml.experiment``, the ``program`` of this module, its ``options``. The last
+line of its output is JSON: the run's value, or its error.
 """
 
 from __future__ import annotations

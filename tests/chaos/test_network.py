@@ -1,4 +1,4 @@
-"""Trainings on hosts whose networks are as real clusters have them: proxies, firewalls, partitions; namespaces of this machine.
+"""Trainings on hosts whose networks are as real clusters have them: proxies, firewalls, partitions.
 
 Root is needed, and a kernel that lets us make network namespaces and virtual devices.
 """
@@ -37,7 +37,7 @@ def silent_proxy(network: Network, host: int) -> Iterator[dict[str, str]]:
 def judged(
     scenario: str, program: str, found: dict[str, Any], outcomes: list[Outcome], error: tuple[str, ...] = ()
 ) -> None:
-    """Add a row to the table. It fails where the sum is another one, or the ``error`` that is due lacks one of these words."""
+    """Add a row to the table; it fails where the sum is another one, or the error lacks one of the words of ``error``."""
     missing = [words for words in error if words not in found.get("text", "")]
     is_right = not missing if error else found.get("value") == SUM
     problem = "" if is_right else f"{missing} {found}"[:4000]

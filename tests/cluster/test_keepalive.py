@@ -17,9 +17,12 @@ pytestmark = pytest.mark.fast
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
     """A listening socket, and both ends of a connection to it."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        with socket.create_connection(listening.getsockname()) as ours, listening.accept()[0] as theirs:
-            yield listening, ours, theirs
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as ours,
+        listening.accept()[0] as theirs,
+    ):
+        yield listening, ours, theirs
 
 
 def options(one: socket.socket) -> tuple[int, ...]:
@@ -60,5 +63,5 @@ def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv(settings.KEEPALIVE, raising=False)
     assert settings.keepalive_s() == 15.0
     monkeypatch.setenv(settings.KEEPALIVE, "-1")
-    with pytest.raises(ArgumentError, match="HOPSML_KEEPALIVE_S='-1'.*or 0 to set no keepalive"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_KEEPALIVE_S='-1'.*or 0 to set no keepalive"):
         settings.keepalive_s()

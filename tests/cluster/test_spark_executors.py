@@ -19,7 +19,7 @@ Executor added: app-1/1 on worker-20261128-10.0.0.6-40356 (10.0.0.6:40356) with 
 Executor updated: app-1/0 is now EXITED (Command exited with code 1)
 Executor updated: app-1/1 is now RUNNING
 """
-YARN = """Requesting driver to remove executor 3 for reason Container from a bad node: container_1 on host: n5. Exit status: 1.
+YARN = """Requesting driver to remove executor 3 for reason Container from a bad node: container_1 on n5. Exit status: 1.
 [2026-11-28 10:00:00]Container exited with a non-zero exit code 1.
 Last 4096 bytes of stderr :
 Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078
@@ -44,7 +44,9 @@ def test_the_reason_of_yarns_has_the_last_lines_of_the_log() -> None:
 
 def test_containers_without_executors_cannot_reach_the_driver() -> None:
     text = why_none(Launches(), 2, ADDRESS)
-    assert text.startswith("Spark was granted 2 executors, of which none has registered with the driver. An executor must")
+    assert text.startswith(
+        "Spark was granted 2 executors, of which none has registered with the driver. An executor must"
+    )
     settings = ("10.0.0.9:7078", "SPARK_LOCAL_IP", "spark.driver.host", "spark.driver.port", "spark.blockManager.port")
     assert all(word in text for word in settings)
 

@@ -1,4 +1,4 @@
-"""Executors that are granted and cannot reach the driver: a real Spark on this machine, whose driver announces a wrong address."""
+"""Executors that are granted and cannot reach the driver: a real Spark here, whose driver announces a wrong address."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_driver_that_executors_cannot_reach_is_named_with_its_address(tmp_path
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",
     }
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert "of which none has registered with the driver" in text and "the cluster is full" not in text, text

@@ -1,4 +1,4 @@
-"""The doctor's look at addresses and ports on hosts with other networks than this one's: namespaces, where we may make them."""
+"""The doctor's look at addresses and ports on hosts with other networks than this one's: namespaces, where allowed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,21 @@ def look(folder: Path, devices: str, hosts: str = "", resolver: str = "", driver
     {devices}
     exec "$@"
     """
-    words = ["unshare", "--net", "--mount", "--uts", "sh", "-c", script, "sh", sys.executable, "-c", LOOK, driver_host, ""]
+    words = [
+        "unshare",
+        "--net",
+        "--mount",
+        "--uts",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        sys.executable,
+        "-c",
+        LOOK,
+        driver_host,
+        "",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

@@ -45,8 +45,8 @@ def _scan_for_ever(silent_s: float) -> None:
 def scan(silent_s: float, known: set[str]) -> set[str]:
     """Set keepalive on all TCP sockets of this process that are not ``known``, and return all that it has.
 
-    A socket whose owner has set keepalive stays as it is. Sockets are named as in /proc, by number and inode: descriptors are
-    used without a copy, which would hold a connection open that its owner closes at this moment.
+    A socket whose owner has set keepalive stays as it is. Sockets are named as in /proc, by number and inode. Descriptors
+    are used without a copy, which would hold a connection open that its owner closes at this moment.
     """
     found = set()
     for number in os.listdir("/proc/self/fd"):

@@ -80,7 +80,9 @@ def _proof(token: bytes, challenge: bytes) -> bytes:
 async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
     """Exchange bytes with the door at ``address`` (host:port), which is that agent's; raises nothing."""
     if address.endswith(":0"):
-        return PeerProbed(agent_id, 0.0, f"{address.rpartition(':')[0]} had no free port for this check: {settings.PORT_NEEDS}")
+        return PeerProbed(
+            agent_id, 0.0, f"{address.rpartition(':')[0]} had no free port for this check: {settings.PORT_NEEDS}"
+        )
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return PeerProbed(agent_id, await _exchange(address, token.encode()))

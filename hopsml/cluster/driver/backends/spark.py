@@ -271,7 +271,10 @@ class SparkBackend:
         self._had_executor = self._executors() > 0
         ended = next(reversed(self._launches().ended), "")
         if ended and ended != self._looked_at and not self._had_executor:
-            self._looked_at, self._last_lines = ended, spark_executors.last_lines(self.context, ended) or self._last_lines
+            self._looked_at, self._last_lines = (
+                ended,
+                spark_executors.last_lines(self.context, ended) or self._last_lines,
+            )
 
     def others_wait(self) -> bool:
         """Whether a stage that is not ours has tasks and none of them runs."""

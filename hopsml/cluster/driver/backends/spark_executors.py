@@ -47,7 +47,7 @@ class Launches:
 
 
 def parse(messages: str) -> Launches:
-    """Read the launches from Spark's messages, one a line; the lines below one that ends an executor belong to its reason."""
+    """Read the launches from Spark's messages, one a line; lines that follow the end of an executor belong to its reason."""
     found, last = Launches(), ""
     for line in messages.splitlines():
         if granted := _GRANTED.match(line):
@@ -73,8 +73,8 @@ def why_none(launches: Launches, containers: int | None, address: str, last_line
     """
     reach = (
         f"An executor must reach the driver at {address} (spark.driver.host and spark.driver.port) and at "
-        "spark.blockManager.port: a host with several addresses names the right one with SPARK_LOCAL_IP or spark.driver.host, "
-        f"a firewall needs fixed ports for the other two, all of them keys of the profile ({HOWTO})"
+        "spark.blockManager.port: a host with several addresses names the right one with SPARK_LOCAL_IP or "
+        f"spark.driver.host, a firewall needs fixed ports for the other two, all of them keys of the profile ({HOWTO})"
     )
     if not launches.granted and containers == 0:
         return "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
@@ -184,7 +184,9 @@ def _of_worker(context: Any, application: str, number: str) -> str:
     host, _, port = host_port.rpartition(":")
     spark, classes = jvm.org.apache.spark, jvm.java.lang.Class
     master = context._jsc.sc().env().rpcEnv().setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
-    question = classes.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$").getField("MODULE$").get(None)
+    question = (
+        classes.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$").getField("MODULE$").get(None)
+    )
     answer = classes.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")
     for worker in master.askSync(question, jvm.scala.reflect.ClassTag.apply(answer)).workers():
         query = f"appId={application}&executorId={number}&logType=stderr&byteLength={_LOG_BYTES}"
