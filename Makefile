@@ -23,7 +23,7 @@ STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test bench studies chaos features mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -114,6 +114,9 @@ studies: $(STAMP) $(NATIVE)  ## what becomes of accuracy: JSON and pictures in b
 
 chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benchmarks/results/chaos.{md,json}; CHAOS_ROUNDS=3 plays all thrice, CHAOS_OVER=tensorflow or hopsml over these collectives alone, CHAOS_PARTS="local spark" so much of it
 	@$(BIN)/python -m tests.chaos --over $(CHAOS_OVER) --parts $(CHAOS_PARTS) --rounds $(CHAOS_ROUNDS) $(CHAOS_RESULTS)
+
+features: $(STAMP) $(NATIVE)  ## one process against workers, feature by feature: docs/features.md, one closing line of JSON
+	@$(BIN)/python -m tools.features
 
 mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
 	@$(BIN)/python -m tools.mutants $(MUTANTS)
