@@ -25,7 +25,7 @@ STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -119,6 +119,9 @@ chaos: $(STAMP) $(NATIVE)  ## do harm to trainings here, on Spark, on YARN; benc
 
 soak: $(STAMP) $(NATIVE)  ## jobs, runs, views and recoveries over and over, and what grows with them, as one line of JSON; SOAK_MINUTES=120 for longer, SOAK="--parts service" so much of it
 	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK)
+
+features: $(STAMP) $(NATIVE)  ## one process against workers, feature by feature: docs/features.md, one closing line of JSON
+	@$(BIN)/python -m tools.features
 
 mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
 	@$(BIN)/python -m tools.mutants $(MUTANTS)

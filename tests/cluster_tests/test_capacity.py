@@ -17,6 +17,7 @@ class Settings:
 
     applicationId = "app-1"
     defaultParallelism = 8
+    _jvm = None  # Spark's messages about executors are not collected then
 
     def __init__(self, master: str, executors: int, **settings: str) -> None:
         self.master = master

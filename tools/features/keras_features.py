@@ -450,7 +450,7 @@ def _with_two_optimizers() -> Values:
     return {"weights": _fit(build, _sgd())["weights"]}
 
 
-def _without_call(loss_scale: bool = False) -> Values:
+def _without_call() -> Values:
     """A GAN as the guides write it: no ``call``, sub-models, two optimizers, a ``compile`` of its own."""
     import keras
     import tensorflow as tf
@@ -520,7 +520,7 @@ def _of_latents() -> Values:
     return _fitted(model, (x,))
 
 
-def _own_loop(weights_first: bool = False) -> Values:
+def _own_loop() -> Values:
     """``strategy.run`` in a function of one's own, over a distributed dataset."""
     import tensorflow as tf
 
@@ -788,13 +788,14 @@ def _clipping() -> Iterator[Feature]:
 
 
 def _optimizers() -> Iterator[Feature]:
-    for name, options in {
+    kinds: dict[str, dict[str, Any]] = {
         "SGD": {}, "Adam": {"amsgrad": True}, "AdamW": {"weight_decay": 0.1}, "Adamax": {}, "Nadam": {},
         "RMSprop": {"centered": True, "momentum": 0.5}, "Adagrad": {}, "Adadelta": {}, "Ftrl": {},
         "Lion": {"learning_rate": 0.001},
         "Lamb": {}, "Adafactor": {}, "Muon": {"learning_rate": 0.01},
-    }.items():  # fmt: skip
-        settings = {"learning_rate": 0.05, **options}
+    }  # fmt: skip
+    for name, options in kinds.items():
+        settings: dict[str, Any] = {"learning_rate": 0.05, **options}
         yield Feature(name, "optimizers", _fits(optimizer=_optimizer(name, **settings)))
         if name in ("SGD", "Adam", "Adagrad", "Ftrl", "Nadam"):
             yield Feature(

@@ -51,7 +51,7 @@ def install() -> None:
         with _drawing_from(self):
             run(self)
 
-    py_dataset_adapter.random = _Shuffling  # type: ignore[attr-defined]
+    py_dataset_adapter.random = _Shuffling
     adapter._finite_generator, enqueuer._run = finite_generator, run_in_order
 
 
