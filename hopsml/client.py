@@ -121,9 +121,13 @@ class JobMetric(msgspec.Struct, frozen=True):
 
 
 class JobRunMetrics(JobRun, frozen=True, kw_only=True):
-    """A run that a task of a job has made, with all that it has reported."""
+    """A run that a task of a job has made, with all that it has reported.
+
+    ``trial``: of a search, the trial whose metrics these are: the best one, else the one that came furthest.
+    """
 
     metrics: list[JobMetric]
+    trial: str = ""
 
 
 class _RankLog(msgspec.Struct, frozen=True):

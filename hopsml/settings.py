@@ -247,23 +247,26 @@ def _profiles_store() -> str:
     return profiles.load().store
 
 
-def project_url(project: str | None = None) -> str:
+def project_url(project: str | None = None, local: Path | None = None) -> str:
     """Root of a project's files, without a slash at the end.
 
     ``HOPSML_PROJECT_URL`` if set; else the ``store`` of the profile that ``HOPSML_PROFILE`` names; else
     ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration names an HDFS; else the folder ``.hopsml`` of the
-    working directory. Another ``project`` lies beside this one. Raises ArgumentError where there is no such profile.
+    working directory, or ``local``. Another ``project`` lies beside this one. Raises ArgumentError where there is no such
+    profile.
     """
     own = (os.environ.get("HOPSML_PROJECT_URL") or _profiles_store()).rstrip("/")
     name = project or project_name()
     if own.startswith("hdfs:///") and default_fs():
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
     if own:
+        if found := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", own):
+            raise ArgumentError(f"HOPSML_PROJECT_URL={own}: it has one slash after {found[1]}: write {found[1]}:///...")
         if "://" not in own:
             own = f"file://{Path(own).absolute()}"  # workers run in folders of their own
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
     base = default_fs()
     if base and base.partition(":")[0] in ("hdfs", "viewfs", "hopsfs"):
         return f"{base}/Projects/{name}"
-    local = Path.cwd() / ".hopsml"
+    local = local or Path.cwd() / ".hopsml"
     return f"file://{local if name == project_name() else local.parent / name}"

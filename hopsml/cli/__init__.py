@@ -19,7 +19,9 @@ def main() -> None:
     except KeyboardInterrupt:  # before a command has begun, which looks after that itself
         sys.exit(128 + signal.SIGINT)
     except HopsmlError as error:
-        print(f"hopsml: {error}", file=sys.stderr)
+        from hopsml.cli.terminal_text import print_plain
+
+        print_plain(f"hopsml: {error}", to_stderr=True)
         sys.exit(1)
     except SystemExit as ended:
         if not isinstance(ended.__context__, BrokenPipeError) and _has_readers():

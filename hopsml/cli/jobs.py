@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hopsml.cli.job_files import loaded_job
+from hopsml.cli.terminal_text import print_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hopsml.client import Client, JobRun, ServiceJob
+    from hopsml.client import Client, JobRun, ServiceJob, ServiceJobDetail
 
 JobArgument = Annotated[str, typer.Argument(help="a job: NAME-NUMBER, or the number alone")]
 AsJson = Annotated[bool, typer.Option("--json", help="one line of JSON")]
@@ -107,20 +110,20 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
 def _submitted(job: ServiceJob, wait: bool) -> None:
     print(job.id, flush=True)
     if job.why:
-        typer.echo(job.why, err=True)
+        print_plain(job.why, to_stderr=True)
     if not wait:
         return
     from hopsml.states import Lifecycle
 
     client = _client()
     try:
-        _print_log(client.follow(job.id))
+        _print_log(_followed(client, job.id))
     except KeyboardInterrupt:
         follows, ends = f"hopsml job logs -f {job.id}", f"hopsml job cancel {job.id}"
         typer.echo(f"{job.id} goes on without you: `{follows}` follows it, `{ends}` ends it", err=True)
         raise
     ended = client.job(job.id)
-    typer.echo(f"{ended.id}: {ended.state}: {ended.cause}", err=True)
+    print_plain(f"{ended.id}: {ended.state}: {ended.cause}", to_stderr=True)
     raise typer.Exit(0 if ended.state == Lifecycle.FINISHED else 1)
 
 
@@ -162,25 +165,27 @@ def show(job: JobArgument, json: AsJson = False) -> None:
 
         _print_json({**msgspec.to_builtins(found), "runs": made})
         return
-    print(f"{found.id}: {found.state}: {found.cause}")
+    print_plain(f"{found.id}: {found.state}: {found.cause}")
     if found.why:
-        print(f"why: {found.why}")
-    print(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
+        print_plain(f"why: {found.why}")
+    print_plain(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
     for one in found.applications:
-        print(f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else ""))
+        print_plain(
+            f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else "")
+        )
     for size in found.sizes:
         if size.slots and size.fewest < size.most:
             back = f", {size.slots - size.target} of which it is about to give back" if size.target < size.slots else ""
-            print(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
+            print_plain(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
     for run in made:
         metric = f": {run.metric_name} {run.metric:g}" if run.metric is not None else ""
-        print(f"run {run.id}: {run.state}{metric}")
+        print_plain(f"run {run.id}: {run.state}{metric}")
     if untold:
-        print(f"runs: {untold}")
-    print("\n" + found.spec.rstrip() + "\n")
+        print_plain(f"runs: {untold}")
+    print_plain("\n" + found.spec.rstrip() + "\n")
     for change in client.changes(job):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_s))
-        print(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
+        print_plain(f"{at}  {f'{change.task}: ' if change.task else ''}{change.state}  {change.cause}".rstrip())
 
 
 def _runs(client: Client, job: str) -> tuple[list[JobRun], str]:
@@ -197,13 +202,13 @@ def why(job: JobArgument) -> None:
     """Say why a job does not run: what it needs, what is free, who holds the rest, what would help; or its slots."""
     client = _client()
     found = client.job(job)
-    print(found.why or f"{found.state}: {found.cause}")
+    print_plain(found.why or f"{found.state}: {found.cause}")
 
 
 def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
-    task: Annotated[str, typer.Option(help="whose driver; of the first task else")] = "",
+    task: Annotated[str, typer.Option(help="whose driver; of all tasks else")] = "",
     number: Annotated[
         int | None, typer.Option("--try", min=1, help="of which try of the job, from 1 on; of the newest one else")
     ] = None,
@@ -227,11 +232,50 @@ def logs(
         _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow))
         return
     if follow:
-        _print_log(client.follow(job, task))
+        _print_log(_followed(client, job, task))
         return
     found = client.job(job)
     _tell_try(found, number or found.tries)
-    _print_log(_printed(client, job, task, number or max(1, found.tries)))
+    tasks = [task] if task else _tasks(found)
+    for one in tasks:
+        if len(tasks) > 1:
+            print_plain(f"==> task {one} <==")
+        _print_log(_printed(client, job, one, number or max(1, found.tries)))
+
+
+def _tasks(job: ServiceJobDetail) -> list[str]:
+    """Names of a job's tasks; the first one alone, without its name, where there is one."""
+    names = [size.task for size in job.sizes]
+    return names if len(names) > 1 else [""]
+
+
+def _followed(client: Client, job: str, task: str = "") -> Iterator[str]:
+    """What the driver of a task prints until the job is over; of several tasks line by line, each after its task's name."""
+    tasks = [task] if task else _tasks(client.job(job))
+    if len(tasks) == 1:
+        yield from client.follow(job, tasks[0])
+        return
+    heard: SimpleQueue[tuple[str, str | BaseException | None]] = SimpleQueue()
+
+    def follow(name: str) -> None:
+        try:
+            for piece in client.follow(job, name):
+                heard.put((name, piece))
+            heard.put((name, None))
+        except BaseException as error:  # noqa: BLE001 raised below, by the thread that prints
+            heard.put((name, error))
+
+    for name in tasks:
+        threading.Thread(target=follow, args=(name,), daemon=True).start()
+    rests = dict.fromkeys(tasks, "")
+    while rests:
+        name, piece = heard.get()
+        if isinstance(piece, BaseException):
+            raise piece
+        *lines, rests[name] = (rests[name] + (piece or "")).split("\n")
+        if piece is None and (rest := rests.pop(name)):
+            lines.append(rest)
+        yield from (f"{name}: {line}\n" for line in lines)
 
 
 def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
@@ -270,7 +314,7 @@ def metrics(job: JobArgument, json: AsJson = False) -> None:
     from hopsml.tracking.listing import figure
 
     for run in found:
-        print(f"run {run.id}: {run.state}")
+        print_plain(f"run {run.id}: {run.state}" + (f", trial {run.trial}" if run.trial else ""))
         rows: list[tuple[str, ...]] = [("metric", "last", "step", "lowest", "highest", "reports")]
         for one in run.metrics:
             rows.append((one.name, *map(figure, (one.last, one.step, one.lowest, one.highest)), str(one.reports)))

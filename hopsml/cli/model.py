@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopsml.cli.terminal_text import print_plain
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import figure, short, table, time_text
 
@@ -60,7 +61,7 @@ def show(
     said = {title: text for title, text in _facts(found, aliases).items() if text}
     width = max(map(len, said))
     for title, text in said.items():
-        print(f"{title:{width}}  " + text.replace("\n", "\n" + " " * (width + 2)))
+        print_plain(f"{title:{width}}  " + text.replace("\n", "\n" + " " * (width + 2)))
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 
-from hopsml.tracking.listing import table
+from hopsml.tracking.listing import plain, table
 
 
 def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
@@ -13,6 +13,7 @@ def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wra
 
     ``numbers``: columns that are aligned at the right; ``wraps``: the one that goes on below where a terminal is narrow.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         print("\n".join(table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))))
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml.cli.logs import logs
+from hopsml.cli.terminal_text import print_plain
 from hopsml.states import Lifecycle
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
@@ -79,7 +80,7 @@ def show(run: str, as_json: As_json = False) -> None:
         return
     for title, content in _sections(stored):
         if content:
-            print(f"{title}\n{_indented(content)}\n")
+            print_plain(f"{title}\n{_indented(content)}\n")
 
 
 @app.command()
@@ -97,9 +98,9 @@ def diff(left: str, right: str, as_json: As_json = False) -> None:
     if not found and not source:
         print("nothing that was recorded differs")
         return
-    print("\n".join(table([("", one.run_id, other.run_id), *map(difference_row, found)])))
+    print_plain("\n".join(table([("", one.run_id, other.run_id), *map(difference_row, found)])))
     if source:
-        print("\n" + source)
+        print_plain("\n" + source)
 
 
 @app.command()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hopsml.cli.terminal_text import print_plain
+
 app = typer.Typer(no_args_is_help=True, help="Jobs that a service starts by itself: `hopsml job submit` makes them.")
 Schedule = Annotated[str, typer.Argument(help="a schedule: NAME-NUMBER, or the number alone")]
 
@@ -17,7 +19,7 @@ def ls() -> None:
     from hopsml.client import Client
 
     for one in Client.of_environment().schedules():
-        print(
+        print_plain(
             f"{one.id}  {one.owner}  {one.schedule} {one.zone}  {_next(one.is_paused, one.planned_s)}  {one.note}".rstrip()
         )
 
@@ -28,9 +30,9 @@ def show(schedule: Schedule) -> None:
     from hopsml.client import Client
 
     one = Client.of_environment().schedule(schedule)
-    print(f"{one.id}: {one.schedule} {one.zone}, overlap {one.overlap}; {_next(one.is_paused, one.planned_s)}")
-    print(f"last job: {one.last_job or 'none yet'}" + (f"; {one.note}" if one.note else ""))
-    print("\n" + one.spec.rstrip())
+    print_plain(f"{one.id}: {one.schedule} {one.zone}, overlap {one.overlap}; {_next(one.is_paused, one.planned_s)}")
+    print_plain(f"last job: {one.last_job or 'none yet'}" + (f"; {one.note}" if one.note else ""))
+    print_plain("\n" + one.spec.rstrip())
 
 
 @app.command()
@@ -54,7 +56,7 @@ def trigger(schedule: Schedule) -> None:
     """Start its job now, besides its times. Prints the job's id."""
     from hopsml.client import Client
 
-    print(Client.of_environment().trigger_schedule(schedule).id)
+    print_plain(Client.of_environment().trigger_schedule(schedule).id)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hopsml.cli.terminal_text import print_plain
 from hopsml.tracking import strict_json
 
 
@@ -28,7 +29,7 @@ def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for s
     width = max(map(len, {**said, **trials}))
     trials = {name: searches.wrapped(text, width + 2) for name, text in trials.items()}
     last = {"run_dir": said.pop("run_dir")}
-    print("\n".join(f"{name:{width}}  {text}" for name, text in {**said, **trials, **last}.items()))
+    print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**said, **trials, **last}.items()))
 
 
 def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:

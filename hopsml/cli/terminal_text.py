@@ -1,11 +1,14 @@
 """What others have printed, made harmless for a terminal: colours stay; what moves the cursor, sets titles or fills the
-clipboard goes. Pure.
+clipboard goes.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
+
+from hopsml.tracking.listing import plain
 
 LONGEST = 1 << 16  # characters of a sequence that is not whole yet; of a longer one the beginning alone goes
 RESET = "\x1b[0m"
@@ -20,6 +23,11 @@ _SEQUENCE = re.compile(
     rf"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 _OPEN = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_TEXT_FOLLOWS}{{0,{LONGEST}}}\x1b?)\Z")
+
+
+def print_plain(text: str, *, to_stderr: bool = False) -> None:
+    """Print what others may have written, such as names, causes and job files, without any control character."""
+    print(plain(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
 def harmless(pieces: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hopsml.cli.terminal_text import print_plain
+
 app = typer.Typer(no_args_is_help=True, help="Tokens of a job service: create, list, revoke; for its administrators.")
 
 
@@ -20,7 +22,7 @@ def create(
     """Print a new token, which nobody can read again. Its user sets HOPSML_SERVER and HOPSML_TOKEN."""
     from hopsml.client import Client
 
-    print(Client.of_environment().create_token(user, role, label=label, lasts_s=days * 86_400 if days else None))
+    print_plain(Client.of_environment().create_token(user, role, label=label, lasts_s=days * 86_400 if days else None))
 
 
 @app.command()
@@ -30,7 +32,7 @@ def ls() -> None:
 
     for one in Client.of_environment().tokens():
         ends = f"until {time.strftime('%Y-%m-%d', time.localtime(one.expires_s))}" if one.expires_s else "for ever"
-        print(f"{one.id}  {one.user}  {one.role}  {'revoked' if one.revoked_s else ends}  {one.label}".rstrip())
+        print_plain(f"{one.id}  {one.user}  {one.role}  {'revoked' if one.revoked_s else ends}  {one.label}".rstrip())
 
 
 @app.command()

@@ -189,15 +189,13 @@ class JobService:
     def application(self, row: JobRow, task: str, try_number: int | None = None) -> str:
         """The id of the newest launch of a task, of the first one where none is named; "" where none has one (yet).
 
-        Raises ArgumentError for a task, and for a try, that there has not been.
+        Raises ArgumentError for a task that the job does not have, and for a try that there has not been.
         """
         self.check_try(row, try_number)
         launches = self.store.launches_of(row.serial, row.tries if try_number is None else try_number)
         tasks = dict.fromkeys(launch.task for launch in launches)
-        if task and task not in tasks:
-            raise ArgumentError(
-                f"job {row.id} has no task {task[:80]!r} that was started; there are: {', '.join(tasks) or 'none'}"
-            )
+        if task and task not in tasks and task not in (known := JobSpec.model_validate_json(row.spec).tasks):
+            raise ArgumentError(f"job {row.id} has no task {task[:80]!r}; there are: {', '.join(known)}")
         found = [launch for launch in launches if launch.application_id and launch.task == (task or next(iter(tasks)))]
         return found[-1].application_id if found else ""
 

@@ -4,6 +4,7 @@
 <state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
 <state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
+<state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop names a place for them
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.service")
 
 CLIENT = "client.json"
+PROJECT = "project"  # below the state: the next server is started in whatever folder
 TAG = "hopsml-job"
 
 
@@ -241,7 +243,11 @@ def _check_accounts(jobs: JobService, wanted: ServerSettings) -> None:
 
 def _project_url(wanted: ServerSettings) -> str:
     """Of the project in which jobs record their runs, and whose runs the page shows."""
-    return wanted.project_url or profiles.load(wanted.profile or None).store or settings.project_url()
+    named = wanted.project_url or profiles.load(wanted.profile or None).store
+    if not named:
+        named = settings.project_url(local=wanted.state.absolute() / PROJECT)
+    urls.check_slashes(named)
+    return named if "://" in named else f"file://{Path(named).absolute()}"
 
 
 def _archives(wanted: ServerSettings) -> tuple[str, ...]:

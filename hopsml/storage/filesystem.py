@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 from hopsml import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import urls
-from hopsml.storage.urls import base, is_local, split
+from hopsml.storage.urls import base, check_slashes, is_local, split
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> File
     text = os.fspath(url)
     if timeout_s is not None and not timeout_s > 0:
         raise ArgumentError(f"timeout_s={timeout_s!r}: it must be above 0 seconds")
+    check_slashes(text)
     module = importlib.import_module(_LOCAL if is_local(text) else _REMOTE)
     system: FileSystem = module.create(text, settings.storage_timeout_s() if timeout_s is None else timeout_s)
     return system

@@ -14,8 +14,18 @@ from hopsml.errors import ArgumentError
 
 TEMPORARY_PREFIX = ".tmp-"
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_ONE_SLASH = re.compile(r"(file|hdfs|hopsfs|viewfs|webhdfs|swebhdfs|s3a?|gs|abfss?|https?):/(?!/)")
 # A remote URL behind a local prefix; the file system itself may have folded "//" into "/".
 _EMBEDDED = re.compile(r"/(hdfs|hopsfs|viewfs|webhdfs|swebhdfs|s3a?|gs|abfss?|memory):/{1,2}([^/]+)(/.*)?$")
+
+
+def check_slashes(url: str) -> None:
+    """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be taken for paths of this machine."""
+    if found := _ONE_SLASH.match(url):
+        raise ArgumentError(
+            f"{url[:200]!r} has one slash after {found[1]}: and would be a path of this machine: write "
+            f"{found[1]}:///{url[found.end() :][:200]}, or {found[1]}://HOST/... where a host is named"
+        )
 
 
 def split(url: str) -> tuple[str, str, str]:

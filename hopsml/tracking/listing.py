@@ -17,7 +17,7 @@ NAME_AT, STATE, STARTED, RESULT = (COLUMNS.index(name) for name in ("name", "sta
 NAME, NAME_NARROW = 30, 20  # places of a name in a wide and in a narrow terminal
 RESULT_WIDTH = 40  # places that a result must have, or it stands on a line of its own
 GAP = "  "
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
@@ -48,7 +48,7 @@ def cut(text: str, places: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without control sequences of terminals: colours, movements, bells."""
+    """The text without control sequences of terminals (colours, movements, bells) and without changes of direction."""
     return _CONTROL.sub("", text)
 
 

@@ -171,3 +171,58 @@ def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) 
     hopsml(client, "schedule", "rm", "1")
     assert client.schedules() == []
     service.stop()
+
+
+def test_logs_of_all_tasks_are_printed_and_followed(service: JobService) -> None:
+    client = service.start(cores=3)
+    for name in ("one", "two"):
+        (service.code / f"{name}.py").write_text(f"print('first of {name}')\nprint('last of {name}')\n")
+    path = service.code / "both.yaml"
+    path.write_text("name: both\ntasks: {a: {script: one.py}, b: {script: two.py}}\n")
+    followed = hopsml(client, "job", "submit", "--wait", str(path)).splitlines()
+    assert followed[0] == "both-1"
+    assert sorted(followed[1:]) == ["a: first of one", "a: last of one", "b: first of two", "b: last of two"]
+    assert hopsml(client, "job", "logs", "both-1").splitlines() == [
+        *("==> task a <==", "first of one", "last of one"),
+        *("==> task b <==", "first of two", "last of two"),
+    ]
+    assert hopsml(client, "job", "logs", "both-1", "--task", "b").splitlines() == ["first of two", "last of two"]
+    with pytest.raises(ArgumentError, match="no task 'c'; there are: a, b"):
+        client.log("both-1", "c")
+    service.stop()
+
+
+def test_metrics_of_a_search_are_those_of_its_best_trial(service: JobService) -> None:
+    client = service.start(cores=2)
+    (service.code / "t.py").write_text(
+        "def train(lr):\n    import hopsml\n    for s in (1, 2, 3):\n        hopsml.report(step=s, loss=lr * s)\n"
+        "    return {'loss': lr}\n"
+    )
+    path = service.code / "search.yaml"
+    path.write_text(
+        "name: s\ntasks: {train: {function: t.py:train}}\n"
+        "search: {space: {lr: [DISCRETE, [1.0, 0.5]]}, searcher: grid, num_trials: 2, metric: loss, direction: min}\n"
+    )
+    job = client.submit(path)
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
+    (run,) = client.metrics(job.id)
+    (metric,) = run.metrics
+    assert (metric.name, metric.reports, metric.step, metric.last, metric.lowest, metric.highest) == (
+        "loss", 3, 3, 1.5, 0.5, 1.5,
+    )  # fmt: skip
+    shown = hopsml(client, "job", "metrics", job.id)
+    assert f"trial {run.trial}" in shown and "loss" in shown and run.trial
+    service.stop()
+
+
+def test_a_server_that_is_started_in_another_folder_finds_the_runs_of_its_jobs(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = "from pathlib import Path; from hopsml.service.server import *; from hopsml.service import server; "
+        command += f"print(server._project_url(ServerSettings(Path({str(tmp_path)!r}, 'state'), profile='local')))"
+        known = {key: value for key, value in os.environ.items() if not key.startswith(("HOPSML_", "HADOOP_"))}
+        ended = subprocess.run([sys.executable, "-c", command], cwd=folder, env=known, capture_output=True, text=True)
+        found.append(ended.stdout.strip() or ended.stderr)
+    assert found == [f"file://{tmp_path}/state/project"] * 2

@@ -225,6 +225,24 @@ def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: Jo
     service.stop()
 
 
+def test_what_a_job_says_last_moves_no_cursor_and_sets_no_title(service: JobService) -> None:
+    client = service.start()
+    (service.code / "script.py").write_text(
+        r"import sys; sys.exit('\x1b]0;owned\x07\x1b[2J\x9b31mred over \u202eleft')"
+    )
+    job = client.submit(service.job("evil"))
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FAILED
+    assert "\x1b" in client.job(job.id).cause
+    known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
+    for command in (["show", job.id], ["why", job.id], ["ls", "--all"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "hopsml", "job", *command], env=known, capture_output=True, text=True, check=True
+        ).stdout
+        assert "over" in shown and "left" in shown
+        assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()], repr(shown)
+    service.stop()
+
+
 @pytest.mark.variant
 def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) -> None:
     client = service.start()

@@ -198,6 +198,13 @@ def test_a_file_is_a_download_whole_or_in_part(project: ProjectOnDisk) -> None:
     for wanted, status, content in (("bytes=1-6", 206, b"script"), ("bytes=-1", 206, b">"), ("lines=1", 200, None)):
         part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
         assert part.status_code == status and part.content == (content or answer.content)
+    for wanted in ("bytes=5-2", "bytes=-", "bytes=1-2,4-5", "bytes=--1", "bytes=" + "9" * 5000 + "-", "bytes=a-b"):
+        part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
+        assert (part.status_code, part.content) == (200, answer.content), wanted  # no range at all
+        assert part.headers["content-length"] == str(len(answer.content))
+    for wanted in ("bytes=25-", "bytes=-0", "bytes=99-100"):
+        part = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html", {**BEARER, "range": wanted})
+        assert part.status_code == 400 and "the file has 25 bytes" in part.text, wanted
     names = [entry["name"] for entry in asked(project, "/api/runs/app_1/files").json()["entries"]]
     assert names == ["logs", "page ü.html", "run.json", "status.json"]
 

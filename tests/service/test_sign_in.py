@@ -48,9 +48,8 @@ def provider(started: RunningProvider) -> RunningProvider:
 def rules(issuer: str, **more: Any) -> SignInRules:
     """As a file has them."""
     roles = {"ml": "user", "ml-operators": "operator"}
-    return SignInRules.model_validate(
-        {"issuer": issuer, "client_id": CLIENT, "roles_claim": "groups", "roles": roles, **more}
-    )
+    known = {"issuer": issuer, "client_id": CLIENT, "roles_claim": "groups", "roles": roles}
+    return SignInRules.model_validate({**known, "user_claim": "preferred_username", **more})
 
 
 class Browsing:
@@ -103,23 +102,23 @@ def test_somebody_signs_in_looks_and_signs_out(served: Served, provider: Running
     assert all(word in session for word in ("HttpOnly", "SameSite=Strict", "Max-Age=7200", "Secure"))
     assert "Max-Age=0" in over
     about = tab.ask("api/about").json()
-    assert (about["user"], about["role"], about["signs_in"]) == ("ana", "operator", True)
+    assert (about["user"], about["role"], about["signs_in"]) == ("oidc:ana", "operator", True)
     (row,) = [row for row in tab.tokens.all() if row.label == SIGNED_IN]
     assert row.expires_s is not None and row.expires_s - row.created_s == 7200
     token = tab.cookies[tab.session]
     other = {"cookie": f"{tab.session}={token}", "sec-fetch-site": "cross-site"}
-    assert tab.ask("sign-out", "POST", headers=other).status_code == 403 and tab.made() == [("ana", Role.OPERATOR)]
+    assert tab.ask("sign-out", "POST", headers=other).status_code == 403 and tab.made() == [("oidc:ana", Role.OPERATOR)]
     assert tab.ask("sign-out", "POST").status_code == 204
     assert tab.session not in tab.cookies and tab.ask("api/about").status_code == 401
     assert tab.tokens.caller(token, time.time()) is None
     said = [(one.user, one.action, one.target) for one in tab.audit.page().entries if one.action.startswith("sign ")]
-    assert said == [("ana", "sign out", row.id), ("ana", "sign in", row.id)]
+    assert said == [("oidc:ana", "sign out", row.id), ("oidc:ana", "sign in", row.id)]
 
 
 def test_whoever_is_in_no_role_looks(served: Served, provider: RunningProvider) -> None:
     tab = Browsing(served, provider.issuer)
     assert tab.signs_in(provider, "ben").status_code == 200
-    assert tab.made() == [("ben", Role.VIEWER)]
+    assert tab.made() == [("oidc:ben", Role.VIEWER)]
     assert tab.ask("api/v1/jobs/1/cancel", "POST").status_code in (403, 404)
     assert tab.ask("api/v1/tokens").status_code == 403
 
@@ -136,6 +135,43 @@ def test_a_token_that_was_given_stays_when_a_browser_forgets_it(served: Served, 
     assert tab.session in tab.cookies
     assert tab.ask("sign-out", "POST").status_code == 204 and tab.session not in tab.cookies
     assert tab.tokens.caller(served.tokens[Role.USER], time.time()) is not None
+
+
+def test_an_address_with_another_ones_token_replaces_no_session(served: Served) -> None:
+    tab = Browsing(served, "https://login.example.org")
+    tab.ask(f"?token={served.tokens[Role.USER]}")
+    session = tab.cookies[tab.session]
+    sent = f"?token={served.tokens[Role.OPERATOR]}&a=b"
+    answer = tab.ask(sent)
+    assert answer.status_code == 303 and answer.headers["location"] == "./?a=b"
+    assert tab.cookies[tab.session] == session and tab.ask("api/about").json()["user"] == "user"
+    again = Tokens(served.jobs.store).create("user", Role.USER, time.time())
+    tab.ask(f"?token={again}")
+    assert tab.cookies[tab.session] == again, "one of the same person's"
+    tab.ask("sign-out", "POST")
+    tab.ask(sent)
+    assert tab.ask("api/about").json()["user"] == "operator"
+
+
+def test_a_link_on_another_site_is_followed_from_a_page_of_this_server(served: Served) -> None:
+    """A browser sends no cookie with a link of another site's: whose session it would replace cannot be seen."""
+    tab = Browsing(served, "https://login.example.org")
+    for site in ("cross-site", "same-site"):
+        answer = tab.ask(f'?token={served.tokens[Role.USER]}&x="><b>', headers={"sec-fetch-site": site})
+        assert answer.status_code == 200 and "set-cookie" not in answer.headers
+        assert f"url=./?token={served.tokens[Role.USER]}&amp;x=" in answer.text and "<b>" not in answer.text
+    tab.ask(f"?token={served.tokens[Role.USER]}", headers={"sec-fetch-site": "same-origin"})
+    assert tab.ask("api/about").json()["user"] == "user"
+
+
+@pytest.mark.parametrize("scheme", ["Basic dXNlcjp4", "Digest x", "x", "Negotiate", ""])
+def test_another_scheme_than_bearer_is_no_reason_to_trust_another_page(served: Served, scheme: str) -> None:
+    tab = Browsing(served, "https://login.example.org")
+    tab.ask(f"?token={served.tokens[Role.USER]}")
+    sent = {"authorization": scheme, "sec-fetch-site": "cross-site", "origin": "https://evil.example.org"}
+    assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=sent).status_code == 403
+    bearer = {**sent, "authorization": f"bearer {served.tokens[Role.USER]}"}
+    assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=bearer).status_code == 404, "a program's own token"
 
 
 def _with(**other: Any) -> Callable[[Claims], Claims]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hopsml import settings
 from hopsml.errors import ArgumentError
-from hopsml.storage import urls
+from hopsml.storage import filesystem, urls
 
 pytestmark = pytest.mark.fast
 
@@ -93,3 +94,16 @@ def test_remote_of_survives_the_operating_system() -> None:
     embedded = "/scratch/hdfs://127.0.0.1:8020/P/x"
     assert urls.remote_of(os.path.normpath(embedded)) == "hdfs://127.0.0.1:8020/P/x"
     assert urls.remote_of(str(Path(embedded) / "model")) == "hdfs://127.0.0.1:8020/P/x/model"
+
+
+@pytest.mark.parametrize("url", ["hdfs:/x", "file:/x", "s3a:/bucket/x", "viewfs:/x/y"])
+def test_a_url_with_one_slash_is_no_path_of_this_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = url.partition(":")[0]
+    for use in (urls.check_slashes, filesystem.for_url):
+        with pytest.raises(ArgumentError, match=f"one slash after {scheme}:.*write {scheme}:///"):
+            use(url)
+    monkeypatch.setenv("HOPSML_PROJECT_URL", url)
+    with pytest.raises(ArgumentError, match=f"write {scheme}:///"):
+        settings.project_url()
+    for good in (url.replace(":/", ":///"), f"/scratch/{url}", f"./{url}", "x/y"):
+        urls.check_slashes(good)

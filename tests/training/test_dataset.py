@@ -553,3 +553,14 @@ def test_chunks_are_the_same_batches_one_behind_the_other(
             begins = (0, *chunk.ends[:-1])
             found += [chunk.columns["id"][begin:end].tolist() for begin, end in zip(begins, chunk.ends, strict=True)]
         assert found == wanted
+
+
+def test_parts_without_an_ending_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    for name in ("part-00000.parquet", "part-00001"):
+        pq.write_table(pa.table({"a": [1, 2]}), tmp_path / name)
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".part-00001.crc").touch()
+    with pytest.raises(ArgumentError, match=r"part-00001: it looks like a part of the data .* as 1 of the 4 file"):
+        hopsml.data.parquet(str(tmp_path))
+    both = [str(tmp_path / name) for name in ("part-00000.parquet", "part-00001")]
+    assert len(hopsml.data.parquet(both).batch(1)) == 4

@@ -18,7 +18,9 @@ TRIAL_BYTES = 4096  # of a trial besides its points
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One trial. ``parent``: the number of the trial whose state it went on from; ``curve``: steps and values."""
+    """One trial. ``parent``: the number of the trial whose state it went on from; ``curve``: steps and values, some of the
+    ``reports`` that it made.
+    """
 
     number: int
     id: str
@@ -32,6 +34,7 @@ class Trial(msgspec.Struct, frozen=True):
     error: str
     config: dict[str, Any]
     curve: tuple[list[int], list[float]]
+    reports: int
 
 
 class SearchDetail(msgspec.Struct, frozen=True):
@@ -102,6 +105,7 @@ class TrialReader:
             error=str(row["error"] or "")[:2000],
             config=row["config"],
             curve=curve,
+            reports=reports.count,
         )
 
 

@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hopsml.training.discovery import lookup, names
 from hopsml.training.discovery.announcing import TaskListener, driver_host, known_tasks, remove_earlier
 from hopsml.training.secret_variables import masked
 
+COMMAND_SHOWN = 60  # characters of a command in an error
 MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
 
 
@@ -132,6 +134,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     Where nodes do not see that, the worker's folder has the files that the command names.
     """
     line = list(task.command or ())
+    shown = textwrap.shorten(" ".join(line), COMMAND_SHOWN, placeholder=" ...")
     paths = {named: _code(job, job_file, named) for named in task.files() if _is_there(job, job_file, named)}
     files = {named: (path.read_bytes(), os.access(path, os.X_OK)) for named, path in paths.items()}
     root = (job_file.parent / job.workspace).resolve()
@@ -144,7 +147,9 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         with _workspace(root, files, is_kept) as folder:
-            subprocess.run(line, check=True, env=variables, cwd=folder)
+            status = subprocess.run(line, check=False, env=variables, cwd=folder).returncode
+        if status:
+            raise subprocess.CalledProcessError(status, shown)  # the cause of a job is no place for a whole script
 
     return call
 

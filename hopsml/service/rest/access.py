@@ -6,6 +6,7 @@ Every answer forbids the browser what the page does not need: scripts and styles
 from __future__ import annotations
 
 import hmac
+import html
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -54,14 +55,20 @@ _ELSEWHERE = (
 def _is_of_another_page(method: str, headers: Headers) -> bool:
     """Whether a browser says that a page of another origin changes something; another port of this host is one, too.
 
-    What sends a token of its own is no page: browsers add cookies by themselves, and no header Authorization.
+    What sends a token of its own is no page: browsers add cookies by themselves, and no header Authorization with a Bearer.
     """
-    if method in ("GET", "HEAD", "OPTIONS") or "authorization" in headers:
+    if method in ("GET", "HEAD", "OPTIONS") or _bearer(headers) is not None:
         return False
     if site := headers.get("sec-fetch-site"):
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc != headers.get("host")
+
+
+def _bearer(headers: Headers) -> str | None:
+    """The token of the header Authorization; None where it has none, but nothing or another scheme, such as Basic."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else None
 
 
 def new_token() -> str:
@@ -122,9 +129,16 @@ class Guarded:
     async def _let_in(self, scope: Scope, receive: Receive, sending: Send) -> None:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         asked = next((value for name, value in query if name == QUERY), None)
-        if asked is not None and scope["method"] == "GET" and await self._caller(asked) is not None:
+        headers = Headers(scope=scope)
+        if asked is not None and scope["method"] == "GET" and (found := await self._caller(asked)) is not None:
+            if headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a link there: no cookie comes with it
+                await self._come_again(scope, sending)
+                return
+            kept = cookies.value(headers, self._cookie)
+            if await self._caller(kept) not in (None, found):
+                asked = kept  # an address that somebody else has sent must not make this browser act in his name
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
-        elif _is_of_another_page(scope["method"], headers := Headers(scope=scope)):
+        elif _is_of_another_page(scope["method"], headers):
             await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)
         elif self._door is not None and await self._door(scope, sending, self._given(headers)):
             pass
@@ -146,6 +160,13 @@ class Guarded:
 
         return is_still_known
 
+    async def _come_again(self, scope: Scope, send: Send) -> None:
+        """Have the browser ask once more, from a page of this server: then it sends the cookie that it may have."""
+        target = html.escape("./" + scope["path"].rpartition("/")[2] + "?" + scope["query_string"].decode("latin-1"))
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Go on</a>'
+        headers = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
+        await _answer(send, 200, headers, page.encode())
+
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""
         target = "./" + scope["path"].rpartition("/")[2] + ("?" + urlencode(rest) if rest else "")
@@ -154,8 +175,8 @@ class Guarded:
         await _answer(send, 303, headers, b"")
 
     def _given(self, headers: Headers) -> str:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        return bearer if scheme.lower() == "bearer" else cookies.value(headers, self._cookie)
+        bearer = _bearer(headers)
+        return bearer if bearer is not None else cookies.value(headers, self._cookie)
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -154,8 +154,9 @@ class MetricAnswer(BaseModel):
 
 
 class JobMetricsAnswer(JobRunAnswer):
-    """A run that a task of a job has made, with all that it has reported."""
+    """A run that a task of a job has made, with all that it has reported, or what a trial of it has."""
 
+    trial: str = Field(default="", description="Of a search: the best trial, else the one that came furthest.")
     metrics: list[MetricAnswer]
 
 

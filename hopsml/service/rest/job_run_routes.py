@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
@@ -30,10 +30,13 @@ def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnsw
 
 @router.get("/jobs/{job}/metrics")
 def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetricsAnswer]:
-    """What each run of a job has reported, the oldest run first; what its workers used of their machines is left out."""
+    """What each run of a job has reported, the oldest run first; what its workers used of their machines is left out.
+
+    Of a search it is what one of its trials has reported: the best one, else the one that came furthest.
+    """
     project = _project(request)
     return [
-        models.JobMetricsAnswer.model_validate({**_told(run), "metrics": _summaries(project.metrics(run.id))})
+        models.JobMetricsAnswer.model_validate({**_told(run), **_reported(project, run)})
         for run in _made(project, jobs, row)
     ]
 
@@ -87,6 +90,28 @@ def _made(project: Project, jobs: JobService, row: JobRow) -> list[RunRow]:
 def _told(run: RunRow) -> dict[str, str | float | None]:
     metric = run.metric if run.metric is not None and math.isfinite(run.metric) else None
     return {"id": run.id, "state": run.state, "metric_name": run.metric_name, "metric": metric}
+
+
+def _reported(project: Project, run: RunRow) -> dict[str, Any]:
+    """The fields ``metrics`` and ``trial`` of an answer about a run."""
+    if not run.is_search:
+        return {"metrics": _summaries(project.metrics(run.id))}
+    search = project.search(run.id)
+    told = [trial for trial in search.trials if trial.reports]
+    best = max(told, key=lambda trial: (trial.number == search.best, trial.step or 0), default=None)
+    if best is None:
+        return {"metrics": []}
+    steps, values = best.curve
+    finite = [value for value in values if math.isfinite(value)]
+    answer = models.MetricAnswer(
+        name=search.metric or "value",
+        reports=best.reports,
+        step=steps[-1],
+        last=values[-1] if math.isfinite(values[-1]) else None,
+        lowest=min(finite, default=None),
+        highest=max(finite, default=None),
+    )
+    return {"metrics": [answer], "trial": best.id}
 
 
 def _summaries(reader: Metrics) -> list[models.MetricAnswer]:

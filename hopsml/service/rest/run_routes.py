@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -217,14 +218,14 @@ def _range(request: Request, length: int) -> tuple[int, int]:
     """Begin and end of the bytes that are asked for; all of them where nothing of use is said."""
     unit, _, wanted = request.headers.get("range", "").partition("=")
     first, dash, last = wanted.partition("-")
-    if unit != "bytes" or not dash or "," in wanted or not (first + last).isdecimal():
+    if unit != "bytes" or not dash or not re.fullmatch("[0-9]{1,18}", first + last):
         return 0, length
-    if not first:
-        return max(0, length - int(last)), length
-    begin = int(first)
+    if first and last and int(first) > int(last):  # no range, as RFC 9110 has it
+        return 0, length
+    begin = int(first) if first else max(0, length - int(last))
     if begin >= length:
         raise ArgumentError(f"range={wanted[:40]!r}: the file has {length} bytes; ask for some of them")
-    return begin, min(length, int(last) + 1) if last else length
+    return begin, min(length, int(last) + 1) if first and last else length
 
 
 def _quoted(name: str) -> str:

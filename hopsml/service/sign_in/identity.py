@@ -25,7 +25,7 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
 def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
     """Raises PermissionRefused for somebody without a name of use, and for a mail address that is not verified."""
     user = claim(claims, rules.user_claim)
-    if not isinstance(user, str) or not user or len(user) > 200 or not user.isprintable():
+    if not isinstance(user, str) or not user or len(rules.user_prefix + user) > 200 or not user.isprintable():
         raise PermissionRefused(
             f"the provider's claim {rules.user_claim} is {str(user)[:40]!r}: a user's name has 1 to 200 printable "
             "characters; ask the administrator for another user_claim, or for a scope that has it"
@@ -35,7 +35,7 @@ def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
             f"the provider does not say that the mail address {user!r} is verified, and anybody could name it; "
             "verify it there"
         )
-    return Caller(user, _role(claims, rules))
+    return Caller(rules.user_prefix + user, _role(claims, rules))
 
 
 def _role(claims: Mapping[str, Any], rules: SignInRules) -> Role:

@@ -3,7 +3,8 @@
 issuer: https://login.example.org/realms/team
 client_id: hopsml
 client_secret_file: /etc/hopsml/client-secret      # or $HOPSML_SIGN_IN_SECRET
-user_claim: preferred_username
+user_claim: preferred_username                     # sub where it is left out: the only one that nobody can choose
+user_prefix: "team:"                               # "oidc:" where it is left out
 roles_claim: groups
 roles: {ml-operators: operator, ml: user}          # whoever has none of them looks
 """
@@ -24,8 +25,8 @@ from hopsml.service.spec.units import Duration
 SECRET = "HOPSML_SIGN_IN_SECRET"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FIELDS = (
-    "a file of this kind has issuer, client_id, client_secret_file, scopes, user_claim, roles_claim, roles, lasts; see "
-    "docs/how-to/sign-in.md"
+    "a file of this kind has issuer, client_id, client_secret_file, scopes, user_claim, user_prefix, roles_claim, roles, "
+    "lasts; see docs/how-to/sign-in.md"
 )
 
 
@@ -39,7 +40,11 @@ def is_safe(address: str) -> bool:
 
 
 class SignInRules(BaseModel):
-    """The file. ``lasts``: after so long one signs in again."""
+    """The file. ``lasts``: after so long one signs in again.
+
+    ``user_prefix`` stands before all names, so that they are none of those that administrators give with tokens: whoever
+    bears a name owns its jobs and its secrets.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +52,8 @@ class SignInRules(BaseModel):
     client_id: str = Field(min_length=1)
     client_secret_file: Path | None = None
     scopes: tuple[str, ...] = ("openid", "profile", "email")
-    user_claim: str = Field(default="preferred_username", min_length=1)
+    user_claim: str = Field(default="sub", min_length=1)
+    user_prefix: str = Field(default="oidc:", max_length=100)
     roles_claim: str = ""
     roles: dict[str, Literal["viewer", "user", "operator", "admin"]] = {}
     lasts: Duration = 12 * 3600

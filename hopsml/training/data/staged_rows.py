@@ -29,7 +29,11 @@ _PATIENCE_S = 300.0  # for a shard that cannot be had: until it has been brought
 _MAPPED = 256  # files, of a partition each
 _PAUSE_S = 0.05  # between two looks for the stage of this agent, which starts beside the worker
 _SHARDS = 1 << 20  # of a partition, at most
-_NULLS = "say what stands for them, df.fillna(...), or leave such rows out, df.dropna(...)"
+# fillna does nothing for other types, and nothing within a list.
+_NULLS = (
+    "say what stands for them: df.fillna(...) for numbers, texts and Booleans, F.coalesce(column, F.lit(...)) for other "
+    "types, F.transform(...) within lists; or leave such rows out, df.where(...)"
+)
 
 
 class StagedRows:

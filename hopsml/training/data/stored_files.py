@@ -116,7 +116,18 @@ def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: b
     wanted = [entry for entry in below if is_wanted(entry.name) and not _is_hidden(entry.url[root:])]
     if not wanted:
         raise ArgumentError(f"{given} holds no {what} among its {len(below)} file(s)")
+    parts = [e.url for e in below if _is_part(e.name) and not is_wanted(e.name) and not _is_hidden(e.url[root:])]
+    if parts:
+        raise ArgumentError(
+            f"{parts[0]}: it looks like a part of the data and is called like no {what}, as {len(parts)} of the "
+            f"{len(below)} file(s) in {given} are: rename them, or give the list of those that are to be read"
+        )
     return [_file(entry, is_cached) for entry in sorted(wanted, key=lambda entry: entry.url)]
+
+
+def _is_part(name: str) -> bool:
+    """True for what Spark and Hadoop call a part of a data set, without an ending that says of which kind."""
+    return name.startswith("part-") and "." not in name
 
 
 def _file(status: filesystem.FileStatus, is_cached: bool) -> StoredFile:

@@ -132,3 +132,13 @@ def test_a_driver_that_lacks_its_files_says_so(job_file: Path) -> None:
     (job_file.parent / "code" / "train.py").write_text("main = 3\n")
     with pytest.raises(ArgumentError, match="has no function main"):
         run_task.run(str(job_file), "train")
+
+
+@pytest.mark.local
+def test_the_cause_does_not_repeat_a_whole_script(job_file: Path) -> None:
+    lines = "\n".join(f"        echo line {number} of a long script" for number in range(40))
+    command = f"    command:\n    - bash\n    - -c\n    - |\n{lines}\n        exit 3\n"
+    job_file.write_text(f"name: a\nworkspace: code\ntasks:\n  main:\n{command}")
+    said = said_last(driver(job_file, "main").stdout)
+    assert "Command 'bash -c echo line 0 of a long script" in said and said.endswith("exit status 3.")
+    assert "line 3 of" not in said
