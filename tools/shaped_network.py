@@ -49,7 +49,7 @@ class Cable:
     """Of each host: Mbit/s each way (0: as fast as it goes), ms from host to host, the share of packets that are lost.
 
     And what a firewall between the hosts does, without an answer to who sends: it drops the packets of connections that have
-    been silent for ``idle_s`` seconds, IP packets of more than ``largest`` bytes, and connections to other TCP ports than
+    been silent for ``idle_s`` seconds, IP packets of more than ``largest`` bytes (but for the first host's), and connections to other TCP ports than
     ``ports``, ranges with both ends included; 0, 0 and None for neither.
     """
 

@@ -2,8 +2,8 @@
 
 Devices are descriptors, by host. Each has a cable of RATE_MBIT each way; a frame comes DELAY_MS after it has gone, unless it
 is one of those that are lost, or its cable is behind by more than QUEUE_S. The switch is a firewall, too: it forgets TCP
-connections that are silent for IDLE_S seconds and drops what comes on them later, drops IP packets of more than LARGEST bytes,
-and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all" for neither. Who sends is never told. Lines
+connections that are silent for IDLE_S seconds and drops what comes on them later, drops IP packets of more than LARGEST
+bytes between hosts other than the first, and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all" for neither. Who sends is never told. Lines
 of the input: ``cut HOST``, ``mend HOST``; its end is that of the switch.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 LARGEST = 70_000  # bytes of a frame
 FRAMES_AT_ONCE = 32  # of one device, before another one is looked at
 HEADER = 10  # bytes in front of each frame: how it may be cut into segments
+FIRST_HOST = 10  # the last byte of its address
 _SYN, _ACK = 0x02, 0x10
 
 
@@ -38,7 +39,8 @@ class Firewall:
         """True if the Ethernet frame ``packet`` may go on, at ``now`` (monotonic seconds)."""
         if packet[12:14] != b"\x08\x00":
             return True
-        if self.largest and int.from_bytes(packet[16:18], "big") > self.largest:
+        is_drivers = packet[29] == FIRST_HOST or packet[33] == FIRST_HOST
+        if self.largest and not is_drivers and int.from_bytes(packet[16:18], "big") > self.largest:
             return False
         if packet[23] != 6:
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -250,7 +251,7 @@ def shared_host(others: Sequence[str], guarded: bool) -> Finding:
 def addresses(facts: AddressFacts, needs: Needs) -> Finding:
     """Check that the address which the driver announces is one that executors can reach."""
     known = {"hostname": facts.hostname, "local": list(facts.local), "announced": facts.announced, "from": facts.source}
-    real = [address for address in facts.local if not address.startswith("127.") and address != "::1"]
+    real = [address for address in facts.local if not ipaddress.ip_address(address).is_loopback]
     choose = (
         "set SPARK_LOCAL_IP, or spark.driver.host in the profile, to the address that the executors' network reaches"
     )
@@ -260,10 +261,14 @@ def addresses(facts: AddressFacts, needs: Needs) -> Finding:
     if facts.problem:
         return fail("addresses", f"the driver's address is unknown: {facts.problem}", choose, **known)
     told = f"the driver announces {facts.announced} (from {facts.source})"
-    if facts.announced.startswith("127.") and needs.distributed:
+    is_loopback = ipaddress.ip_address(facts.announced).is_loopback
+    if is_loopback and needs.distributed:
         return warn("addresses", f"{told}: executors on other machines cannot reach it", choose, **known)
-    if not facts.announced.startswith("127.") and facts.announced not in facts.local:
+    if not is_loopback and facts.announced not in facts.local:
         return warn("addresses", f"{told}, which no interface of this machine has", choose, **known)
+    others = [address for address in real if address != facts.announced]
+    if others and not is_loopback:
+        told += f"; it has {', '.join(others)} too: executors that reach it there alone need SPARK_LOCAL_IP"
     return ok("addresses", told, **known)
 
 

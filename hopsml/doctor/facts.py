@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
 import re
 import resource
@@ -188,13 +190,19 @@ def ports() -> PortFacts:
 
 
 def _can_bind(port: int) -> str:
-    """Why the port cannot be bound; "" if it can."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    """Why the port cannot be bound, by IPv4 or IPv6, whichever the host has; "" if it can."""
+    problems = []
+    for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            probe.bind(("", port))
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(("", port))
         except OSError as error:
-            return error.strerror or str(error)
-    return ""
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # the host does not have this family
+                return error.strerror or str(error)
+            problems.append(error.strerror or str(error))
+    return problems[0] if len(problems) == 2 else ""
 
 
 @dataclass(frozen=True)
@@ -218,15 +226,18 @@ def addresses(driver_host: str, local_ip: str) -> AddressFacts:
         if value:
             return AddressFacts(hostname, local, *_resolved(value, source))
     announced, source, problem = _resolved(hostname, "the host's name")
-    if not problem and announced.startswith("127."):
-        real = [address for address in local if ":" not in address and not address.startswith("127.")]
+    if not problem and ipaddress.ip_address(announced).is_loopback:
+        real = [address for address in local if not ipaddress.ip_address(address).is_loopback]
         announced = real[0] if real else announced
     return AddressFacts(hostname, local, announced, source, problem)
 
 
 def _resolved(name: str, source: str) -> tuple[str, str, str]:
+    """The address of a name or address, IPv4 where there is one; brackets around IPv6 are dropped."""
     try:
-        return socket.gethostbyname(name), source, ""
+        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
+        best = min(found, key=lambda one: one[0] != socket.AF_INET)
+        return str(best[4][0]).partition("%")[0], source, ""
     except OSError as error:
         return "", source, f"{name!r} cannot be resolved: {error.strerror or error}"
 

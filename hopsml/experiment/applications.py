@@ -71,6 +71,7 @@ class Application:
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
 _own_contexts: list[Any] = []  # SparkContexts that this module has made
+_messages: dict[str, Any] = {}  # of Spark about executors, by application
 _profiles_variables: dict[str, str] = {}  # that a profile has set in this process
 _spark_folder = ""  # of their executors on this machine
 _noting = False
@@ -222,7 +223,7 @@ def _open(
     if context is not None:
         from hopsml.cluster.driver.backends.spark import SparkBackend, application_attempt
 
-        backend = SparkBackend(context)
+        backend = SparkBackend(context, _messages.get(context.applicationId))
         attempt = max(attempt, application_attempt(context))
         shared_disk = context.master.startswith("local")
     else:
@@ -279,6 +280,8 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     """Create a bare SparkContext: agents need no SQL session, without which the start takes two seconds less."""
     from pyspark import SparkConf, SparkContext
 
+    from hopsml.cluster.driver.backends import spark_executors
+
     if profile is not None:
         _prepare_environment(profile)
     conf = SparkConf()
@@ -293,7 +296,10 @@ def _create_context(profile: profiles.Profile | None) -> Any:
 
     def make() -> Any:
         SparkContext._ensure_initialized(conf=shown)
-        return SparkContext.getOrCreate(conf)
+        messages = spark_executors.collect(SparkContext._jvm)  # before the first executor is granted
+        context = SparkContext.getOrCreate(conf)
+        _messages[context.applicationId] = messages
+        return context
 
     context = _uninterrupted(make)
     _note_failures()

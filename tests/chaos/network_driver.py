@@ -106,8 +106,20 @@ def servers(pause_s: float = 0.0) -> float:
     return float(total.read_value())
 
 
+def cut_off(mark: str) -> float:
+    """Sum again and again over hopsml's collective; ``mark`` is a file that is written after the first time."""
+    import numpy as np
+
+    import hopsml
+
+    while True:
+        hopsml.all_reduce(np.ones(100), "sum")
+        Path(mark).touch()
+        time.sleep(0.1)
+
+
 PROGRAMS: dict[str, Callable[..., float]] = {
-    program.__name__: program for program in (tensorflow, torch, own, jax, servers)
+    program.__name__: program for program in (tensorflow, torch, own, jax, servers, cut_off)
 }
 
 

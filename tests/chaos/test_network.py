@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from tests.chaos import network_driver
 from tests.chaos.runner import Outcome
+from tests.cluster.workloads import wait_until
 from tools.shaped_network import Cable, Network, hindrance, shaped_network
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]
@@ -97,6 +99,29 @@ def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_fir
         found = network_driver.play(network, tmp_path, "torch", "torch", variables, args, **options)
     words = ("(progress_timeout=15)", "firewall", "HOPSML_KEEPALIVE_S")
     judged("idle connections dropped, no keepalive", "torch", found, outcomes, words)
+
+
+@pytest.mark.torch
+@pytest.mark.variant
+def test_a_path_that_drops_large_packets_is_named_in_the_final_error(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    with shaped_network(3, Cable(largest=1000)) as network:
+        options = {"backend": "gloo", "progress_timeout": 15.0, "start_timeout": 40.0}
+        found = network_driver.play(network, tmp_path, "torch", "torch", None, **options)
+    judged("a path that drops large packets", "torch", found, outcomes, ("Seen before: preflight: ", "did not answer"))
+
+
+@pytest.mark.local
+@pytest.mark.variant
+def test_a_fixed_group_that_is_cut_in_two_names_the_network(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    mark = tmp_path / "trains"
+    with shaped_network(3) as network, ThreadPoolExecutor(1) as pool:
+        args = {"mark": str(mark)}
+        waiting = pool.submit(network_driver.play, network, tmp_path, "distributed", "cut_off", None, args)
+        wait_until(lambda: mark.exists() or waiting.done(), "the first step", 60.0)
+        network.cut(2)
+        found = waiting.result()
+    words = ("the network between the driver and 10.214.77.12 was cut", "heartbeat_timeout=", "min_workers=")
+    judged("a fixed group is cut in two", "own", found, outcomes, words)
 
 
 CLOSED = Cable(ports=((40000, 40050),))

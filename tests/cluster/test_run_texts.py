@@ -89,3 +89,22 @@ def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(grou
     text = why_missing(waiting(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
     assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
+
+
+SILENT = "the agent on 10.0.0.2 (executor e) is gone: no sign of life for 10 s"
+BLACK_HOLE = "preflight: the slot of agent a2 on h (10.0.0.2/1): network: between it and a1: did not answer within 3 s"
+
+
+def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_it() -> None:
+    state = RunState("run", 2)
+    text = str(error_of(Conclude(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", ""))
+    assert "network between the driver and 10.0.0.2 was cut for longer than 10 s" in text
+    assert "heartbeat_timeout=" in text and "min_workers=" in text
+
+
+@pytest.mark.parametrize("error", ["worker", "start"])
+def test_what_the_preflight_found_in_the_network_is_repeated_at_the_end(error: str) -> None:
+    state = RunState("run", 2)
+    state.notes += ["something else", BLACK_HOLE]
+    text = str(error_of(Conclude(Phase.FAILED, error, "hangs", "b", 1), state, "file:///run", None, "", ""))
+    assert text.count("Seen before: ") == 1 and BLACK_HOLE in text

@@ -197,7 +197,8 @@ INTERFACES = ("10.0.0.5", "172.17.0.1", "127.0.0.1")
 @pytest.mark.parametrize(
     ("announced", "source", "problem", "needs", "status", "words"),
     [
-        ("10.0.0.5", "the host's name", "", YARN, OK, ["10.0.0.5"]),
+        ("10.0.0.5", "the host's name", "", YARN, OK, ["10.0.0.5", "it has 172.17.0.1 too", "SPARK_LOCAL_IP"]),
+        ("::1", "the host's name", "", YARN, WARN, ["cannot reach", "SPARK_LOCAL_IP"]),
         ("127.0.0.1", "SPARK_LOCAL_IP", "", YARN, WARN, ["cannot reach", "SPARK_LOCAL_IP", "10.0.0.5, 172.17.0.1"]),
         ("127.0.0.1", "spark.driver.host", "", SPARK, OK, []),
         ("192.0.2.7", "the host's name", "", YARN, WARN, ["no interface", "192.0.2.7"]),

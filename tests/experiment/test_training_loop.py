@@ -59,3 +59,31 @@ def test_an_algorithm_that_the_run_cannot_carry_out_is_refused() -> None:
         lambda: loop_workload.refused("elastic_averaging"), min_workers=1, max_workers=1, **QUIET
     ).value
     assert "in a group that may change" in changing and "num_workers=" in changing
+
+
+def test_several_calls_of_run_train_what_one_call_does() -> None:
+    """Also where a call ends within a block; weights that somebody has set meanwhile are begun anew with."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("local_sgd", {}),
+        ("block_momentum", {"momentum": 0.5}),
+        ("block_momentum", {"momentum": 0.5, "nesterov": False}),
+        ("elastic_averaging", {}),
+        ("sync_sgd", {}),
+    ]
+
+    def train() -> list[dict[str, Any]]:
+        calls = [[16], [8, 8], [4] * 4, [6, 10], [3, 2, 11]]
+        found = []
+        for name, settings in kinds:
+            settings = settings if name == "sync_sgd" else {"every": 4, **settings}
+            found.append(loop_workload.in_pieces(name, settings, calls))
+            found[-1]["set"] = loop_workload.in_pieces(name, settings, [[8], [6, 8]], changed=True)["weights"]
+        return found
+
+    for (name, _), found in zip(
+        kinds, experiment.collective_all_reduce(train, num_workers=2, **QUIET).value, strict=True
+    ):
+        first, *others = found["weights"]
+        assert others == [pytest.approx(first)] * len(others), name
+        whole, after_change = found["set"]
+        assert after_change == pytest.approx(whole), f"{name}: begins anew with the weights that were set"

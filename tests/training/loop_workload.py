@@ -45,6 +45,38 @@ def batches() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=hash_of_process()).batch(32, True)
 
 
+def in_pieces(algorithm: str, settings: dict[str, Any], calls: list[list[int]], changed: bool = False) -> dict[str, Any]:
+    """Train a weight by a constant gradient, another one on each worker, in several calls of ``run``.
+
+    Returns the weight at the end of each of ``calls``. ``changed``: it is set to 0 before the last call of ``run``.
+    """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import hopsml
+
+    slope = 1.0 + hopsml.distributed.rank()
+
+    def build() -> Any:
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(1.0), loss=lambda y, p: -p * slope)
+        return model
+
+    def batches() -> Any:
+        return tf.data.Dataset.from_tensor_slices((np.ones((4, 1), "float32"),) * 2).batch(1)
+
+    found = []
+    for steps in calls:
+        loop = hopsml.tensorflow.TrainingLoop(build, batches, algorithm, **settings)  # type: ignore[arg-type]
+        for number, count in enumerate(steps):
+            if changed and number == len(steps) - 1:
+                loop.model.set_weights([np.zeros((1, 1), "float32")])
+            loop.run(count)
+        found.append(float(loop.model.get_weights()[0][0, 0]))
+    return {"weights": found}
+
+
 def train(algorithms: list[str], steps: int = 120) -> dict[str, Any]:
     """Accuracy on all samples by algorithm, and whether all workers have the same model in the end."""
     import hopsml

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hopsml.errors import ArgumentError
 from hopsml.training.torch.state_tensors import apart, load, state_of, together
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
@@ -45,10 +46,12 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
 
     class Group:
         def __init__(self) -> None:
-            self.calls = 0
+            self.calls, self.problem = 0, None
 
         def all_reduce(self, array: Any, reduction: str, out: Any = None, name: str = "") -> None:
             self.calls += 1
+            if self.problem is not None:
+                raise self.problem
 
     def broken(gradient: Any) -> None:
         raise RuntimeError("a bad batch")
@@ -57,13 +60,25 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     average = GradientAverage(module, group)  # type: ignore[arg-type]
     once = module[0].register_forward_hook(lambda layer, inputs, output: output.register_hook(broken) and None)
-    with pytest.raises(RuntimeError, match="a bad batch"):
+    with pytest.raises(RuntimeError, match="a bad batch") as held:  # with all frames of the pass
         module(torch.ones(2, 3)).sum().backward()
     once.remove()
     assert group.calls == 0
     for passes in (1, 2):
         module(torch.ones(2, 3)).sum().backward()
         assert group.calls == passes
+    group.problem = RuntimeError("a member is lost")
+    with pytest.raises(RuntimeError, match="a member is lost") as also_held:
+        module(torch.ones(2, 3)).sum().backward()
+    group.problem = None
+    module(torch.ones(2, 3)).sum().backward()
+    assert group.calls == 4
+    module.append(torch.nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match=r"2\.weight, 2\.bias") as held_as_well:
+        module(torch.ones(2, 3)).sum().backward()
+    del module[2]
+    module(torch.ones(2, 3)).sum().backward()
+    assert group.calls == 5 and held and also_held and held_as_well
     average.remove()
 
 

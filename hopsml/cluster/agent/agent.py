@@ -484,6 +484,10 @@ class Agent:
                 self._take_ports()
             except RunError as error:
                 work.refuse(str(error))
+            else:
+                # The worker may start a program that forms the group; TensorFlow's own server shares by SO_REUSEPORT.
+                if self.worker_ports is not None and formation.spec.framework != "tensorflow":
+                    self.worker_ports.framework.share_by_address()
         self.address_of = launch.run_id if formation.spec.group.relaunches else ""
         self._spawn(self._run(work))
 

@@ -35,6 +35,13 @@ class HeldPort:
         for held in self._sockets:
             held.close()
 
+    def share_by_address(self) -> None:
+        """Let a server that sets SO_REUSEADDR bind the port as well: torch's store in a program that a worker starts.
+
+        Linux lets sockets that all have it bind one port until one of them listens, also a server of another user.
+        """
+        self._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
     def release(self) -> None:
         """Let any server bind the port; other workers of hopsml still pass it over until ``close``."""
         self._sockets[0].close()

@@ -14,6 +14,8 @@ _LATE_MODEL = (
     "under the scope of tf.distribute.Strategy",
 )
 _ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, given to fit as it is
+_SILENT = re.compile(r"^the agent on .* is gone: (?:no sign of life|took no message) for ([\d.]+) s")
+_OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
@@ -23,6 +25,11 @@ def is_here(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def is_of_network(note: str) -> bool:
+    """True if a run's note is what the preflight has found between two of its hosts."""
+    return _OF_NETWORK.match(note) is not None
 
 
 def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = is_here) -> str:
@@ -41,6 +48,12 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             "Keras trains on what TensorFlow reads: model.fit(rows.tensorflow('features', 'label')), with the names of the "
             "columns, behind rows.batch(...)"
+        )
+    if silent := _SILENT.search(cause):
+        return (
+            f"the network between the driver and {host} was cut for longer than {silent[1]} s, or that host "
+            "stood still: see its link, routes and firewall. A group of fixed size ends with the first worker that is lost: "
+            "with min_workers= instead of num_workers= the others go on without it, after heartbeat_timeout= seconds"
         )
     is_bare = cause == "AssertionError" and _LATE_UPDATE in traceback
     if is_bare or any(words in cause for words in _LATE_MODEL):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hopsml import tracebacks
 from hopsml.cluster.driver import remedies
 from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.backends.base import Backend
+from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, Backend
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Conclude, Phase
 from hopsml.cluster.gang.pool import Pool
@@ -75,7 +75,8 @@ def error_of(
         return _worker_failed(outcome, state, run_url, failure, host)
     if outcome.error == "start":
         remedy = "give it more time with start_timeout=, or ask for fewer workers with num_workers="
-        return StartTimeout(f"run {state.run_id}: {outcome.reason}. {missing}. Remedy: {remedy}.", run_url)
+        lines = [f"run {state.run_id}: {outcome.reason}. {missing}. Remedy: {remedy}.", *_network_findings(state)]
+        return StartTimeout("\n".join(lines), run_url)
     if outcome.error == "minimum":
         remedy = "give it more time with min_workers_timeout=, or go on later with experiment.resume()"
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
@@ -88,12 +89,17 @@ def error_of(
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}", run_url)
     if outcome.error == "cancelled":
         return RunCancelled(f"run {state.run_id} was cancelled: {outcome.reason}", run_url)
-    if outcome.error == "application":
+    if outcome.error == "application" and not outcome.reason.startswith(FAILED_AT_LAUNCH):
         remedy = (
             f"begin a new Spark session (after the loss of its JVM in a new process) and experiment.resume({run_url!r})"
         )
         return CoordinatorLost(f"run {state.run_id} was ended: {outcome.reason}. Remedy: {remedy}.", run_url)
     return CoordinatorLost(f"run {state.run_id} could not be launched: {outcome.reason}", run_url)
+
+
+def _network_findings(state: RunState) -> list[str]:
+    """A line for each fault of the network that the preflight has found: what happens later mostly follows from it."""
+    return [f"Seen before: {note}" for note in state.notes if remedies.is_of_network(note)]
 
 
 def _worker_failed(
@@ -110,6 +116,7 @@ def _worker_failed(
     if log:
         lines += ["", f"Log of rank {outcome.rank}: {log}"]
     lines.append(f"Run directory: {run_url}")
+    lines += _network_findings(state)
     if outcome.rank >= 0:
         remedy = remedies.remedy(outcome.reason, traceback, host) or "correct the cause above"
         lines.append(f"Remedy: {remedy}; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log.")

@@ -373,8 +373,9 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> None:
     """
     tf_config = environ.get("TF_CONFIG", "").strip()
     if not honour:
-        found = {"TF_CONFIG": tf_config or None, "CUDA_VISIBLE_DEVICES": environ.get("CUDA_VISIBLE_DEVICES")}
         ours = environ.get(OURS, "").split(",")
+        found = {"CUDA_VISIBLE_DEVICES": environ.get("CUDA_VISIBLE_DEVICES")}
+        found |= {"TF_CONFIG": tf_config or None} if "TF_CONFIG" not in ours else {}
         found |= {name: environ.get(name) for name in GROUP_NAMES if name not in ours}
         for name, value in found.items():
             if value is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import runpy
 import subprocess
@@ -116,8 +117,6 @@ def _run_script(path: Path, task: Task) -> int:
 
 
 def _word(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -139,10 +138,12 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     files = {named: (path.read_bytes(), os.access(path, os.X_OK)) for named, path in paths.items()}
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
+    framework = task.framework
     is_kept = end_requests.TAG in os.environ  # by a service, for all jobs with this code: each worker gets its own
 
     def call() -> None:
         variables = dict(os.environ)
+        variables |= _group_variables(framework)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
         beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
@@ -152,6 +153,28 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
             raise subprocess.CalledProcessError(status, shown)  # the cause of a job is no place for a whole script
 
     return call
+
+
+def _group_variables(framework: str) -> dict[str, str]:
+    """The variables by which TensorFlow in a command finds the others of a fixed group; torch's are set already."""
+    from hopsml.cluster.shared.layout import OURS
+    from hopsml.cluster.worker.context import current
+    from hopsml.training import whereabouts
+
+    context = current()
+    if framework != "tensorflow" or context is None or context.world_size == 1 or "TF_CONFIG" in os.environ:
+        return {}
+    if context.spec.group.regroups:
+        print(
+            "TF_CONFIG is not set for a command whose group may change: TensorFlow in it trains alone. Give the task count "
+            "instead of min and max, or a function instead of the command",
+            file=sys.stderr,
+            flush=True,
+        )
+        return {}
+    task = {"type": "worker", "index": context.rank}
+    config = json.dumps({"cluster": {"worker": whereabouts.addresses()}, "task": task})
+    return {"TF_CONFIG": config, OURS: ",".join(filter(None, (os.environ.get(OURS), "TF_CONFIG")))}
 
 
 @contextlib.contextmanager

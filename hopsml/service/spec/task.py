@@ -78,7 +78,9 @@ class Task(SpecPart):
         examples=[{"batch_size": 64}],
     )
     framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
-        default="tensorflow", description="What a function's workers form a group for.", examples=["torch"]
+        default="tensorflow",
+        description="What the workers of a function, or of a command, form a group for.",
+        examples=["torch"],
     )
     environment: TaskEnvironment | None = Field(
         default=None,
@@ -156,6 +158,11 @@ class Task(SpecPart):
             raise ValueError(f"min {self.min} is above max {self.max}: swap them")
         if self.command is not None and self.arguments:
             raise ValueError("a command has its arguments in it: move what stands under arguments there")
+        if self.command is not None and self.framework == "jax" and self.most > 1:
+            raise ValueError(
+                "a command of several workers cannot form JAX's group by itself: give a function, or framework: distributed "
+                "and call jax.distributed.initialize in it with MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK"
+            )
         if taken := [name for name in map(discovered.port_variable, self.ports) if name in self.env]:
             raise ValueError(f"{taken[0]} is set by hopsml, for the port of this name: leave it out of env")
         return self

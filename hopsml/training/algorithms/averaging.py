@@ -44,7 +44,7 @@ class Averaging(ABC):
         """What this worker goes on with, of its own weights and the mean of all workers'."""
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """The trained model's weights, of the mean at the end."""
+        """The trained model's weights, of the mean at the end. Changes nothing: the training may go on from ``adopt``."""
         return list(mean)
 
 
@@ -84,18 +84,20 @@ class BlockMomentum(Averaging):
 
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
         """The global model behind this block; with Nesterov's momentum a look ahead from it."""
-        self._global = self.final(mean)
+        self._global, self._change = self.final(mean), self._filtered(mean)
         ahead = self._momentum if self._nesterov else 0.0
         self._sent = [one + ahead * change for one, change in zip(self._global, self._change, strict=True)]
         return [one + 0 for one in self._sent]
 
     def final(self, mean: Sequence[Any]) -> Weights:
         """The global model with this block's change, which counts from where the workers began, ahead of it or not."""
-        self._change = [
+        return [before + change for before, change in zip(self._global, self._filtered(mean), strict=True)]
+
+    def _filtered(self, mean: Sequence[Any]) -> Weights:
+        return [
             self._momentum * change + self._rate * (one - sent)
             for change, one, sent in zip(self._change, mean, self._sent, strict=True)
         ]
-        return [before + change for before, change in zip(self._global, self._change, strict=True)]
 
 
 class ElasticAveraging(Averaging):

@@ -274,11 +274,13 @@ class RMSpropWarmup(_Layerwise):
         weight, gradient, velocity, second = arrays
         epoch = tf.cast(self.iterations, tf.float64) / self.steps_per_epoch
         share = tf.cast(schedules.sgd_share(epoch, self.center, self.period, tf), weight.dtype)
-        return rules.rmsprop_warmup(
-            weight, gradient, velocity, second, rate, share, SPACE,
+        moves = rate > 0  # the rule divides by the rate, which is 0 behind the end of a plan: there nothing moves
+        new = rules.rmsprop_warmup(
+            weight, gradient, velocity, second, tf.where(moves, rate, tf.ones_like(rate)), share, SPACE,
             momentum_factor=self.momentum, rho=self.rho, rms_rate=self.rms_rate, epsilon=self.epsilon,
             weight_decay=self.decay, layerwise=layerwise,
         )  # fmt: skip
+        return [tf.where(moves, each, before) for each, before in zip(new, (weight, velocity, second), strict=True)]
 
     def get_config(self) -> dict[str, Any]:
         """What Keras makes the same optimizer of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared import checks
@@ -21,6 +22,22 @@ from hopsml.training.tensorflow.strategy import strategy
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class _Paused:
+    """Weights between two calls of ``run``, as lists of arrays.
+
+    Attributes:
+        own: this worker's. others: its statistics.
+        mean: of all workers' weights.
+        shown: the trained model's, which the user sees.
+    """
+
+    own: list[NDArray[Any]]
+    others: list[NDArray[Any]]
+    mean: list[NDArray[Any]]
+    shown: list[NDArray[Any]]
 
 
 class TrainingLoop:
@@ -73,11 +90,17 @@ class TrainingLoop:
         self._servers = ServerLoop(self.model, dataset_fn) if algorithm == "async_sgd" else None
         if self._servers is None:
             self._step, self._batches = self._traced(), self._endless()
+        self._steps = 0  # of all calls of run()
+        self._paused: _Paused | None = None
         if self._averaging is not None:
             self._begin(self._averaging)
 
     def run(self, steps: int) -> dict[str, float]:
         """Train for ``steps`` steps of each worker; returns the model's metrics over them, of this worker's batches.
+
+        Several calls train what one call with the sum of their steps does: behind each of them ``model`` is the trained one
+        so far, and the next one goes on from each worker's own weights. Weights that were changed meanwhile, on any worker,
+        are what it begins anew with: the chief's.
 
         Raises what a step raises, and what ``hopsml.all_reduce`` does; ArgumentError for ``steps`` below 1.
         """
@@ -85,14 +108,17 @@ class TrainingLoop:
         if self._servers is not None:
             return self._servers.run(self._servers.steps + steps * getattr(self._strategy.extended, "_num_workers", 1))
         self.model.reset_metrics()
+        if self._averaging is not None:
+            self._go_on(self._averaging)
         progress = ProgressSender()
         for number in range(1, steps + 1):
             self._step(self._batches)
-            if self._averaging is not None and self._averaging.is_due(number) and number < steps:
+            self._steps += 1
+            if self._averaging is not None and self._averaging.is_due(self._steps) and number < steps:
                 self._assign(self._averaging.adopt(_values(self._trained), self._mean()))
             progress.tell(number, steps)
         if self._averaging is not None:
-            self._assign(self._averaging.final(self._mean()))
+            self._pause(self._averaging)
         logs = scalars(self.model.get_metrics_result())
         report(step=steps, **logs)
         return dict(logs)
@@ -128,6 +154,31 @@ class TrainingLoop:
         for variables in (self._trained, self._others):
             _assign(variables, _each(_values(variables), collective.broadcast))
         chosen.begin(_values(self._trained), collective.place()[1])
+
+    def _pause(self, chosen: Averaging) -> None:
+        """Make ``model`` the trained one so far; what this worker goes on with is kept."""
+        own, others = _values(self._trained), _values(self._others)
+        mean = self._mean()
+        self._assign(chosen.final(mean))
+        self._paused = _Paused(own, others, mean, _values(self._trained))
+
+    def _go_on(self, chosen: Averaging) -> None:
+        """Take up what was kept, if the model's weights are those of the pause on all workers; else begin anew."""
+        import numpy as np
+
+        paused, self._paused = self._paused, None
+        if paused is None:
+            return
+        pairs = zip(paused.shown, _values(self._trained), strict=True)
+        untouched = all(np.array_equal(shown, now, equal_nan=True) for shown, now in pairs)
+        if not int(collective.all_reduce(np.array(int(untouched)), "min")):
+            self._steps = 0
+            self._begin(chosen)
+        elif chosen.is_due(self._steps):
+            self._assign(chosen.adopt(paused.own, paused.mean))
+        else:
+            self._assign(paused.own)
+            _assign(self._others, paused.others)
 
     @property
     def _trained(self) -> list[Any]:

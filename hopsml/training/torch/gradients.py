@@ -34,7 +34,7 @@ _ABSENT, _DENSE = -1, -2  # instead of a number of rows: a worker has no gradien
 _CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
 _exchanges: weakref.WeakKeyDictionary[Any, GradientAverage] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
-_pass: weakref.ref[BackwardPass] | None = None  # the newest one
+_newest: BackwardPass | None = None
 
 
 @dataclass(eq=False)
@@ -85,31 +85,54 @@ class Bucket:
 
 
 class BackwardPass:
-    """A backward pass under way, and the modules whose gradients it makes. It lives as long as torch holds its end.
+    """A backward pass under way, and the modules whose gradients it makes.
 
-    A pass that raises has no end that anybody learns of: torch drops it, and the next gradient begins another one.
+    A pass that raises has no end that anybody learns of: torch drops its ``PassEnd`` then, which nobody else holds, not even
+    the frames of the error that it has raised.
     """
 
     def __init__(self) -> None:
         self.parts: list[GradientAverage] = []
+        self._has_ended = False
+        self._end: weakref.ref[PassEnd] | None = None
+
+    def begin(self) -> None:
+        """Have torch call its end; called in a hook of a gradient."""
+        from torch.autograd import Variable
+
+        end = PassEnd(self)
+        self._end = weakref.ref(end)
+        Variable._execution_engine.queue_callback(end)
+
+    @property
+    def is_under_way(self) -> bool:
+        """True until it has ended or raised."""
+        return not self._has_ended and self._end is not None and self._end() is not None
 
     def finish(self) -> None:
         """Average what has not been averaged yet, in an order that is the same on all workers."""
+        self._has_ended = True
         for one in sorted(self.parts, key=lambda part: -part.number):
             one.finish()
 
 
+class PassEnd:
+    """What torch calls at the end of a backward pass."""
+
+    def __init__(self, of_pass: BackwardPass) -> None:
+        self._pass = of_pass
+
+    def __call__(self) -> None:
+        self._pass.finish()
+
+
 def _current_pass() -> BackwardPass:
     """The pass under way; called in a hook of a gradient, which it has made."""
-    global _pass
-    from torch.autograd import Variable
-
-    found = _pass() if _pass is not None else None
-    if found is None:
-        found = BackwardPass()
-        _pass = weakref.ref(found)
-        Variable._execution_engine.queue_callback(found.finish)
-    return found
+    global _newest
+    if _newest is None or not _newest.is_under_way:
+        _newest = BackwardPass()
+        _newest.begin()
+    return _newest
 
 
 class GradientAverage:
@@ -213,6 +236,8 @@ class GradientAverage:
 
     def _average_rows(self) -> None:
         """Of sparse gradients: those of all workers, one after another; a dense one on any worker makes it dense."""
+        import torch
+
         of_it = type(self._module()).__name__
         while True:
             own = torch.tensor([_rows_of(one.grad) for one in self._sparse])

@@ -243,9 +243,7 @@ class RMSpropWarmup(_LayerwiseTorch):
         names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
         of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}
         if group["lr"] <= 0:
-            raise ArgumentError(
-                "RMSpropWarmup with lr=0: the rule divides by the rate; leave the last step out instead"
-            )
+            return  # the rule divides by the rate, which is 0 behind the end of a plan: there nothing moves
         for one, gradient, velocity, second in zip(parameters, gradients, *kept, strict=True):
             wide = one.to(velocity.dtype)
             new, *states = rules.rmsprop_warmup(

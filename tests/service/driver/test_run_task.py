@@ -95,6 +95,57 @@ def test_a_command_finds_the_files_that_it_names(job_file: Path) -> None:
     assert run(job_file, "evaluate") == "helped"
 
 
+def of_two_workers(folder: Path, source: str, framework: str) -> subprocess.CompletedProcess[str]:
+    """The driver of a task whose command runs a program on two workers, which has ended."""
+    (folder / "code" / "group.py").write_text(source)
+    (folder / "two.yaml").write_text(
+        f"name: two\ntasks: {{main: {{command: [python, code/group.py, {folder}], count: 2, framework: {framework}}}}}\n"
+    )
+    return driver(folder / "two.yaml", "main")
+
+
+WITH_TORCH = """
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(x)
+open(f"{sys.argv[1]}/rank-{dist.get_rank()}", "w").write(str(x.item()))
+"""
+WITH_TENSORFLOW = """
+import sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+resolver = strategy.cluster_resolver
+total = strategy.reduce("sum", strategy.run(lambda: tf.constant(resolver.task_id + 1.0)), axis=None)
+open(f"{sys.argv[1]}/rank-{resolver.task_id}", "w").write(str(float(total)))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.variant)])
+def test_a_command_of_two_workers_forms_a_group_of_torch(job_file: Path, framework: str) -> None:
+    done = of_two_workers(job_file.parent, WITH_TORCH, framework)
+    assert done.returncode == 0, done.stdout
+    assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
+
+
+@pytest.mark.tensorflow
+def test_a_command_of_two_workers_forms_a_group_of_tensorflow(job_file: Path) -> None:
+    done = of_two_workers(job_file.parent, WITH_TENSORFLOW, "tensorflow")
+    assert done.returncode == 0, done.stdout
+    assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
+
+
+@pytest.mark.fast
+def test_a_command_of_several_workers_with_jax_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: two\ntasks: {main: {command: [python, train.py], count: 2, framework: jax}}\n")
+    with pytest.raises(ArgumentError, match="cannot form JAX's group by itself"):
+        spec.load(path)
+
+
 @pytest.mark.fast
 def test_a_script_gets_its_arguments_as_options(job_file: Path) -> None:
     told = run(job_file, "whole")

@@ -127,6 +127,24 @@ def test_a_plan_trains_a_model_and_survives_saving(kind: str, tmp_path: Path) ->
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
+@pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
+def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
+    import tensorflow as tf
+
+    recipe = hopsml.large_batch.Recipe(
+        reference_batch_size=16, learning_rate=0.01, epochs=3, optimizer=kind, schedule=hopsml.large_batch.Polynomial()
+    )
+    plan = recipe.at(16, n_samples=32)
+    variable, optimizer = tf.Variable(np.ones((4, 3), np.float32)), plan.keras()
+    for _ in range(plan.steps):
+        optimizer.apply([tf.fill((4, 3), 0.5)], [variable])
+    end = variable.numpy()
+    for _ in range(4):
+        optimizer.apply([tf.fill((4, 3), 0.5)], [variable])
+    assert np.isfinite(end).all() and not np.array_equal(end, np.ones((4, 3)))
+    np.testing.assert_array_equal(variable.numpy(), end)
+
+
 def test_keras_follows_the_plans_rate_to_the_last_step() -> None:
     for schedule in (hopsml.large_batch.Steps((3, 5)), hopsml.large_batch.Polynomial(), hopsml.large_batch.SlowStart()):
         recipe = hopsml.large_batch.Recipe(

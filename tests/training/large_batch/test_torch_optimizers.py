@@ -95,6 +95,28 @@ def test_a_plan_trains_a_module(kind: str) -> None:
     assert sum(losses[-8:]) < sum(losses[:8]) * 0.8
 
 
+@pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
+def test_behind_the_end_of_a_plan_the_weights_stay(kind: str) -> None:
+    import torch
+
+    recipe = hopsml.large_batch.Recipe(
+        reference_batch_size=16, learning_rate=0.01, epochs=3, optimizer=kind, schedule=hopsml.large_batch.Polynomial()
+    )
+    plan = recipe.at(16, n_samples=32)
+    module = torch.nn.Linear(4, 3)
+    begun = module.weight.detach().clone()
+    optimizer, scheduler = plan.torch(module)
+    ends = []
+    for _ in range(plan.steps + 4):
+        optimizer.zero_grad()
+        module(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        ends.append(module.weight.detach().clone())
+    assert torch.isfinite(ends[-1]).all() and not torch.equal(ends[-1], begun)
+    assert torch.equal(ends[-1], ends[plan.steps - 1])
+
+
 def test_biases_and_normalisations_do_not_decay() -> None:
     import torch
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from hopsml.cluster.agent.agent import Bootstrap
 
+FAILED_AT_LAUNCH = "Spark has given up, as its executors fail when they are launched"  # begins what ``gone`` then returns
+
 
 @dataclass(frozen=True)
 class Capacity:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
-from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
+from hopsml.cluster.driver.backends import spark_executors
+from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_profiles import Profiles
 from hopsml.delivery import logger_aside
 
@@ -50,8 +51,11 @@ class SparkBackend:
     restarts_agents = True
     gpus_per_agent = 0  # Spark assigns them
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, messages: spark_executors.ExecutorMessages | None = None) -> None:
+        """``messages``: those about executors, collected since before the context was made."""
         self.context = context
+        self._messages = messages or spark_executors.collect(context._jvm)
+        self._had_executor = False  # one has registered at some time
         self._conf = context.getConf()
         self.cores_per_agent = self._int("spark.task.cpus", 0)  # Spark's default of 1 is nobody's word
         self._profiles = Profiles(context, self._conf.get)
@@ -59,6 +63,9 @@ class SparkBackend:
         self._jobs: dict[int, threading.Thread] = {}
         self._successors = 0  # executors that were asked for beyond spark.executor.instances
         self._group = f"hopsml-agents-{context.applicationId}"
+        host, port = self._conf.get("spark.driver.host", ""), self._conf.get("spark.driver.port", "")
+        self._announced = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+        self._looked_at, self._last_lines = "", list[str]()
 
     # ------------------------------------------------------------------------------------------ what there is
 
@@ -137,8 +144,8 @@ class SparkBackend:
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
         """Where Spark's own driver is reached, the coordinator is reached as well."""
-        host = self._conf.get("spark.driver.host", "127.0.0.1")
-        return self._conf.get("spark.driver.bindAddress", host), (host,)
+        host = self._conf.get("spark.driver.host", "127.0.0.1").strip("[]")  # Spark writes IPv6 with brackets
+        return self._conf.get("spark.driver.bindAddress", host).strip("[]"), (host,)
 
     # ------------------------------------------------------------------------------------------ agents
 
@@ -169,7 +176,7 @@ class SparkBackend:
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
             # Ctrl-C cancels all jobs. A run that waits was begun after it, or it would be cancelled itself.
-            problem = "" if "cancellation of all jobs" in str(error) else _cause(error)
+            problem = "" if "cancellation of all jobs" in str(error) else self._failed_launches() or _cause(error)
         ended(bootstrap.ask, problem)
 
     def _let_pass(self, ask: int) -> None:
@@ -218,9 +225,7 @@ class SparkBackend:
             return "the Spark job that holds the agents has ended"
         executors = self._executors()
         if executors == 0:
-            return (
-                "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
-            )
+            return self._why_none()
         running = 0
         tracker = self.context.statusTracker()
         for job_id in self.job_ids():
@@ -232,6 +237,41 @@ class SparkBackend:
             f"Spark has {executors} executors and runs {running} agent tasks: executors for the others were not "
             "granted, or an agent cannot reach the driver"
         )
+
+    def _why_none(self) -> str:
+        """Why no executor is registered: none was granted, or those that were cannot reach the driver."""
+        launches = self._launches()
+        ended = next(reversed(launches.ended), "")
+        return spark_executors.why_none(
+            launches,
+            spark_executors.containers_of(self.context),
+            self._announced,
+            spark_executors.last_lines(self.context, ended) if ended else (),
+        )
+
+    def _launches(self) -> spark_executors.Launches:
+        return self._messages.launches() if self._messages is not None else spark_executors.Launches()
+
+    def _failed_launches(self) -> str:
+        """Why Spark has given up, where all executors have failed and none has ever registered; "" otherwise."""
+        try:
+            launches = self._launches()
+            if self._had_executor or not launches.ended:
+                return ""
+            lines = self._last_lines or spark_executors.last_lines(self.context, next(reversed(launches.ended)))
+            return f"{FAILED_AT_LAUNCH}: {spark_executors.why_none(launches, None, self._announced, lines)}"
+        except Exception as error:  # noqa: BLE001 py4j's, where the JVM has ended
+            log.debug("what became of the executors is not known: %s", error)
+            return ""
+
+    def _look_after_executors(self) -> None:
+        """Remember whether one has registered, and the last lines of one that has not: both are lost with the context."""
+        if self._had_executor:
+            return
+        self._had_executor = self._executors() > 0
+        ended = next(reversed(self._launches().ended), "")
+        if ended and ended != self._looked_at and not self._had_executor:
+            self._looked_at, self._last_lines = ended, spark_executors.last_lines(self.context, ended) or self._last_lines
 
     def others_wait(self) -> bool:
         """Whether a stage that is not ours has tasks and none of them runs."""
@@ -341,7 +381,10 @@ class SparkBackend:
         if context is None:
             return "its SparkContext was stopped"
         try:
-            return "its SparkContext was stopped" if context.sc().isStopped() else ""
+            if not context.sc().isStopped():
+                self._look_after_executors()
+                return ""
+            return self._failed_launches() or "its SparkContext was stopped"
         except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None's, where Python stops it this moment
             log.debug("Spark does not say whether it is stopped: %s", error)
             return "Spark's JVM, in which the driver of this application ran, has ended" if self._refuses() else ""

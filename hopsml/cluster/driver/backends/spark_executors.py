@@ -1,0 +1,195 @@
+"""What became of executors that Spark was granted: from Spark's own messages, YARN's report, and the executors' logs.
+
+Spark's status tracker lists executors that have registered with the driver. One that was granted and cannot reach the driver
+never does: standalone masters report it in messages of the client, YARN counts its container and reports its end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopsml.delivery import logger_aside
+from hopsml.spark_home import spark_submit
+
+log = logger_aside("hopsml.spark")
+
+_SOURCES = (
+    "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint",
+    "org.apache.spark.scheduler.cluster.YarnSchedulerBackend$YarnSchedulerEndpoint",
+)
+_MOST_CHARACTERS = 1 << 20
+_GRANTED = re.compile(r"^Executor added: (\S+) on (?:\S*-)?\S+ \((\S+?):\d+\)")
+_ENDED = re.compile(r"^Executor updated: (\S+) is now (?:EXITED|FAILED|KILLED|LOST)(?: \((.*)\))?")
+_REMOVED = re.compile(r"^Requesting driver to remove executor (\S+) for reason (.*)")
+TAIL_LINES = 12
+_LOG_BYTES = 8192
+_WEB_TIMEOUT_S = 3.0
+HOWTO = "docs/how-to/firewalls.md"
+
+
+@dataclass
+class Launches:
+    """Executors by id: the hosts that they were granted on, and how those ended that have."""
+
+    hosts: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def granted(self) -> int:
+        """How many were granted, as far as is known."""
+        return len(self.hosts.keys() | self.ended.keys())
+
+
+def parse(messages: str) -> Launches:
+    """Read the launches from Spark's messages, one a line; the lines below one that ends an executor belong to its reason."""
+    found, last = Launches(), ""
+    for line in messages.splitlines():
+        if granted := _GRANTED.match(line):
+            found.hosts[granted[1]], last = granted[2], ""
+        elif ended := _ENDED.match(line) or _REMOVED.match(line):
+            last = ended[1]
+            found.ended[last] = ended[2] or ""
+        elif line.startswith("Executor updated:"):
+            last = ""
+        elif last:
+            found.ended[last] += f"\n{line}"
+    return found
+
+
+def why_none(launches: Launches, containers: int | None, address: str, last_lines: Sequence[str] = ()) -> str:
+    """Return why no executor has registered with the driver, for an error.
+
+    Args:
+        launches: what is known of executors that were granted.
+        containers: of the application's executors now, None where the cluster manager does not say.
+        address: host:port that the driver announces to executors.
+        last_lines: of the log of an executor that has ended.
+    """
+    reach = (
+        f"An executor must reach the driver at {address} (spark.driver.host and spark.driver.port) and at "
+        "spark.blockManager.port: a host with several addresses names the right one with SPARK_LOCAL_IP or spark.driver.host, "
+        f"a firewall needs fixed ports for the other two, all of them keys of the profile ({HOWTO})"
+    )
+    if not launches.granted and containers == 0:
+        return "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+    if not launches.granted and containers is None:
+        return (
+            "no executor has registered with the driver: the cluster is full, spark.executor.* asks for more than a node "
+            f"has, or executors were granted and cannot reach the driver. {reach}"
+        )
+    granted = max(launches.granted, (containers or 0) + len(launches.ended))
+    text = f"Spark was granted {granted} executor{'s' * (granted > 1)}, of which none has registered with the driver"
+    if launches.ended:
+        reason = list(launches.ended.values())[-1].strip()
+        first, _, rest = reason.partition("\n")
+        lines = list(last_lines) or rest.splitlines()
+        shown = "".join(f"\n    {line}" for line in lines[-TAIL_LINES:])
+        text += f"; {len(launches.ended)} of them ended: {first}" + (f"; its last lines:{shown}\n" if shown else "")
+    return f"{text.rstrip(chr(10))}. {reach}" if not text.endswith("\n") else f"{text}{reach}"
+
+
+class ExecutorMessages:
+    """Collects what Spark's scheduler says of executors, which it would log below the level that is shown."""
+
+    def __init__(self, jvm: Any) -> None:
+        """``jvm``: py4j's view of the driver's JVM, with a SparkContext or before there is one."""
+        self._writer = jvm.java.io.StringWriter()
+        log4j = jvm.org.apache.logging.log4j
+        core = log4j.core
+        context = log4j.LogManager.getContext(False)
+        configuration = context.getConfiguration()
+        layout = core.layout.PatternLayout.createDefaultLayout()
+        appender = core.appender.WriterAppender.createAppender(layout, None, self._writer, "hopsml", False, True)
+        appender.start()
+        root = configuration.getRootLogger()
+        for name in _SOURCES:
+            collected = core.config.LoggerConfig(name, log4j.Level.INFO, False)
+            collected.addAppender(appender, log4j.Level.INFO, None)
+            for shown in root.getAppenders().values():
+                collected.addAppender(shown, root.getLevel(), None)
+            configuration.addLogger(name, collected)
+        context.updateLoggers()
+
+    def launches(self) -> Launches:
+        """Return what has become of executors so far."""
+        text = str(self._writer.toString())
+        if len(text) > _MOST_CHARACTERS:
+            self._writer.getBuffer().setLength(0)
+        return parse(text)
+
+
+def collect(jvm: Any) -> ExecutorMessages | None:
+    """Begin to collect messages; None where Spark logs by other means than log4j 2."""
+    try:
+        return ExecutorMessages(jvm)
+    except Exception as error:  # noqa: BLE001 py4j's, of a logging system that is configured by something else
+        log.debug("Spark's messages about executors cannot be collected: %s", error)
+        return None
+
+
+def containers_of(context: Any) -> int | None:
+    """Containers of executors that YARN counts for the application now; None on other cluster managers."""
+    if context.master != "yarn":
+        return None
+    jvm, spark = context._jvm, context._jsc.sc()
+    conf = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration())
+    conf.setLong("yarn.resourcemanager.connect.max-wait.ms", 2000)
+    client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+    try:
+        client.init(conf)
+        client.start()
+        application = jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(context.applicationId)
+        used = client.getApplicationReport(application).getApplicationResourceUsageReport().getNumUsedContainers()
+        return max(0, int(used) - 1)  # one is the application master's
+    except Exception as error:  # noqa: BLE001 a ResourceManager that is away
+        log.debug("YARN does not say how many containers there are: %s", error)
+        return None
+    finally:
+        client.stop()
+
+
+def last_lines(context: Any, executor: str) -> list[str]:
+    """The end of the log of an executor of a standalone cluster ("app/number"); empty where it cannot be read."""
+    application, _, number = executor.partition("/")
+    if not number:
+        return []
+    try:
+        text = _of_this_machine(application, number) or _of_worker(context, application, number)
+    except Exception as error:  # noqa: BLE001 a worker that is away; py4j's, for a master that does not answer
+        log.debug("the log of executor %s cannot be read: %s", executor, error)
+        return []
+    return [line for line in text.splitlines() if line.strip()][-TAIL_LINES:]
+
+
+def _of_this_machine(application: str, number: str) -> str:
+    """Of a local-cluster, whose workers put executors' folders into Spark's installation unless a variable names another."""
+    for folder in (Path(os.environ.get("SPARK_WORKER_DIR") or os.devnull), Path(spark_submit()).parents[1] / "work"):
+        file = folder / application / number / "stderr"
+        if file.is_file():
+            return file.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    return ""
+
+
+def _of_worker(context: Any, application: str, number: str) -> str:
+    """From the page of the worker that ran it: of all workers, whose pages the master names."""
+    if not context.master.startswith("spark://"):
+        return ""
+    jvm, host_port = context._jvm, context.master.removeprefix("spark://").partition(",")[0]
+    host, _, port = host_port.rpartition(":")
+    spark, classes = jvm.org.apache.spark, jvm.java.lang.Class
+    master = context._jsc.sc().env().rpcEnv().setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
+    question = classes.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$").getField("MODULE$").get(None)
+    answer = classes.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")
+    for worker in master.askSync(question, jvm.scala.reflect.ClassTag.apply(answer)).workers():
+        query = f"appId={application}&executorId={number}&logType=stderr&byteLength={_LOG_BYTES}"
+        with urllib.request.urlopen(f"{worker.webUiAddress()}/log?{query}", timeout=_WEB_TIMEOUT_S) as page:
+            head, _, body = page.read(2 * _LOG_BYTES).decode(errors="replace").partition("\n")
+        if head.startswith("==== Bytes ") and body.strip():
+            return str(body)
+    return ""

@@ -1,0 +1,66 @@
+"""Executors that were granted and never registered, told from Spark's messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
+from hopsml.cluster.driver.backends.spark_executors import Launches, parse, why_none
+from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.driver.run_texts import error_of
+from hopsml.cluster.gang.events import Conclude, Phase
+
+pytestmark = pytest.mark.fast
+
+ADDRESS = "10.0.0.9:7078"
+STANDALONE = """Executor added: app-1/0 on worker-20261128-10.0.0.5-40355 (10.0.0.5:40355) with 1 core(s)
+Executor updated: app-1/0 is now RUNNING
+Executor added: app-1/1 on worker-20261128-10.0.0.6-40356 (10.0.0.6:40356) with 1 core(s)
+Executor updated: app-1/0 is now EXITED (Command exited with code 1)
+Executor updated: app-1/1 is now RUNNING
+"""
+YARN = """Requesting driver to remove executor 3 for reason Container from a bad node: container_1 on host: n5. Exit status: 1.
+[2026-11-28 10:00:00]Container exited with a non-zero exit code 1.
+Last 4096 bytes of stderr :
+Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078
+"""
+
+
+def test_executors_of_a_standalone_cluster_are_told_apart() -> None:
+    found = parse(STANDALONE)
+    assert found == Launches({"app-1/0": "10.0.0.5", "app-1/1": "10.0.0.6"}, {"app-1/0": "Command exited with code 1"})
+    text = why_none(found, None, ADDRESS, ["java.net.ConnectException: refused"])
+    assert text.startswith(
+        "Spark was granted 2 executors, of which none has registered with the driver; 1 of them ended: Command exited with "
+        "code 1; its last lines:\n    java.net.ConnectException: refused\nAn executor must reach the driver at 10.0.0.9:7078"
+    )
+
+
+def test_the_reason_of_yarns_has_the_last_lines_of_the_log() -> None:
+    text = why_none(parse(YARN), 0, ADDRESS)
+    assert "granted 1 executor, of which none has registered" in text and "Exit status: 1.; its last lines:" in text
+    assert "\n    Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078\n" in text
+
+
+def test_containers_without_executors_cannot_reach_the_driver() -> None:
+    text = why_none(Launches(), 2, ADDRESS)
+    assert text.startswith("Spark was granted 2 executors, of which none has registered with the driver. An executor must")
+    settings = ("10.0.0.9:7078", "SPARK_LOCAL_IP", "spark.driver.host", "spark.driver.port", "spark.blockManager.port")
+    assert all(word in text for word in settings)
+
+
+def test_a_cluster_that_has_granted_nothing_is_full() -> None:
+    text = why_none(Launches(), 0, ADDRESS)
+    assert text.startswith("Spark has granted no executor: the cluster is full") and ADDRESS not in text
+
+
+def test_where_the_cluster_does_not_say_both_are_named() -> None:
+    text = why_none(Launches(), None, ADDRESS)
+    assert "the cluster is full" in text and "cannot reach the driver" in text and ADDRESS in text
+
+
+def test_a_run_whose_executors_all_fail_is_not_told_to_begin_a_new_session() -> None:
+    reason = f"{FAILED_AT_LAUNCH}: {why_none(parse(YARN), None, ADDRESS)}"
+    outcome = Conclude(Phase.FAILED, "application", reason)
+    text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))
+    assert "could not be launched" in text and "Failed to connect to" in text and "new Spark session" not in text
