@@ -37,6 +37,7 @@ RUN_BY = {
     "bench": "test_makefile.py::test_bench_takes_its_options",
     "studies": "test_makefile.py::test_studies_makes_a_picture",
     "chaos": "test_makefile.py::test_chaos_plays_a_scenario",
+    "features": "tools/test_features.py::test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused",
     "soak": "soak/test_soak.py::test_a_short_soak_finds_nothing_that_grows",
     "mutants": "test_makefile.py::test_mutants_of_one_module",
     "hadoop-up": "test_makefile.py::test_hadoop_up_and_down",

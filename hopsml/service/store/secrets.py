@@ -122,7 +122,8 @@ def key(state: Path) -> bytes:
             pass
         finally:
             fresh.unlink()
-    durable.sync_file(state)  # a key that is lost takes all secrets with it; whoever has made it may not have come so far
+    # A lost key makes all secrets unreadable; the process that created it may not have synced its folder yet.
+    durable.sync_file(state)
     return _decoded(file.read_text(), str(file))
 
 
