@@ -24,7 +24,7 @@ _thread = _Thread()
 
 
 def install() -> None:
-    """Patch Keras's optimizers to create variables without an update while a step is traced for its variables."""
+    """Patch Keras's optimizers to create their variables alone while a step is traced for what it creates."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
@@ -88,7 +88,7 @@ def _layers_are_built(model: Any) -> bool:
 
 
 def _trace(model: Any, batch: Any) -> None:
-    """Run the model's step on symbolic tensors; an error ends the trace, as the first real step raises it again."""
+    """Run the model's step on symbols; an error of it, which the first real step raises as well, ends it early."""
     from keras.src import backend, tree
 
     def symbol(leaf: Any) -> Any:
