@@ -106,24 +106,24 @@ _INSTEAD = {
 
 
 class Refusals:
-    """Finder of the import system that says why a package does not have a name.
+    """Import finder that raises an error with the reason why a package does not have a name.
 
     ``from package import name`` drops the text of the AttributeError of the package's ``__getattr__``, which alone makes
-    ``hasattr`` False, and looks for a module of that name. Asked last, of names that no other finder has.
+    ``hasattr`` False, and searches for a module of that name. It is the last finder: it gets names that no other one has.
     """
 
     _reasons: ClassVar[dict[str, Callable[[str], str]]] = {}
 
     @classmethod
     def add(cls, package: str, reason: Callable[[str], str]) -> None:
-        """Let ``reason`` say why the package lacks a name; "" of one that is nobody's."""
+        """Register ``reason``, which returns why the package lacks a name, or "" for an unknown name."""
         cls._reasons[package] = reason
 
     @classmethod
     def find_spec(cls, fullname: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError with the reason, if there is one, for an import.
 
-        Whoever only asks whether there is such a module (``importlib.util.find_spec``) gets None, as of any other.
+        A call that only tests if the module exists (``importlib.util.find_spec``) gets None, as for any unknown module.
         """
         package, _, name = fullname.rpartition(".")
         imports = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"

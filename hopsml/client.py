@@ -121,9 +121,9 @@ class JobMetric(msgspec.Struct, frozen=True):
 
 
 class JobRunMetrics(JobRun, frozen=True, kw_only=True):
-    """A run that a task of a job has made, with all that it has reported.
+    """A run of a job's task, with all metrics that it has reported.
 
-    ``trial``: of a search, the trial whose metrics these are: the best one, else the one that came furthest.
+    ``trial``: in a search, the trial that has these metrics: the best one, or the one with the most steps if none is best.
     """
 
     metrics: list[JobMetric]
@@ -412,9 +412,9 @@ class Client:
         return self._changed(job, "clone")
 
     def remove(self, job: str | int) -> ServiceJob:
-        """Delete the files that it has left at the server: its code, where no other job needs it, and its drivers' logs.
+        """Delete an ended job's files from the server: its drivers' logs, and its code unless another job needs it.
 
-        Its record and its runs stay. Raises ServiceError for one that is not over.
+        Its record and its runs are retained. Raises ServiceError if the job has not ended.
         """
         return self._changed(job, "remove")
 

@@ -1,4 +1,4 @@
-"""HTTP proxies that the environment names: kept out of a run's own connections, and named where a request fails."""
+"""HTTP proxies of the environment: bypassed by a run's own connections, and named in the errors of failed requests."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
     """Return the variables by which HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
 
     gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and waits for
-    ever where the proxy does not answer. Hosts that the user excludes stay excluded.
+    ever if the proxy does not answer. Hosts that the user has excluded stay excluded.
 
     Args:
         hosts: names or addresses, without ports.
-        environments: where the user may have set the variables; the first that has one wins.
+        environments: mappings in which the user may have set the variables; the first that has a variable is used.
     """
 
     def users(*names: str) -> str:
@@ -43,7 +43,7 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
     lower, upper = _FOR_ALL
     found = {lower: users(lower, upper), upper: users(upper, lower)}
     for_grpc = users(_FOR_GRPC)
-    # "*" stands for every host where it stands alone, and for none with gRPC.
+    # "*" alone means every host; gRPC does not support it.
     variables = {name: value if value == "*" else _joined(value, wanted) for name, value in found.items()}
     if for_grpc or found[lower] == "*":
         variables[_FOR_GRPC] = _joined(for_grpc, wanted)
@@ -51,13 +51,13 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
 
 
 def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """Return what opens ``url``: this machine's own addresses directly, others by the environment's proxy."""
+    """Return the opener for ``url``: direct for this machine's addresses, through the environment's proxy for others."""
     direct = [urllib.request.ProxyHandler({})] if _is_loopback(_host(url)) else []
     return urllib.request.build_opener(*direct, *handlers)
 
 
 def explain(url: str) -> str:
-    """Return a sentence that names the proxy by which ``url`` is requested, to follow an error; "" if there is none."""
+    """Return the part of an error message that names the proxy through which ``url`` is requested; "" without a proxy."""
     parts, host = urllib.parse.urlsplit(url), _host(url)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):

@@ -29,7 +29,7 @@ PORT_NEEDS = (
     "process group of gloo's; the driver needs one"
 )
 KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
-DEFAULT_KEEPALIVE_S = 15.0  # firewalls forget connections after a minute at the least
+DEFAULT_KEEPALIVE_S = 15.0  # firewalls drop the state of idle connections after a minute or more
 DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
 LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
 HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://: key=value, with commas between
@@ -53,7 +53,7 @@ def system_metrics_s() -> float:
 
 
 def port_range() -> tuple[int, int] | None:
-    """The ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any. Raises ArgumentError."""
+    """Return the ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any. ArgumentError."""
     text = os.environ.get(PORT_RANGE, "")
     if not text:
         return None
@@ -74,9 +74,9 @@ def no_free_port(first: int, last: int, host: str) -> str:
 
 
 def keepalive_s() -> float:
-    """Seconds of silence after which workers probe a TCP connection; 0: they set no keepalive.
+    """Return the seconds without traffic after which workers probe a TCP connection; 0: they set no keepalive.
 
-    From ``HOPSML_KEEPALIVE_S``, else 15.
+    The value of ``HOPSML_KEEPALIVE_S``, by default 15.
     """
     return _seconds(KEEPALIVE, DEFAULT_KEEPALIVE_S, ", or 0 to set no keepalive")
 
@@ -90,9 +90,9 @@ def drain_s() -> float:
 
 
 def ui_memory_bytes() -> int:
-    """Memory that a page's server may use for what it has read of viewed runs, in bytes.
+    """Return the memory that the web page's server may use for cached data of viewed runs, in bytes.
 
-    From ``HOPSML_UI_MEMORY_MB``, else 256. Raises ArgumentError.
+    The value of ``HOPSML_UI_MEMORY_MB``, by default 256. Raises ArgumentError.
     """
     text = os.environ.get("HOPSML_UI_MEMORY_MB", "") or "256"
     if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:

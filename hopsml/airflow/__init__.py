@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _refusal(name: str) -> str:
-    """Why this Python has none of the names of ``_WHERE``; "" of any other name."""
+    """Return why this Python has none of the names of ``_WHERE``; "" for any other name."""
     if name not in _WHERE:
         return ""
     return (

@@ -208,7 +208,7 @@ def why(job: JobArgument) -> None:
 def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on until the job is over")] = False,
-    task: Annotated[str, typer.Option(help="whose driver; of all tasks else")] = "",
+    task: Annotated[str, typer.Option(help="the task whose driver is shown; default: all tasks")] = "",
     number: Annotated[
         int | None, typer.Option("--try", min=1, help="of which try of the job, from 1 on; of the newest one else")
     ] = None,
@@ -244,13 +244,13 @@ def logs(
 
 
 def _tasks(job: ServiceJobDetail) -> list[str]:
-    """Names of a job's tasks; the first one alone, without its name, where there is one."""
+    """Return the names of a job's tasks; [""] if it has one task."""
     names = [size.task for size in job.sizes]
     return names if len(names) > 1 else [""]
 
 
 def _followed(client: Client, job: str, task: str = "") -> Iterator[str]:
-    """What the driver of a task prints until the job is over; of several tasks line by line, each after its task's name."""
+    """Yield a task's driver output until the job has ended; with several tasks line by line, prefixed by the task's name."""
     tasks = [task] if task else _tasks(client.job(job))
     if len(tasks) == 1:
         yield from client.follow(job, tasks[0])
@@ -356,7 +356,7 @@ def clone(job: JobArgument) -> None:
 def rm(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="a job's id, or its number")],
 ) -> None:
-    """Delete the files that jobs which are over have left at the server; their records and their runs stay."""
+    """Delete the files of ended jobs from the server; their records and runs are retained."""
     client = _client()
     for job in jobs:
         print(f"{client.remove(job).id}: its files are deleted")

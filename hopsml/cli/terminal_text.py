@@ -26,7 +26,7 @@ _OPEN = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_TEXT_FOLL
 
 
 def print_plain(text: str, *, to_stderr: bool = False) -> None:
-    """Print what others may have written, such as names, causes and job files, without any control character."""
+    """Print text of other users, such as names, causes and job files, without any control character."""
     print(plain(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 

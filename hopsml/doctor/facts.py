@@ -190,7 +190,7 @@ def ports() -> PortFacts:
 
 
 def _can_bind(port: int) -> str:
-    """Why the port cannot be bound, by IPv4 or IPv6, whichever the host has; "" if it can."""
+    """Return why the port cannot be bound, by IPv4 or IPv6, whichever the host has; "" if it can."""
     problems = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
@@ -233,7 +233,7 @@ def addresses(driver_host: str, local_ip: str) -> AddressFacts:
 
 
 def _resolved(name: str, source: str) -> tuple[str, str, str]:
-    """The address of a name or address, IPv4 where there is one; brackets around IPv6 are dropped."""
+    """Resolve a name or address, to IPv4 if there is one; brackets around IPv6 are removed."""
     try:
         found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
         best = min(found, key=lambda one: one[0] != socket.AF_INET)

@@ -318,7 +318,7 @@ class _SparkJobs:
     """The jobs of one feed, each on a thread of its own; ``done`` is called there."""
 
     def __init__(self, context: Any, group: str, agents: Callable[[], list[int]]) -> None:
-        """``agents``: numbers of the jobs that hold the application's agents."""
+        """``agents``: returns the ids of the Spark jobs that run the application's agents."""
         self._context, self._group, self._agents = context, group, agents
         self._plans: dict[str, JvmPush | PythonPush] = {}  # by DataFrame
         self._cancelled = 0  # how often
@@ -388,7 +388,7 @@ class _SparkJobs:
             return True
 
     def others_work(self) -> bool:
-        """True if tasks of other jobs run, whose slots are free in their time; agents hold theirs as long as they live."""
+        """True if tasks of other jobs run: their slots become free, while agents hold theirs until they exit."""
         try:
             tracker = self._context.statusTracker()
             ours = {*tracker.getJobIdsForGroup(self._group), *self._agents()}

@@ -72,7 +72,7 @@ class Messages:
         self._put(function)
 
     def await_delivery(self) -> None:
-        """Wait until the functions have been called with all that has come by now, however long they take."""
+        """Wait until the functions have been called with all values received so far, without a time limit."""
         delivered = threading.Event()
         self._put(delivered)
         delivered.wait()

@@ -105,9 +105,9 @@ class Run(Handle[Result]):
         self._messages.subscribe(function)
 
     def await_messages(self) -> None:
-        """Wait until the functions of ``on_message`` have been called with all values that have come by now.
+        """Wait until the functions of ``on_message`` have been called with all values received so far.
 
-        Of a run that has ended these are all that its workers have sent.
+        After the end of a run these are all values that its workers have sent.
         """
         self._messages.await_delivery()
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 10.0
 WATCH_S = 25.0
 LOOK_S = 0.5
-TIDY_GENERATIONS = 10  # between two looks for logs of generations that are not kept
+TIDY_GENERATIONS = 10  # generations between two deletions of logs that are not retained
 OLD_S = 600.0  # a run in which nothing has changed for that long has no driver
 _under_way: set[str] = set()  # of this process
 

@@ -213,9 +213,9 @@ def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None
 
 
 def checkpoint_of(url: str) -> tuple[str, int]:
-    """Run directory and step of the newest sound checkpoint of a run, or of the runs it continues; ("", -1) for none.
+    """Find the newest intact checkpoint of a run, or of the runs it continues: its run directory and step, or ("", -1).
 
-    Asked once, by the driver, so that all members of the new group begin with the same one.
+    The driver calls it once, so that all members of the new group start from the same checkpoint.
     """
     for directory in _chain(url):
         step = checkpoints.latest_sound(directory.checkpoints)

@@ -180,9 +180,9 @@ def _takes(value: Any, dtype: str, takes_missing: bool) -> bool:
 
 
 def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | None = None) -> dict[str, NDArray[Any]]:
-    """The inputs of the rows of an Arrow batch, as the signature has them. ArgumentError names the column and its row.
+    """Convert the rows of an Arrow batch to the signature's inputs. ArgumentError names the column and its row.
 
-    ``missing``: what stands for values that are missing; None: there must be none.
+    ``missing``: the replacement of missing values; None: there must be none.
     """
     import numpy as np
 
@@ -200,7 +200,7 @@ def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | No
 
 
 def with_missing(field: Any, is_nan: bool) -> Any:
-    """A field of Arrow's that tells what its nulls were, NaN or None: scikit-learn tells these apart among texts."""
+    """Return an Arrow field that records if its nulls were NaN or None: scikit-learn distinguishes them among texts."""
     return field.with_metadata({_IS_NAN: b"1" if is_nan else b""})
 
 
@@ -249,13 +249,13 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
     if array.dtype.kind in "iuf" and dtype.kind in "iu" and array.size:
         _check_whole(array, dtype, name, spec)
     if not (array.dtype.kind == "f" and dtype.kind in "biu" and np.isnan(array).any()) and dtype.kind != "b":
-        array = array.astype(dtype, copy=False)  # else as they are, with NaN or objects among them
+        array = array.astype(dtype, copy=False)  # otherwise unchanged, with NaN or objects among them
     found: NDArray[Any] = array.reshape(rows, *sizes)
     return found
 
 
 def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -> None:
-    """Raise ArgumentError for numbers that are not whole, or do not fit."""
+    """Raise ArgumentError for numbers that are not whole, or outside of the dtype's range."""
     import numpy as np
 
     limits = np.iinfo(dtype)

@@ -49,7 +49,7 @@ def arrow_of(df: Any) -> Any:
 
 
 def _field(name: str, kind: Any, column: Any) -> Any:
-    """With what is missing among objects: NaN, as pandas reads them from files, or None."""
+    """Return a column's Arrow field, with the missing value among objects: NaN, as pandas reads it from files, or None."""
     import pyarrow as pa
 
     field = pa.field(name, kind)

@@ -146,11 +146,11 @@ class Version(Mapping[str, Any]):
                 )
 
     def check_owner(self, trusted: Collection[str] = frozenset()) -> None:
-        """Raise ArgumentError where a version that can be loaded belongs to somebody who is not trusted.
+        """Raise ArgumentError if a version that can be loaded belongs to a user who is not trusted.
 
-        That is to run what its author put into it, whatever its kind: a pickle runs code, the graph of a SavedModel reads
-        and writes files, a Keras model holds layers of any code, an ONNX graph names files beside it. Plain files are
-        nobody's risk until somebody opens them.
+        Loading runs its author's code, whatever its kind: a pickle runs code, the graph of a SavedModel reads and writes
+        files, a Keras model has layers with any code, an ONNX graph names further files. Plain files are not checked: they
+        run nothing when they are fetched.
         """
         if not self.description.artifacts:
             return

@@ -1,4 +1,4 @@
-"""Names of server processes, by which others of the same machine see that one has ended."""
+"""Names of server processes, from which other servers on the same machine detect that one has ended."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hopsml.service.engine.local_application import start_ticks
 
 
 def own() -> str:
-    """Name of this process: its machine, its number, when it was started, and something that nobody else has."""
+    """Return the name of this process: its machine, its id, its start time, and a unique suffix."""
     return f"{_machine()}.{os.getpid()}.{start_ticks(os.getpid())}.{secrets.token_hex(4)}"
 
 
 def is_gone(holder: str) -> bool:
-    """True if a process has surely ended: one of this machine, which is not there any more."""
+    """True if a process has certainly ended: it belongs to this machine, and does not exist any more."""
     machine, _, rest = holder.partition(".")
     numbers = rest.split(".")
     if machine != _machine() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
@@ -31,6 +31,6 @@ def is_gone(holder: str) -> bool:
 
 
 def _machine() -> str:
-    """Where numbers of processes mean the same: the machine since its last start, and the PID namespace (a container)."""
+    """Return the scope in which process ids are unique: the machine's boot and the PID namespace (a container)."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"

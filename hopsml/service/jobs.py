@@ -119,7 +119,7 @@ class JobService:
         self.store.close()
 
     def remove(self, row: JobRow) -> None:
-        """Delete the files of a job that is over; its row stays. Raises ArgumentError for one that is not over."""
+        """Delete the files of an ended job; its row is retained. Raises ArgumentError if the job has not ended."""
         if not row.state.is_final:
             raise ArgumentError(
                 f"job {row.id} is {row.state}, and needs its files: end it by `hopsml job cancel {row.id}`, then remove them"
@@ -146,7 +146,7 @@ class JobService:
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
 
     def check_account(self, user: str, role: Role) -> None:
-        """Raise ArgumentError for an account that may run jobs, where those could do whatever the server can."""
+        """Raise ArgumentError if an account may run jobs and these would have the server's rights."""
         if self.only_user and role >= Role.USER and user != self.only_user:
             raise ArgumentError(
                 f"account {user!r} as {role.name.lower()}: jobs of profile {self.profile} run as {self.only_user}, the user "

@@ -1,7 +1,7 @@
-"""Removal of what jobs that are over leave on the disk of a server; their rows in the database stay.
+"""Removal of the files that ended jobs leave on a server's disk; their rows in the database are retained.
 
-Removed are the job file, the drivers' logs where this machine is the engine, what was exchanged with the drivers on the
-project's store, and unpacked code that no job and no schedule needs. The runs of a job are its owner's, and stay.
+A sweep removes the job file, the drivers' logs if this machine is the engine, the files exchanged with the drivers on the
+project's store, and unpacked code that no job and no schedule needs. A job's runs belong to its owner, and are retained.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from hopsml.storage.filesystem import for_url
 log = logging.getLogger("hopsml.service")
 
 DAY_S = 86_400.0
-KEEP_DAYS = 90.0  # that the files of a job are kept after its end
-SWEEP_S = 3600.0  # between two sweeps
-CLOSE_S = 5.0  # that the end of a server waits for a sweep
-UPLOADED_S = 3600.0  # that uploaded code waits for a job that names it
+KEEP_DAYS = 90.0  # days for which the files of a job are retained after its end
+SWEEP_S = 3600.0  # seconds between two sweeps
+CLOSE_S = 5.0  # seconds for which a server that shuts down waits for a sweep
+UPLOADED_S = 3600.0  # seconds for which uploaded code is retained before a job refers to it
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """How many jobs' files, drivers' logs and unpacked workspaces a sweep has removed."""
+    """Numbers of jobs' files, drivers' logs and unpacked workspaces that a sweep has removed."""
 
     jobs: int = 0
     logs: int = 0
@@ -41,7 +41,7 @@ class Removed:
 
 
 class Retention:
-    """Sweeps once an hour where this server leads; ``start`` and ``close`` begin and end its thread."""
+    """Thread that removes the files of ended jobs once an hour, on the server that is the leader."""
 
     def __init__(
         self,
@@ -52,35 +52,35 @@ class Retention:
         project_url: str,
         keep_days: float = KEEP_DAYS,
     ) -> None:
-        """``project_url``: where drivers are told what to do; ``keep_days``: after the end of a job."""
+        """``project_url``: the store for messages to drivers; ``keep_days``: retention after the end of a job, in days."""
         self._store, self._engine, self._workspaces, self._manager = store, engine, workspaces, manager
         self._project_url, self._keep_s = project_url, keep_days * DAY_S
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that sweeps."""
         self._thread = threading.Thread(target=self._run, name="hopsml-retention", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; a sweep under way is waited for, but not for a store that is away."""
+        """Stop the thread; wait at most ``CLOSE_S`` for a sweep in progress, as the store may be unreachable."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        wait_s = 1.0  # until somebody leads
+        wait_s = 1.0  # until there is a leader
         while not self._ended.wait(wait_s):
             wait_s = SWEEP_S if self._manager.leads else 1.0
             if self._manager.leads:
                 try:
                     self.sweep(time.time())
                 except (StoreError, OSError) as error:
-                    log.warning("files of jobs that are over could not be removed: %s", error)
+                    log.warning("files of ended jobs could not be removed: %s", error)
 
     def sweep(self, now: float) -> Removed:
-        """Remove the files of jobs that ended too long ago, and code that nothing needs any more. Raises StoreError."""
+        """Remove the files of jobs whose retention has expired, and code that is no longer needed. Raises StoreError."""
         before_s = now - self._keep_s
         with self._lock:
             over: dict[int, bool] = {}
@@ -108,7 +108,7 @@ class Retention:
         return found
 
     def remove(self, row: JobRow, now: float) -> Removed:
-        """Remove the files of one job, which is over, and its code where no other job needs it. Raises StoreError."""
+        """Remove the files of one ended job, and its code unless another job needs it. Raises StoreError."""
         with self._lock:
             logs = self._engine.remove(math.inf, lambda tag: self._serial(tag) == row.serial)
             jobs = self._workspaces.remove_job(row.id)
@@ -120,7 +120,10 @@ class Retention:
         return self._workspaces.remove_unused(lambda: self._store.code_in_use(now - self._keep_s), now - UPLOADED_S)
 
     def _remove_exchanged(self, ids: Collection[str], serials: Collection[int]) -> None:
-        """On the project's store, which may be away: the next sweep has nothing of them to find, and they are small."""
+        """Remove the files exchanged with drivers on the project's store.
+
+        If the store is unreachable they remain: the next sweep cannot find them again, and they are small.
+        """
         if not ids:
             return
         folders, root = (
@@ -135,7 +138,7 @@ class Retention:
         except PathNotFound:
             return
         except StorageError as error:
-            log.warning("what was exchanged with drivers of jobs that are over could not be removed: %s", error)
+            log.warning("files exchanged with drivers of ended jobs could not be removed: %s", error)
 
     def _serial(self, tag: str) -> int | None:
         """Return the serial of the job that a launch's tag belongs to; None for a tag of another service."""

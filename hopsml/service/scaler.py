@@ -126,7 +126,7 @@ class Scaler:
             self._admit(nodes)
 
     def _still_leads(self) -> bool:
-        """True if no other server has led since this one's memory began. Raises StoreError."""
+        """True if no other server has led since this one's cached state was read. Raises StoreError."""
         return bool(self._term) and self._manager.term() == self._term
 
     def _trouble(self, said: str) -> None:

@@ -227,7 +227,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
 
 
 def _check_accounts(jobs: JobService, wanted: ServerSettings) -> None:
-    """Raise ArgumentError where others than the server's own user may run jobs, which could do whatever it can."""
+    """Raise ArgumentError if other accounts than the server's user may run jobs with the server's rights."""
     if not jobs.only_user:
         return
     if wanted.sign_in is not None:
@@ -251,7 +251,7 @@ def _project_url(wanted: ServerSettings) -> str:
 
 
 def _archives(wanted: ServerSettings) -> tuple[str, ...]:
-    """URLs of stores below which packed environments of jobs may lie. Raises ArgumentError for what is no store's."""
+    """Return the URLs of stores for jobs' packed environments. Raises ArgumentError for a URL of no shared storage."""
     for url in wanted.archives:
         if not urls.base(url) or urls.is_local(url) or urls.split(url)[0] in ("http", "https", "ftp", "local"):
             raise ArgumentError(f"--archives {url}: it is the URL of shared storage: write hdfs:///environments")

@@ -1,4 +1,4 @@
-"""Which files of a folder are uploaded as the code of a job, and which are left out, with the reason."""
+"""Selection of the files of a folder that are uploaded as a job's code, with the reason for each that is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL, _UNNAMEABLE = "neither files nor folders", "names that are not UTF-8"
 
 @dataclass
 class UploadSelection:
-    """Files by their path in the zip, empty folders, and what is left out, by the reason."""
+    """Files by their path in the zip, empty folders, and the paths that are left out, by reason."""
 
     files: dict[str, Path] = field(default_factory=dict)
     empty_folders: list[str] = field(default_factory=list)
@@ -26,15 +26,16 @@ class UploadSelection:
     left_out: dict[str, list[str]] = field(default_factory=dict)
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Name a path that is not uploaded."""
+        """Record a path that is not uploaded, with the reason."""
         shown = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in name)
         self.left_out.setdefault(reason, []).append(shown)
 
 
 def select(folder: Path, most_files: int, most_folders: int, most_depth: int) -> UploadSelection:
-    """Files and folders below a folder; links are followed as long as they lead to something below it.
+    """Select the files and folders below a folder; links are followed if their targets lie below it.
 
-    Raises ArgumentError where there are more than so many files or folders, or where they lie deeper.
+    Raises:
+        ArgumentError: there are more files or folders than the limits allow, or they lie deeper.
     """
     found, root = UploadSelection(), folder.resolve()
     _Walk(folder, root, found, (most_files, most_folders, most_depth)).below(root, "", (root,))
@@ -44,13 +45,13 @@ def select(folder: Path, most_files: int, most_folders: int, most_depth: int) ->
 
 @dataclass(frozen=True)
 class _Walk:
-    folder: Path  # to people
+    folder: Path  # as shown in messages
     root: Path
     found: UploadSelection
     limits: tuple[int, int, int]
 
     def below(self, place: Path, above: str, inside: tuple[Path, ...]) -> None:
-        """Look through a folder; ``inside``: it, and those around it, as they really are."""
+        """Add the content of a folder; ``inside``: real paths of the folder and of those above it."""
         before = len(self.found.files) + len(self.found.empty_folders)
         for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
             name = f"{above}{entry.name}"
@@ -61,10 +62,10 @@ class _Walk:
             self.found.empty_folders.append(above)
 
     def _take(self, path: Path, name: str, inside: tuple[Path, ...]) -> str:
-        """Add a file, or what is in a folder; else the reason why not."""
+        """Add a file, or the content of a folder; return the reason if it is left out."""
         try:
             real, mode = path.resolve(strict=True), path.stat().st_mode
-        except (OSError, RuntimeError):  # also of links in a circle
+        except (OSError, RuntimeError):  # links that form a cycle raise them as well
             return _NOWHERE
         if not real.is_relative_to(self.root):
             return _ELSEWHERE
@@ -112,5 +113,5 @@ def _is_utf8(name: str) -> bool:
 
 
 def described(left_out: Mapping[str, list[str]]) -> str:
-    """What is left out, to people; "" where nothing is."""
+    """Return the list of left-out paths, as shown to the user; "" if nothing is left out."""
     return "; ".join(f"{reason}: {', '.join(names)}" for reason, names in left_out.items())

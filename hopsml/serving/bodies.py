@@ -71,9 +71,9 @@ def dumps(content: Any) -> bytes:
 
 
 def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> Asked:
-    """``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, input by input. RequestRefused (400) says what is wrong.
+    """Parse ``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, by inputs. RequestRefused (400) has the reason.
 
-    ``missing``: as of ``tensors.array_of``.
+    ``missing``: as for ``tensors.array_of``.
     """
     content = loads(body)
     unknown = sorted(content.keys() - {"instances", "inputs", "signature_name"})
@@ -166,9 +166,9 @@ def _tensor_info(name: str, tensor: TensorSpec) -> Any:
 
 
 def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> Asked:
-    """``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) names what is wrong.
+    """Parse ``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) has the reason.
 
-    ``missing``: as of ``tensors.array_of``.
+    ``missing``: as for ``tensors.array_of``.
     """
     content, inputs = loads(body), signature.inputs
     given: dict[str, Any] = {}

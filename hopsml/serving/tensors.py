@@ -28,9 +28,9 @@ TEXT = "str"
 
 
 def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues | None = None) -> NDArray[Any]:
-    """``value``, nested lists, as an array of the input's dtype and shape. RequestRefused (400) where it is none.
+    """Convert nested lists to an array of the input's dtype and shape. Raises RequestRefused (400) if that fails.
 
-    ``missing``: what null stands for, to a model that takes values that are missing; None: there must be none.
+    ``missing``: the replacements of null for a model that accepts missing values; None: there must be none.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues |
 
 
 def _nulls(found: NDArray[Any]) -> NDArray[Any]:
-    """Which of the objects are None."""
+    """Return a mask of the objects that are None."""
     import numpy as np
 
     return np.asarray(np.frompyfunc(lambda one: one is None, 1, 1)(found), bool)
@@ -59,7 +59,7 @@ def _nulls(found: NDArray[Any]) -> NDArray[Any]:
 def _with_missing(
     name: str, found: NDArray[Any], nulls: NDArray[Any], wanted: Any, missing: MissingValues
 ) -> NDArray[Any]:
-    """The values that are there, checked; NaN between numbers, and what the model takes between true and false."""
+    """Check the present values, and insert NaN among numbers, or the model's missing value among booleans."""
     import numpy as np
 
     there = np.array(found[~nulls].tolist()) if not nulls.all() else np.zeros(0, wanted)

@@ -1,9 +1,10 @@
-"""Files that a process opens on behalf of other people: those of a project, only where they really lie in it.
+"""Confinement of a project's files: a process opens them for other users only if they really lie in the project.
 
-A server that shows runs reads as its own user what anybody who writes into a project has put there. A symbolic link there
-may name any file of the server's user. Once a project is confined, the local file system opens a file below it and then asks
-the kernel where the opened file lies: below the real directory of that very run, or it is refused. Checking the path first
-would leave a moment in which it can be replaced. Links within one run's directory are followed.
+A server that shows runs reads, as its own user, files that anyone with write access to a project has put there. A symbolic
+link there may point to any file of the server's user. Once a project is confined, the local file system opens a file below
+it and then reads from the kernel where the opened file lies: outside the real directory of that run, it is refused. A check
+of the path before it is opened would leave a moment in which it can be replaced. Links within one run's directory are
+followed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _projects: dict[str, str] = {}  # confined projects: path as their URLs have it 
 
 
 def confine(project_url: str) -> None:
-    """Let this process, from now on, open files below a local project only where they really lie in it."""
+    """Confine a local project: from now on this process opens files below it only if they really lie in it."""
     if urls.is_local(project_url):
         path = urls.split(project_url)[2].rstrip("/")
         _projects[path] = os.path.realpath(path)
 
 
 def root_of(path: str) -> str | None:
-    """The real directory in which ``path`` must lie: a run's, for its files; None where nothing is confined."""
+    """Return the real directory in which ``path`` must lie: a run's, for its files; None if nothing is confined."""
     for project, real in _projects.items():
         if path == project or path.startswith(project + "/"):
             parts = [part for part in path[len(project) :].split("/") if part]
@@ -37,14 +38,14 @@ def root_of(path: str) -> str | None:
 
 
 def opener(path: str, flags: int) -> int:
-    """``os.open`` for a regular file that is read; for the argument of ``open``. Raises PermissionRefused."""
+    """Open a regular file for reading, as the ``opener`` argument of ``open``. Raises PermissionRefused."""
     if (root := root_of(path)) is None:
         return os.open(path, flags)
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # a named pipe would wait for a writer
     try:
         _check(descriptor, root, path)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PermissionRefused(f"cannot read {path}: it is no regular file; open it where it lies", path)
+            raise PermissionRefused(f"cannot read {path}: it is no regular file; read it on the server's host", path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -53,7 +54,10 @@ def opener(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def located(path: str) -> Iterator[str]:
-    """A path that names what ``path`` names now, whatever becomes of its parents meanwhile. Raises PermissionRefused."""
+    """Yield a path that stays valid for the present target of ``path`` if its parents are replaced.
+
+    Raises PermissionRefused.
+    """
     if (root := root_of(path)) is None:
         yield path
         return
@@ -69,5 +73,5 @@ def _check(descriptor: int, root: str, path: str) -> None:
     real = os.readlink(f"/proc/self/fd/{descriptor}")
     if real != root and not real.startswith(root.rstrip("/") + "/"):
         raise PermissionRefused(
-            f"cannot open {path}: a link leads out of the run's directory; open it where it lies", path
+            f"cannot open {path}: a link leads out of the run's directory; read its target on the server's host", path
         )

@@ -1,7 +1,7 @@
-"""Files that survive a power cut on a local disk: content and names are synced before somebody relies on them.
+"""Durable files on a local disk: content and names are synced, so that they survive a power failure.
 
 A file's content is on the disk after its ``fsync``, its name after that of its folder. Renaming a file whose content was
-not synced may leave an empty one. Functions raise OSError where the disk does not take it.
+not synced may leave an empty file. Functions raise OSError if the disk cannot store the data.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _MOST_KNOWN = 10_000
-_ONE_BY_ONE, _AT_ONCE = 32, 8  # files of a folder that are synced by the caller; those that are synced at once else
-_known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose own names this process has synced
+_ONE_BY_ONE, _AT_ONCE = 32, 8  # most paths that the caller's thread syncs; number of threads for more
+_known: set[tuple[str, int, int]] = set()  # folders, by path, device and inode, whose names this process has synced
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
@@ -24,7 +24,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync folders
             raise
     finally:
         os.close(descriptor)
@@ -49,7 +49,7 @@ def sync_name(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(root: str | os.PathLike[str]) -> None:
-    """Write all regular files below a folder, and all names in it, to the disk; what disappears meanwhile is left out."""
+    """Write all regular files below a folder, and all names in it, to the disk; skip files that are removed meanwhile."""
     paths = [
         path
         for folder, _, names in os.walk(root, topdown=False)

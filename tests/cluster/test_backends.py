@@ -39,7 +39,7 @@ class TestLocal(BackendContract):
     slots = SLOTS
 
     def check_loss(self, cause: str, agent: int) -> None:
-        assert f"its process {agent} was killed by signal 9 (SIGKILL); nobody in hopsml sent it" in cause
+        assert f"its process {agent} was killed by signal 9 (SIGKILL); hopsml did not send it" in cause
 
     def test_an_agent_that_ends_itself_says_why(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)})

@@ -283,7 +283,7 @@ def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
 
     asyncio.run(life())
     (note,) = (message.text for message in told if isinstance(message, WorkNote))
-    assert "rank 1: its process was ended 0.3 s after its function had returned: threads that are no daemons" in note
+    assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
     assert any(isinstance(message, WorkerFinished) for message in told)
     assert not any(isinstance(message, FailureReport) for message in told)
 
@@ -339,7 +339,7 @@ def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwi
     assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
     failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert (
-        failed.outside and "nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+        failed.outside and "hopsml did not send it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
     )
 
 

@@ -199,7 +199,7 @@ for name, (made, rows, wanted) in CASES.items():
     assert len(alone.graph.input) == len(inputs), name
 
 for made, words in (
-    (LinearDiscriminantAnalysis(), "with float32 and int64: what it has for predict_proba differs for"),
+    (LinearDiscriminantAnalysis(), "with float32 and int64: its output predict_proba differs for"),
     (DummyClassifier(), "DummyClassifier cannot be converted to an ONNX graph that predicts as it does; with float32"),
 ):
     try:

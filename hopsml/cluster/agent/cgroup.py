@@ -1,4 +1,4 @@
-"""Memory of control groups: the limit, which counts where there is one, not the host's; and whom the kernel has ended."""
+"""Memory of control groups: the limit, which replaces the host's size if set, and the processes killed by the kernel."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ class MemoryFiles:
 
 
 class OomWatch:
-    """Tells of one process that was killed whether the kernel did that for lack of memory.
+    """Detector of an out-of-memory kill of one process by the kernel.
 
-    The kernel counts its victims by control group, whichever limit was met: the group's, one above it, or the machine's.
+    The kernel counts its victims per control group, whichever limit was reached: the group's, a parent's or the machine's.
     """
 
     def __init__(self, pid: int, root: Path = ROOT, proc: Path = PROC) -> None:
-        """Begin with process ``pid``, which still lives."""
+        """Read the present counter for process ``pid``, which is still running."""
         self._file = next((file for file in _event_files(pid, root, proc) if _oom_kills(file) is not None), None)
         self._before = _oom_kills(self._file)
         self._memory = memory_of(pid, root, proc)
 
     def explain(self) -> str:
-        """Say, of the process that has got SIGKILL meanwhile, what is known of who sent it; names the source."""
+        """Return what is known about the sender of the SIGKILL that has ended the process, with the source."""
         now = _oom_kills(self._file)
         if now is None or self._before is None:
             return (
-                "nobody in hopsml sent it, and no memory.events of a control group says whether the kernel did, for lack of "
-                "memory"
+                "hopsml did not send it; no memory.events of a control group can be read, which would show if the kernel "
+                "did, for lack of memory"
             )
         if now > self._before:
             limit = f"; the limit of its memory is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
             rise = f"oom_kill in {self._file} went from {self._before} to {now}"
             return f"the kernel sent it for lack of memory: {rise}{limit}"
         return (
-            f"nobody in hopsml sent it, nor the kernel for lack of memory, as oom_kill in {self._file} is still {now}: look "
+            f"hopsml did not send it, nor the kernel for lack of memory, as oom_kill in {self._file} is still {now}: look "
             "for a resource manager, another user or a script that ends processes on this host"
         )
 
 
 def _oom_kills(file: Path | None) -> int | None:
-    """The counter ``oom_kill`` of such a file; None where it has none, or cannot be read."""
+    """Return the counter ``oom_kill`` of a memory.events file; None if it has none, or cannot be read."""
     try:
         lines = file.read_text().splitlines() if file is not None else []
     except OSError:
@@ -77,7 +77,7 @@ def _groups(pid: int, proc: Path) -> list[str]:
 
 
 def memory_of(pid: int, root: Path = ROOT, proc: Path = PROC) -> MemoryFiles | None:
-    """The nearest control group of a process, or above it, whose memory has a limit; None where none has."""
+    """Return the process's control group, or the nearest above it, that has a memory limit; None if none has."""
     for usage, limit in _candidates(_groups(pid, proc), root):
         try:
             text = limit.read_text().strip()

@@ -36,7 +36,7 @@ class HeldPort:
             held.close()
 
     def share_by_address(self) -> None:
-        """Let a server that sets SO_REUSEADDR bind the port as well: torch's store in a program that a worker starts.
+        """Set SO_REUSEADDR, so that a server which sets it too can bind the port: torch's store in a worker's program.
 
         Linux lets sockets that all have it bind one port until one of them listens, also a server of another user.
         """

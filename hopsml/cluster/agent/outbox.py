@@ -1,7 +1,7 @@
-"""Messages of an agent that the coordinator has not handled yet, in order; a heartbeat passes all that wait.
+"""Queue of an agent's messages that the coordinator has not handled yet; a heartbeat overtakes all queued messages.
 
-What is under way is bounded as well as what waits: a coordinator that found megabytes of reports before it could look at its
-clock, on a busy machine, would renew no lease meanwhile, and all agents would end.
+Messages in transit are bounded as well as queued ones: on a busy machine, a coordinator with megabytes of reports to handle
+would renew no lease until it has read them, and all agents would exit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 from hopsml.cluster.shared.protocol import Heartbeat, Message, encode
 
-ROOM = 256 << 10  # bytes that may wait or be under way before the reader of a worker's pipe has to wait
+ROOM = 256 << 10  # bytes that may be queued or in transit before the reader of a worker's pipe is paused
 
 
 class Outbox:
@@ -49,7 +49,7 @@ class Outbox:
         return data
 
     def taken(self, size: int) -> None:
-        """The coordinator has handled ``size`` more bytes."""
+        """Record that the coordinator has handled ``size`` more bytes."""
         self._bytes -= size
         if self._bytes <= ROOM:
             self._has_room.set()

@@ -203,10 +203,10 @@ class Work:
             await asyncio.gather(*others, return_exceptions=True)
 
     async def _end_of_worker(self, server: ForkClient, reader: EventReader, events: asyncio.Task[None]) -> Exited:
-        """Wait until the worker has exited and all that it has written is read, however long that takes.
+        """Wait until the worker has exited and all of its output is read, without a time limit.
 
-        It is the driver's pace that may delay it; a driver that is gone ends this agent. Raises ConnectionError where the
-        fork server was killed, and the worker with it.
+        A slow driver may delay it; this agent exits if the driver disconnects. Raises ConnectionError if the fork server
+        was killed, and the worker with it.
         """
         try:
             exited = await server.exited(self._worker)
@@ -284,13 +284,13 @@ class Work:
                     await asyncio.sleep(0)
         except (ValueError, msgspec.MsgspecError) as error:
             self._fail(
-                f"what came through the worker's event pipe cannot be read ({error}): another process that was forked from "
-                "it has written there as well, or its descriptor was used for something else"
+                f"the data in the worker's event pipe cannot be read ({error}): a process that was forked from the worker "
+                "has written to it as well, or its descriptor was used for another purpose"
             )
             self._signal(signal.SIGKILL)
 
     def _on_events(self, events: list[Event]) -> None:
-        """Handle events in order; reports that come one after another together."""
+        """Handle events in order; consecutive reports are handled together."""
         for are_reports, group in itertools.groupby(events, lambda event: event.kind == "report"):
             if are_reports:
                 self._on_reports(list(group))
@@ -299,7 +299,7 @@ class Work:
                 self._on_event(event)
 
     def _on_reports(self, events: Sequence[Event]) -> None:
-        """The chief's go into the run directory, one JSON line each; all go to the driver."""
+        """Send reports to the driver, and append the chief's to the run directory, one JSON line each."""
         if self.launch.rank == 0:
             self._append("metrics.jsonl", *({"time": one.time, "step": one.step, **one.metrics} for one in events))
         reports = tuple(protocol.Report(one.step, one.metrics, one.time) for one in events)
@@ -401,7 +401,7 @@ class Work:
         return not self._pid or processes.has_ended(self._pid) or time.monotonic() > self._ends_by
 
     def _append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Append a line for each row to a file of the run directory; NaN stays NaN, which a loss that diverged must.
+        """Append a line for each row to a file of the run directory; NaN is stored as NaN, for a loss that diverged.
 
         A disk that takes nothing costs lines, not the training.
         """
@@ -441,12 +441,12 @@ class Work:
     def _conclude(self, exited: Exited) -> None:
         if self._has_returned and not self.stopping and processes.was_killed(exited.status):
             self._note(
-                f"its process was ended {EXIT_GRACE_S:g} s after its function had returned: threads that are no daemons, or "
-                "exit functions, were still at work, and what they save may be incomplete. Wait for them in the function"
+                f"its process was killed {EXIT_GRACE_S:g} s after its function had returned: non-daemon threads or exit "
+                "functions were still running, and the files that they write may be incomplete. Join them in the function"
             )
         if self.reported or self.stopping:
             return
-        sender = self._oom.explain() if self._oom is not None else "nobody in hopsml sent it"
+        sender = self._oom.explain() if self._oom is not None else "hopsml did not send it"
         cause = processes.describe_exit(exited.status, sender)
         if os.WIFSIGNALED(exited.status):
             cause += f" (its memory had peaked at {exited.max_rss_mb} MB)"

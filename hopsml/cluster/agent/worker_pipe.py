@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from hopsml.cluster.shared.framing import Frames, framed
 
 MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, besides what its pipe holds
-PIECE = 64 << 10  # bytes that are read at once: as many as a pipe holds
+PIECE = 64 << 10  # bytes per read: the capacity of a pipe
 
 
 class WorkerPipe:
@@ -70,26 +70,26 @@ class EventReader:
     """The read end of a worker's event pipe; used on one event loop."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor``: of the read end, which is closed when ``batches`` is over."""
+        """``descriptor``: the pipe's read end, which is closed when ``batches`` ends."""
         os.set_blocking(descriptor, False)
         self._descriptor, self._frames = descriptor, Frames()
         self._wake = asyncio.Event()
         self._has_exited = False
 
     def exited(self) -> None:
-        """The worker has exited: ``batches`` ends when all is read that lies in the pipe."""
+        """Record that the worker has exited: ``batches`` ends when the pipe is empty."""
         self._has_exited = True
         self._wake.set()
 
     async def batches(self) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events that have come together, until the pipe's end; of a worker that has exited until it is empty.
+        """Yield the events of each read until the pipe is closed, or until it is empty once the worker has exited.
 
-        Whoever inherited the write end may hold it for ever, so that the end need not come; but what the worker has written
-        is in the pipe when it exits. No time decides. Raises ValueError where the pipe holds something else than events.
+        A process that inherited the write end may hold it open for ever; but all that the worker has written is in the pipe
+        when it exits, so no time-out is needed. Raises ValueError if the pipe holds other data than events.
         """
         try:
             while True:
-                is_last = self._has_exited  # before the look: what was written until then is seen
+                is_last = self._has_exited  # read before the pipe is: all that was written until then is read
                 try:
                     piece = os.read(self._descriptor, PIECE)
                 except BlockingIOError:
@@ -105,7 +105,7 @@ class EventReader:
             os.close(self._descriptor)
 
     async def _readable(self) -> None:
-        """Wait until there is something to read, or the worker has exited."""
+        """Wait until the pipe is readable, or the worker has exited."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._descriptor, self._wake.set)
         try:

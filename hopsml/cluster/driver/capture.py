@@ -47,8 +47,11 @@ logger = logging.getLogger(__name__)
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 WARNING_BYTES = 8 * 2**20
 NOTE_BYTES = 2**20  # said in the run's notes
-MOST_PARTS = 200  # of a container that are measured one by one
-LARGE_SHARE, SMALL_SHARE = 0.05, 0.01  # of a container's size, for a part to be named; of the largest one's, for others
+MOST_PARTS = 200  # parts of a container that are measured individually
+LARGE_SHARE, SMALL_SHARE = (
+    0.05,
+    0.01,
+)  # least size of a part that is named: of its container's, and of the largest part's
 # Worth importing before the function arrives: each takes a second or more, in this order where one needs the other.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
 _FILE_NAME = 10  # which argument of CodeType it is
@@ -338,9 +341,9 @@ def _explanation(
 
 
 def _largest(function: object, args: Mapping[str, object], importable: Collection[str]) -> str:
-    """The five largest of the user's objects that the function refers to, each with the way to it and its size.
+    """Return the five largest of the user's objects that the function refers to, each with its path and size.
 
-    Containers and objects of the user's own classes are looked into, those of libraries are not: a DataFrame is one.
+    Containers and instances of the user's classes are searched; a library's object, such as a DataFrame, counts as one.
     """
 
     def size(obj: object) -> int:
@@ -371,7 +374,7 @@ def _largest(function: object, args: Mapping[str, object], importable: Collectio
 
 
 def _users_parts(function: object, args: Mapping[str, object]) -> list[tuple[str, object]]:
-    """As ``_parts``; of a function of hopsml's own that carries out one of the user's, what the user gave."""
+    """Return the parts of a function as ``_parts`` does; for hopsml's wrapper of a user's function, the user's objects."""
     if not str(getattr(function, "__module__", "")).startswith("hopsml."):
         return _parts(function, args)
     found: list[tuple[str, object]] = []
@@ -386,7 +389,7 @@ def _users_parts(function: object, args: Mapping[str, object]) -> list[tuple[str
 
 
 def _inside(obj: object) -> list[tuple[str, object]]:
-    """What the user has put into an object, each with its description; nothing of an object of a library's."""
+    """Return the objects that the user has stored in ``obj``, each with its description; none for a library's object."""
     kind = type(obj)
     module = sys.modules.get(kind.__module__)
     is_users = kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or (module and is_own_module(module))

@@ -348,14 +348,14 @@ class Coordinator:
         self._pool(self.pool.serve())
 
     async def _explain_loss(self, run: ActiveRun, session: AgentSession) -> str:
-        """Ask the backend why an agent of the run was lost; people are told, and it is part of the run's error."""
+        """Return the backend's reason why an agent of the run was lost; publish it as a note of the run."""
         rank = run.gang.rank(session.agent_id)
         try:
             why = await self._on_thread(self.backend.why_lost, session.hello.task, session.hello.pid)
         except InterpreterEnds:
             return ""
         except Exception:
-            log.exception("why an agent was lost could not be asked")
+            log.exception("the backend's reason for the loss of an agent could not be read")
             return ""
         if why:
             who = f"rank {rank}" if rank >= 0 else "an agent"
@@ -648,7 +648,7 @@ class Coordinator:
         loss.add_done_callback(lambda done: self._tell_end_explained(run, outcome, done))
 
     def _tell_end_explained(self, run: ActiveRun, outcome: events.Conclude, loss: asyncio.Task[str]) -> None:
-        """The backend has said why the agent to blame was lost, or does not know."""
+        """Report the run's end, with the backend's reason for the loss of the responsible agent, if it is known."""
         self._unexplained.discard(loss)
         why = loss.result() if not loss.cancelled() else ""
         self._tell_end(run, replace(outcome, reason=f"{outcome.reason}. {why}") if why else outcome, "")

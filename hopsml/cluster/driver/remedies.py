@@ -28,7 +28,7 @@ def is_here(module: str) -> bool:
 
 
 def is_of_network(note: str) -> bool:
-    """True if a run's note is what the preflight has found between two of its hosts."""
+    """True if a run's note is a finding of the preflight check between two of its hosts."""
     return _OF_NETWORK.match(note) is not None
 
 

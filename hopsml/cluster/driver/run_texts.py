@@ -98,7 +98,7 @@ def error_of(
 
 
 def _network_findings(state: RunState) -> list[str]:
-    """A line for each fault of the network that the preflight has found: what happens later mostly follows from it."""
+    """Return a line for each network fault found by the preflight check: it mostly causes the later errors."""
     return [f"Seen before: {note}" for note in state.notes if remedies.is_of_network(note)]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logger_aside("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
-TAKEN_BYTES = 32 << 10  # of an agent's messages are acknowledged at once; less than the agent may have under way
+TAKEN_BYTES = 32 << 10  # bytes per acknowledgement of an agent's messages; fewer than the agent may have in transit
 GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # why a connection is closed (RFC 6455, section 7.4.1)
 _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
 

@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def last_word(self) -> str:
-        """The reason that the peer gave when it closed the connection; "" where it gave none."""
+        """Return the reason in the peer's closing frame; "" if there is none."""
         return self._protocol.close_rcvd.reason if self._protocol.close_rcvd is not None else ""
 
     def write(self, *contents: bytes) -> None:

@@ -583,9 +583,9 @@ class ElasticGang(Gang):
         return actions
 
     def _prepares(self) -> bool:
-        """True before the first step while all members are at work: building and compiling may take longer than any limit.
+        """True before the first step while all members are active: building and compiling may take longer than any limit.
 
-        Nor can a function that makes no steps be judged by them. A limit that the user has set (progress_timeout) counts.
+        A function without steps cannot be evaluated by them either. A limit set by the user (progress_timeout) applies.
         """
         working = [agent_id for agent_id, member in self.members.items() if not member.finished]
         idle = any(agent_id in self.liveness.idle or agent_id in self.liveness.stopped for agent_id in working)

@@ -22,8 +22,8 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
-# From the end of a member's function to the note that others are still at work, or have done nothing since: those that leave
-# one after another, as scripts do that end by sys.exit(main()), and whose chief still saves, are no news.
+# Time from the end of a member's function to the note that other members are still active, or idle since: members that end
+# one after another, as scripts with sys.exit(main()) whose chief still saves, need no note.
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
 STALLED = (
     "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
@@ -41,7 +41,7 @@ class MemberState:
     forms: int = 0  # how many members form the group that it has come to; 0: to none
     finished: bool = False
     exited: bool = False  # finished by sys.exit(0)
-    noted: bool = False  # people know that it has left the others at work
+    noted: bool = False  # True once a note has reported that it ended while others are active
     failed: bool = False
     over: bool = False  # closed, or lost with its agent
     lost: bool = False
@@ -64,7 +64,7 @@ class Gang:
     outcome: Conclude | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
     liveness: Liveness = field(default_factory=Liveness)
-    told_stalled: bool = False  # a note has said that all workers do nothing
+    told_stalled: bool = False  # True once a note has reported that all workers are idle
     left_at: float | None = None  # when the first member of the generation finished
     explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
 
@@ -302,7 +302,7 @@ class Gang:
         return self._settled(now) if held else self._left_alone(working, now) or self._stalled(working, now)
 
     def _stalled(self, working: dict[str, MemberState], now: float) -> list[Action]:
-        """Report once that all workers do nothing, and end the run where ``progress_timeout`` limits how long they may."""
+        """Report once that all workers are idle, and end the run if they are so for longer than ``progress_timeout``."""
         if len(working) < 2:
             return []
         idle_s = now - max(self.liveness.idle_since(agent_id, now) for agent_id in working)
@@ -336,7 +336,7 @@ class Gang:
                 f"collective: {rule}"
             )
             return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
-        # A member may wait with its processor at work, as NCCL does: that it is not idle says nothing after sys.exit(0).
+        # A member may wait actively, as NCCL does: after sys.exit(0) an active member is no sign of progress.
         is_due = now - self.left_at >= EXITED_NOTE_S if exited else now - since >= RETURNED_NOTE_S
         if self.members[agent_id].noted or not is_due:
             return []

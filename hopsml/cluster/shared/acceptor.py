@@ -62,7 +62,7 @@ class Pending:
     was_cut: bool = False
     is_served: Callable[[], bool] = lambda: (
         False
-    )  # whether its requests are answered without a token: it may stay a while
+    )  # True if its requests are answered without a token: it is closed later than others
 
     def cut(self) -> None:
         """End it, at whatever stage it is: the protocol on it sees an end of file."""
@@ -105,12 +105,12 @@ class Acceptor:
         """Accept nothing yet.
 
         Args:
-            make: gives the protocol of a connection.
-            tls: of connections that are to be encrypted.
-            refuse: is called with the kind and the text of each refusal.
-            at_once: connections that are accepted before a pause.
-            pause_s: gives the length of that pause, in seconds; None for no pause.
-            in_thread: in place of ``make``: serves a connection by blocking calls, in a thread of its own, and closes it.
+            make: returns the protocol of a connection.
+            tls: context that encrypts the connections; None for plain TCP.
+            refuse: called with the kind and the text of each refusal.
+            at_once: number of connections accepted before a pause.
+            pause_s: returns the length of that pause, in seconds; None for no pause.
+            in_thread: replaces ``make``: serves a connection by blocking calls, in a separate thread, and closes it.
         """
         self._make, self._tls, self._refuse = make, tls, refuse
         self._at_once, self._pause_s, self._in_thread = at_once, pause_s, in_thread
@@ -139,7 +139,7 @@ class Acceptor:
         return int(listener.getsockname()[1])
 
     def adopt(self, listener: socket.socket) -> None:
-        """Accept connections of a bound socket whose clients speak first, and own it."""
+        """Accept connections of a bound socket whose clients send first, and take ownership of the socket."""
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(SHOW_S))
         listener.listen(BACKLOG)
         self._begin(listener)
@@ -313,7 +313,7 @@ def with_streams(
 
 
 def logged_once(log: logging.Logger) -> Refuse:
-    """Write the first refusal of each kind to a log: of an attack there would be thousands."""
+    """Return a function that logs the first refusal of each kind: an attack would cause thousands."""
     kinds: set[str] = set()
 
     def refuse(kind: str, text: str) -> None:

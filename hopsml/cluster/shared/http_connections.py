@@ -1,4 +1,4 @@
-"""Connections of uvicorn's servers, accepted within limits: those that have shown no token cannot crowd the others out.
+"""Limits on the connections of uvicorn's servers: unauthenticated connections cannot displace authenticated ones.
 
 uvicorn itself accepts every connection, and waits for ever for the end of a request's head. Here a connection is pending, as
 the acceptor has it, until a request on it has shown a token (``recognise``). A pending one on which no whole head has come
@@ -29,19 +29,26 @@ def recognise(scope: MutableMapping[str, Any]) -> None:
 
 
 class HeadWatch:
-    """Closes connections of uvicorn's whose next request has not begun within ``KEEP_ALIVE_S``."""
+    """Closes uvicorn connections on which no new request has started within ``KEEP_ALIVE_S``."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when it is that
+        self._waiting: dict[
+            Any, tuple[Any, float]
+        ] = {}  # connection -> its last request, and the time it was first seen
 
     def look(self, connections: Iterable[Any], now: float) -> None:
-        """``now``: monotonic seconds. A request that is under way is bounded by its own deadline."""
+        """Close the idle ones of these connections; a request in progress is bounded by its own deadline.
+
+        Args:
+            connections: the server's open connections.
+            now: monotonic time, in seconds.
+        """
         before, self._waiting = self._waiting, {}
         for one in set(connections):
             if one.cycle is not None and not one.cycle.response_complete:
                 continue
             last, since = before.get(one, (one.cycle, now))
-            if last is not one.cycle:  # another request came and went
+            if last is not one.cycle:  # another request has been served
                 since = now
             if now - since >= KEEP_ALIVE_S:
                 one.transport.close()
@@ -60,15 +67,15 @@ async def accepting(
 ) -> AsyncIterator[Acceptor]:
     """Accept connections of a listening socket for a ``uvicorn.Server``, which is served with ``sockets=[]``.
 
-    Accepting ends with the block, or where the server begins its shutdown; the listener is closed then.
+    Accepting ends with the block, or when the server starts its shutdown; the listener is closed then.
 
     Args:
-        server: whose configuration is loaded.
-        listener: is bound already, and may be shared with other processes.
-        tls: where connections are to be encrypted.
-        refuse: is called with the kind and the text of each refusal.
-        at_once: connections that are accepted before somebody else has a turn.
-        pause_s: seconds until the next ones are accepted; None for none.
+        server: a ``uvicorn.Server`` whose configuration is loaded.
+        listener: a bound socket, which may be shared with other processes.
+        tls: context that encrypts the connections; None for plain HTTP.
+        refuse: called with the kind and the text of each refusal.
+        at_once: number of connections accepted before other tasks of the event loop run.
+        pause_s: returns the seconds to wait before further connections are accepted; None to not wait.
     """
     kind = _watched(server.config.http_protocol_class)
 

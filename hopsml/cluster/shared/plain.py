@@ -1,4 +1,4 @@
-"""What a training function was given and what it returned, as it is recorded: dicts of plain values."""
+"""Conversion of a training function's arguments and result to the plain values of the run's record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import METRIC
 
-MOST_ELEMENTS = 1000  # of an array or a list of arguments that are recorded one by one
-MOST_CHARACTERS = 20_000  # of an argument's text
+MOST_ELEMENTS = 1000  # elements up to which an argument's array or list is recorded in full
+MOST_CHARACTERS = 20_000  # characters up to which an argument's text is recorded in full
 
 
 def utf8(text: str) -> str:
@@ -53,11 +53,11 @@ def as_json(value: Any) -> Any:
 
 
 def argument(value: Any) -> Any:
-    """An argument of the training function for the run's record: as ``as_json``, but for what is large.
+    """Convert an argument of the training function for the run's record, as ``as_json`` does; summarise large values.
 
-    Of an array, a tensor, a table, a long list or a long text the record holds type, shape, data type, size in bytes and
-    digest; the content travels, and is kept, with the function. A digest (SHA-256) is that of the elements' bytes in C
-    order, of a list that of its JSON, of a table that of its rows' hashes.
+    For an array, tensor, table, long list or long text the record holds type, shape, data type, size in bytes and digest;
+    the content is sent and stored with the function. The digest (SHA-256) covers the elements' bytes in C order, for a list
+    its JSON, for a table its rows' hashes.
     """
     if isinstance(value, Mapping):
         return {utf8(str(key)): argument(item) for key, item in value.items()}
@@ -78,7 +78,7 @@ def argument(value: Any) -> Any:
         and hasattr(value, "shape")
         and (hasattr(value, "dtype") or hasattr(value, "dtypes"))
     ):
-        with contextlib.suppress(TypeError, ValueError):  # the specification of an array, whose sizes are not all known
+        with contextlib.suppress(TypeError, ValueError):  # a specification of an array with unknown sizes
             return _array(value)
     plain = as_json(value)
     return _text(value, plain) if isinstance(plain, str) else argument(plain) if isinstance(plain, list) else plain
@@ -104,7 +104,7 @@ def _text(value: Any, text: str) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """Of an array of NumPy, JAX, pandas, a tensor of torch or TensorFlow, a table: its elements if they are few."""
+    """Return the elements of a small array, tensor or table (NumPy, JAX, pandas, torch, TensorFlow), or a summary."""
     shape = [int(size) for size in value.shape]
     count = 1
     for size in shape:
@@ -122,12 +122,12 @@ def _array(value: Any) -> Any:
 
 
 def _columns(table: Any) -> Iterator[tuple[Any, Any]]:
-    """Name and data type of each column of pandas' or polars' table."""
+    """Yield the name and data type of each column of a table of pandas or polars."""
     return zip(table.columns, table.dtypes, strict=False)
 
 
 def _content(value: Any) -> Iterator[memoryview | bytes]:
-    """The bytes of an array or a table, by which it is told from another one."""
+    """Yield the bytes of an array or a table that identify its content."""
     import numpy as np
 
     package = type(value).__module__.partition(".")[0]

@@ -52,9 +52,9 @@ def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def write_no_core_dumps() -> None:
-    """Let this process, and all that it starts, leave no core file when it crashes: its memory holds tokens and secrets.
+    """Disable core dumps of this process and of all processes it starts: its memory holds tokens and secrets.
 
-    The hard limit stays, so that a function which is looked into can raise the limit for itself.
+    The hard limit is unchanged, so that a function that is being debugged can raise the limit for itself.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -236,7 +236,7 @@ def was_killed(status: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
 
 
-def describe_exit(status: int, sender: str = "nobody in hopsml sent it") -> str:
+def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
     """Describe a wait status in words. ``sender``: what is known of who sent SIGKILL, where that has ended the process."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

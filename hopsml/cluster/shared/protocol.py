@@ -11,7 +11,7 @@ import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
 
-VERSION = 13  # both sides must speak the same
+VERSION = 13  # both sides must use the same version
 MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
 MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
 
@@ -415,7 +415,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class WorkerReports(Message, frozen=True, tag="worker-reports"):
-    """Reports of the training function, in order: those that the agent has read from the worker's pipe at once."""
+    """Reports of the training function, in order, that the agent has read from the worker's pipe together."""
 
     run_id: str
     generation: int

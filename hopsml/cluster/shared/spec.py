@@ -87,7 +87,7 @@ class FixedGroup(WorkerGroup, frozen=True, tag="fixed"):
     stopped_s: float = 60.0  # how long the system may hold a worker (SIGSTOP) before it counts as lost
     exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
     returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
-    stalled_s: float = 120.0  # for so long all workers may do nothing before a note says so
+    stalled_s: float = 120.0  # seconds for which all workers may be idle before a note reports it
     progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = (
         None  # and before it ends; None: never
     )

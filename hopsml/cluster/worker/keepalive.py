@@ -1,8 +1,8 @@
 """TCP keepalive on the connections of frameworks that do not set it themselves, such as gloo's and gRPC's.
 
-Firewalls and NAT gateways forget connections that are silent for a while and drop what comes on them later: with steps that
-take longer both ends of a collective wait for ever. The kernel's probes keep such a connection known, and break one whose
-other end does not answer. A process that is stopped or busy does no harm: its kernel answers.
+Firewalls and NAT gateways drop the state of idle connections, and then discard their packets: if a step takes longer than
+their time-out, both ends of a collective wait for ever. The kernel's probes keep that state alive, and break a connection
+whose other end does not answer. A process that is stopped or busy is not affected: its kernel answers the probes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from typing import Any
 
 from hopsml import settings
 
-INTERVAL_S = 2.0  # between two scans for new sockets: less than any firewall allows
+INTERVAL_S = 2.0  # between two scans for new sockets: shorter than the idle time-out of any firewall
 PROBES = 6  # without an answer, after which the connection is broken
 _SOCKETS = "socket:["
 
 
 def start(silent_s: float) -> None:
-    """Set keepalive on the TCP sockets of this process, now and as they come: the first probe after ``silent_s`` seconds.
+    """Start a thread that sets TCP keepalive on all present and future sockets of this process.
 
-    0 starts nothing. Children do not inherit the thread, but the sockets.
+    Child processes inherit the sockets, but not the thread.
+
+    Args:
+        silent_s: seconds without traffic after which the first probe is sent; 0 starts nothing.
     """
     if silent_s > 0:
         threading.Thread(target=_scan_for_ever, args=(silent_s,), name="hopsml-keepalive", daemon=True).start()
 
 
 def start_by_environment() -> None:
-    """As ``start``, after the seconds that ``HOPSML_KEEPALIVE_S`` says."""
+    """Start TCP keepalive with the idle time of the variable ``HOPSML_KEEPALIVE_S``, in seconds."""
     start(settings.keepalive_s())
 
 
@@ -43,16 +46,16 @@ def _scan_for_ever(silent_s: float) -> None:
 
 
 def scan(silent_s: float, known: set[str]) -> set[str]:
-    """Set keepalive on all TCP sockets of this process that are not ``known``, and return all that it has.
+    """Set keepalive on all TCP sockets of this process that are not ``known``, and return the names of all its sockets.
 
-    A socket whose owner has set keepalive stays as it is. Sockets are named as in /proc, by number and inode. Descriptors
-    are used without a copy, which would hold a connection open that its owner closes at this moment.
+    A socket whose owner has set keepalive is not changed. Sockets are named as in /proc, by number and inode. Descriptors
+    are not duplicated: a copy would hold a connection open that its owner closes at this moment.
     """
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # closed by now
+        except OSError:  # closed since the folder was listed
             continue
         if target.startswith(_SOCKETS):
             name = f"{number} {target}"
@@ -81,13 +84,13 @@ def _library() -> Any:
 
 
 def _option(descriptor: int, option: int) -> int:
-    """A number of the socket's own level; -1 where there is none."""
+    """Return an integer option at level SOL_SOCKET; -1 if it cannot be read."""
     value, size = ctypes.c_int(-1), ctypes.c_uint32(ctypes.sizeof(ctypes.c_int))
     failed = _library().getsockopt(descriptor, socket.SOL_SOCKET, option, ctypes.byref(value), ctypes.byref(size))
     return -1 if failed else value.value
 
 
 def _set(descriptor: int, level: int, option: int, value: int) -> None:
-    """Set it where it can be: the descriptor may have been closed, or be another one's by now, which does no harm."""
+    """Set an integer option; a failure is ignored, because the descriptor may have been closed or reused since."""
     number = ctypes.c_int(value)
     _library().setsockopt(descriptor, level, option, ctypes.byref(number), ctypes.sizeof(number))

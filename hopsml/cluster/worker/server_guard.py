@@ -46,10 +46,10 @@ def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
 
 
 def bind_within(libraries: str, first: int, last: int) -> str:
-    """Keep what the libraries listen on to the ports ``first`` to ``last``; returns what hinders it, "" if nothing does.
+    """Restrict the listening ports of some loaded libraries to a range; return why it fails, "" on success.
 
     Args:
-        libraries: what the paths of libraries begin with that let the kernel choose a port; they are loaded.
+        libraries: prefix of the paths of the libraries, which let the kernel choose their ports.
         first, last: port numbers, both included.
     """
     if isinstance(library := _load(), str):

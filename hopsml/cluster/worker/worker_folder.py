@@ -65,7 +65,7 @@ def _is_core_dump(path: Path) -> bool:
     try:
         with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             head = file.read(18)
-    except OSError:  # keep meets it again, and says so
+    except OSError:  # the copy of this file fails as well, and reports it
         return False
     order: Literal["little", "big"] = "big" if head[5:6] == b"\2" else "little"
     return head.startswith(b"\x7fELF") and len(head) == 18 and int.from_bytes(head[16:18], order) == _ET_CORE

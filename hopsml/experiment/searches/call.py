@@ -216,7 +216,7 @@ def direction_of(direction: Any) -> str:
 
 
 def framework_of(name: Any) -> Framework:
-    """The framework that the verb of this name forms groups for. Raises ArgumentError for another name."""
+    """Return the framework for which the verb of this name forms groups. Raises ArgumentError for another name."""
     if name not in FRAMEWORKS:
         raise ArgumentError(f"framework={name!r} is not known; it must be one of {', '.join(map(repr, FRAMEWORKS))}")
     return FRAMEWORKS[name]

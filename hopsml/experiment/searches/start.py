@@ -183,7 +183,7 @@ def _executor(
 
 
 def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
-    """What is said where a function imports a framework for which its trials form no group, and TensorFlow not at all."""
+    """Return notes about a function that imports only frameworks for which its trials form no group."""
     if call.framework != "tensorflow" or "tensorflow" in imported:
         return []
     return [

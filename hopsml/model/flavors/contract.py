@@ -24,12 +24,12 @@ class UnsavableModel(ArgumentError):
 
 
 class RefusedValues(ArgumentError):
-    """Values that a model does not take, such as a category that it has not seen; the message names the input."""
+    """Error for values that a model does not accept, such as an unknown category; the message names the input."""
 
 
 @dataclass(frozen=True)
 class MissingValues:
-    """What a model takes in place of values that are missing: NaN among numbers, ``other`` among texts and booleans."""
+    """Replacements of missing values that a model accepts: NaN among numbers, ``other`` among texts and booleans."""
 
     other: float | None = None
 
@@ -124,12 +124,12 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 def takes_missing(description: ModelDescription) -> bool:
-    """Whether a version's model may be given values that are missing."""
+    """True if a version's model accepts missing values."""
     return next((artifact for artifact in LOADERS if artifact in description.artifacts), "") == "sklearn"
 
 
 def missing_of(model: LoadedModel) -> MissingValues | None:
-    """What stands for values that are missing; None for a model that must have all of them."""
+    """Return the replacements of missing values; None for a model that requires all values."""
     return getattr(model, "missing", None)
 
 

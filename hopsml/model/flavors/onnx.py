@@ -24,12 +24,12 @@ _DTYPES = {"float": "float32", "double": "float64", "string": "str"}
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # the first that is there computes what it can
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _INPUT = "X"
-# Of numbers and whole numbers that an estimator takes, the ones that are tried first at the front.
+# Types for numbers and whole numbers of an estimator's inputs, in the order in which they are tried.
 _KINDS = (("float32", "int64"), ("float32", "float32"), ("float64", "int64"), ("float64", "float64"))
 _OF_ESTIMATORS = "ai.onnx.ml"
 _OLDER = {"": 18, _OF_ESTIMATORS: 3}
-_MOST_ROWS = 1000  # of an example, by which a graph is compared with its estimator
-_ROWS_THAT_MAY_DIFFER = 1000  # one in so many: in float32 a value may lie on the other side of a tree's threshold
+_MOST_ROWS = 1000  # rows of an example for which a graph is compared with its estimator
+_ROWS_THAT_MAY_DIFFER = 1000  # one row in so many: in float32 a value may lie on the other side of a tree's threshold
 _TOLERANCE = 1e-4
 _LONGEST_REASON = 300
 _threads = 0  # of a session; 0: as many as there are cores
@@ -90,9 +90,9 @@ def _from_torch(model: Any, example: Any) -> Any:
 
 
 def _from_sklearn(model: Any, example: Any) -> Any:
-    """The first graph that ONNX Runtime computes, and that predicts as the estimator does.
+    """Convert an estimator to the first graph that ONNX Runtime can compute and that predicts as the estimator does.
 
-    Numbers are float32 where that does: most of ONNX Runtime's operators for estimators take no others.
+    Numbers are float32 if that is sufficient: most of ONNX Runtime's operators for estimators accept no other type.
     """
     rows, problems = _Rows(model, example), dict[str, str]()  # reason -> with which numbers, first
     for kinds in _KINDS:
@@ -107,7 +107,7 @@ def _from_sklearn(model: Any, example: Any) -> Any:
                 raise UnsavableModel(problem)
         except ImportError:
             raise
-        except Exception as error:  # noqa: BLE001 the next way may do; all are told where none does
+        except Exception as error:  # noqa: BLE001 the next types may work; if none does, all errors are reported
             reason = str(error) if isinstance(error, UnsavableModel) else f"{type(error).__name__}: {error}"
             problems.setdefault(reason[:_LONGEST_REASON], " and ".join(dict.fromkeys(kinds)))
         else:
@@ -120,7 +120,7 @@ def _from_sklearn(model: Any, example: Any) -> Any:
 
 
 def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str, int] | None = None) -> Any:
-    """Raises whatever the converter does."""
+    """Convert an estimator once with these input types; an exception of the converter is passed on."""
     import skl2onnx
 
     last = model
@@ -146,7 +146,7 @@ def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str,
 
 
 class _Rows:
-    """The example: one array, or an array of one column for each column of a table, by which the model names them."""
+    """Rows of the example: one array, or one array per column of a table, by the column's name."""
 
     def __init__(self, model: Any, example: Any) -> None:
         import numpy as np
@@ -180,7 +180,7 @@ class _Rows:
         return np.asarray(self._example)[:_MOST_ROWS]
 
     def types(self, kinds: tuple[str, str]) -> list[tuple[str, Any]]:
-        """skl2onnx's types of the inputs, with these dtypes of numbers and whole numbers."""
+        """Return skl2onnx's types of the inputs, with these dtypes for numbers and whole numbers."""
         from skl2onnx.common import data_types as types
 
         of = {
@@ -193,7 +193,7 @@ class _Rows:
         return [(name, of[_dtype(array, kinds)]([None, *array.shape[1:]])) for name, array in self._arrays.items()]
 
     def difference(self, graph: Any, kinds: tuple[str, str]) -> str:
-        """How the graph's predictions for these rows differ from the estimator's; "" where they do not."""
+        """Return how the graph's predictions for these rows differ from the estimator's; "" if they do not."""
         import numpy as np
 
         session = _session(graph.SerializeToString(), is_quiet=True)
@@ -206,14 +206,14 @@ class _Rows:
             session = _session(graph.SerializeToString(), is_quiet=True)
         for found, (name, wanted) in zip(session.run(None, given), self._expected.items(), strict=False):
             if not isinstance(found, np.ndarray) or found.shape[:1] != wanted.shape[:1]:
-                return f"what it has for {name} is no array with a row for each of the example's"
+                return f"its output {name} is no array with one row for each row of example="
             if (rows := _rows_that_differ(found, wanted)) > len(wanted) // _ROWS_THAT_MAY_DIFFER:
-                return f"what it has for {name} differs for {rows} of {len(wanted)} rows of example="
+                return f"its output {name} differs for {rows} of {len(wanted)} rows of example="
         return ""
 
 
 def _has_named_columns(model: Any, example: Any) -> bool:
-    """Whether each column of a table is an input: where they are of several kinds, or parts of the model name theirs."""
+    """True if each column of a table is an input: the columns have several types, or parts of the model select by name."""
     if isinstance(example, Mapping):
         return True
     if not hasattr(example, "dtypes") or not hasattr(example, "columns"):
@@ -252,7 +252,7 @@ def _dtype(array: NDArray[Any], kinds: tuple[str, str]) -> str:
 
 
 def _called(model: Any, rows: Any) -> dict[str, Any]:
-    """What the estimator says of these rows, in the order in which graphs have it."""
+    """Return the estimator's predictions for these rows, in the order of a graph's outputs."""
     names = ("predict", "predict_proba") if hasattr(model, "predict") else ("transform",)
     return {name: getattr(model, name)(rows) for name in names if hasattr(model, name)}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INPUT = "X"
 _FILE = "model.pickle"
-_MOST_PARTS = 10_000  # of an estimator that are looked at
+_MOST_PARTS = 10_000  # parts of an estimator that are inspected
 _DEEPEST = 12  # parts within parts: an object may refer to itself
 
 
@@ -119,10 +119,10 @@ class _Estimator:
 
 
 def _about(error: Exception, inputs: Mapping[str, NDArray[Any]]) -> str:
-    """Which inputs hold values that the estimator does not take, as its error tells; "" where it is about none.
+    """Return which inputs hold values that the estimator does not accept, according to its error; "" if none does.
 
-    A value that is missing, or infinite, is what most estimators fail of, with whatever error; of others they say by a
-    ValueError which one it is.
+    Most estimators fail on a missing or infinite value, with various errors; for other values the text of their ValueError
+    names the value.
     """
     missing = {name: row for name, array in inputs.items() if (row := _first_missing(array)) is not None}
     if missing:
@@ -151,13 +151,14 @@ def _first_missing(array: NDArray[Any]) -> int | None:
 
 
 def _is_told(array: NDArray[Any], text: str) -> bool:
-    """Whether an error names a text of the input, such as a category that an encoder has not seen."""
+    """True if an error names a text of the input, such as a category that an encoder does not know."""
     return array.dtype.kind == "O" and any(repr(one) in text for one in set(array.flat))
 
 
 def _learned_nan(model: Any) -> bool:
-    """Whether the estimator knows NaN as the value that is missing among texts, by the categories of its encoders or by an
-    imputer for texts; others know None, or have not seen any.
+    """True if the estimator has learned NaN as the missing value among texts, in an encoder's categories or an imputer.
+
+    Other estimators have learned None, or have seen no missing value.
     """
     seen, parts = set[int](), [model]
     while parts:
@@ -286,7 +287,7 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
 
 
 def _with_missing(column: Any, kind: str) -> NDArray[Any]:
-    """A column with values that are missing: NaN among numbers, None or NaN, as there is, among texts and booleans."""
+    """Convert a column with missing values: NaN among numbers; None or NaN, unchanged, among texts and booleans."""
     import numpy as np
     import pandas as pd
 

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEPT_POINTS = 16_384  # of one curve in memory, 32 bytes each: more than three times what one answer holds
-NEWEST_POINTS = 64  # that are kept as they came: what a worker used last is judged by them
+NEWEST_POINTS = 64  # newest points, which are never merged: they show a worker's present use of its machine
 
 
 class Curve:
-    """The points of a curve that grows, in bounded memory.
+    """Points of a growing curve, in bounded memory.
 
-    Up to ``most`` points all are kept. Beyond, those of equal ranges of point numbers are merged into the lowest and the
-    highest of each range; the first, the newest and the last finite point are always kept.
+    Up to ``most`` points all are stored. Beyond that, equal ranges of point numbers are merged into the lowest and the
+    highest point of each range; the first, the newest and the last finite point are always retained.
     """
 
     def __init__(self, most: int = KEPT_POINTS) -> None:
         """Start an empty curve.
 
         Args:
-            most: Points that are kept, at least 512.
+            most: Number of points that are stored, at least 512.
         """
         self.count = 0  # of all points, kept or merged
         self.steps, self.times, self.values = array("d"), array("d"), array("d")
@@ -41,7 +41,7 @@ class Curve:
         self.count += 1
 
     def limit(self, most: int) -> None:
-        """Keep at most ``most`` points from now on, at least 512."""
+        """Limit the number of stored points to ``most``, at least 512, from now on."""
         self._most = most
         if len(self.values) > most:
             self._merge()
@@ -53,7 +53,7 @@ class Curve:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the points take, in bytes."""
+        """Memory used by the points, in bytes."""
         return sum(map(sys.getsizeof, (self.steps, self.times, self.values, self._numbers)))
 
     def _merge(self) -> None:

@@ -150,13 +150,13 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         with _workspace(root, files, is_kept) as folder:
             status = subprocess.run(line, check=False, env=variables, cwd=folder).returncode
         if status:
-            raise subprocess.CalledProcessError(status, shown)  # the cause of a job is no place for a whole script
+            raise subprocess.CalledProcessError(status, shown)  # a job's cause must not contain a whole script
 
     return call
 
 
 def _group_variables(framework: str) -> dict[str, str]:
-    """The variables by which TensorFlow in a command finds the others of a fixed group; torch's are set already."""
+    """Return the variables by which TensorFlow in a command forms a fixed group; torch's are set already."""
     from hopsml.cluster.shared.layout import OURS
     from hopsml.cluster.worker.context import current
     from hopsml.training import whereabouts
@@ -166,8 +166,8 @@ def _group_variables(framework: str) -> dict[str, str]:
         return {}
     if context.spec.group.regroups:
         print(
-            "TF_CONFIG is not set for a command whose group may change: TensorFlow in it trains alone. Give the task count "
-            "instead of min and max, or a function instead of the command",
+            "TF_CONFIG is not set for a command whose group may change: its TensorFlow processes train separately. Give the "
+            "task count instead of min and max, or a function instead of the command",
             file=sys.stderr,
             flush=True,
         )

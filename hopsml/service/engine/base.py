@@ -86,15 +86,15 @@ class Engine(Protocol):
         """End an application now."""
 
     def forget_orders(self) -> None:
-        """Drop what is remembered of orders to drivers: another server may have given them others since."""
+        """Drop the cached orders to drivers: another server may have sent them others since."""
 
     def forget(self, tag: str) -> None:
-        """Leave a launch out of later looks: it has ended, and the store knows how. Its log can still be read."""
+        """Exclude a launch from later polls: it has ended, and its end is stored. Its log can still be read."""
 
     def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
-        """Delete what this engine has stored of launches that ended before a time (seconds since 1970); their number.
+        """Delete this engine's files of launches that ended before a time (seconds since 1970); return their number.
 
-        ``may``: True for the tag of a launch that may be deleted. Called by any thread; may block.
+        ``may``: returns True for the tag of a launch that may be deleted. Called by any thread; may block.
         """
 
     def worker(self, each: Resources) -> Resources:

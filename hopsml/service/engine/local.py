@@ -54,13 +54,13 @@ class LocalEngine:
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
         self._watchers: list[subprocess.Popen[bytes]] = []
-        self._over: dict[str, tuple[SeenApplication, ...]] = {}  # until the store knows; not read again until then
+        self._over: dict[str, tuple[SeenApplication, ...]] = {}  # ended, but not stored yet; not read again until then
         self._asked: set[str] = set()  # a second Ctrl-C would break off what the first one began
         for each in (folder, folder / ASIDE):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def look(self) -> Look:
-        """Read the folders of applications whose end is not stored yet."""
+        """Read the folders of all applications whose end is not stored yet."""
         self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
         found = dict(self._over)
@@ -119,21 +119,21 @@ class LocalEngine:
         self._signal(application_id, signal.SIGKILL)
 
     def forget_orders(self) -> None:
-        """Slots are written anew, whatever was written before."""
+        """Drop the cached orders; the next slots are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:
-        """Move its folder aside."""
+        """Move the launch's folder to the folder of ended ones."""
         self._submissions.forget(tag)
         if self._over.pop(tag, None) is not None:
             self._asked.discard(tag)
             try:
                 (self._folder / tag).rename(self._folder / ASIDE / tag)
-            except OSError as error:  # it is seen again at the next look
+            except OSError as error:  # the next poll reads it again
                 log.warning("the folder of %s cannot be moved aside: %s", tag, error)
 
     def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
-        """Delete their folders, with the logs of their drivers."""
+        """Delete the folders of ended launches, with the logs of their drivers."""
         removed = 0
         with os.scandir(self._folder / ASIDE) as entries:
             old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before_s]
@@ -151,7 +151,7 @@ class LocalEngine:
         return Resources(memory_mib=DRIVER_MIB)
 
     def _signal(self, application_id: str, number: int) -> None:
-        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # none of one that is aside
+        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # none if it was moved aside
         if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)

@@ -56,7 +56,7 @@ class SlotsTalk:
             known.pop(tag, None)
 
     def forget_all(self) -> None:
-        """Another server may have written other numbers: ``tell`` writes the next ones, whatever they are."""
+        """Drop all cached numbers, so that ``tell`` writes the next ones: another server may have written others."""
         self._told.clear()
         self._writes.clear()
 

@@ -120,16 +120,16 @@ class YarnEngine:
             self._manager.kill(application_id)
 
     def forget_orders(self) -> None:
-        """Slots are written anew, whatever was written before."""
+        """Drop the cached orders; the next slots are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:
-        """Drop what is remembered here; YARN lists it for as long as it is configured to."""
+        """Drop the launch from the caches; YARN lists it for as long as it is configured to."""
         self._submissions.forget(tag)
         self._asked.discard(tag)
 
     def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
-        """Nothing: YARN deletes its logs by its own settings."""
+        """Return 0: YARN deletes its logs by its own settings."""
         return 0
 
     def worker(self, each: Resources) -> Resources:

@@ -56,7 +56,7 @@ def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
 def over(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
     """Return the tags of launches that have ended, or were refused, and whose end is stored.
 
-    ``living``: as of ``strays``, after the jobs were taken a step further with this sight.
+    ``living``: as for ``strays``, after the jobs were advanced by this snapshot.
     """
     ended = (
         tag

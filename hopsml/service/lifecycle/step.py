@@ -104,7 +104,7 @@ def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
 
 
 def _unlaunched(record: JobRecord) -> str:
-    """Name of a task without an application; "" where each has one."""
+    """Return the name of a task without an application; "" if each has one."""
     launched = {launch.task for launch in record.launches}
     return next((task.name for task in record.tasks if task.name not in launched), "")
 

@@ -84,18 +84,18 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """True if it is this process that runs the jobs."""
+        """True if this process is the leader, which runs the jobs."""
         return self.leader is not None and self.leader.holder == self._holder
 
     def _lead(self) -> Leader:
-        """This server's lease. Raises StaleRecord where it has none, or it has run out: another server may lead since."""
+        """Return this server's lease. Raises StaleRecord if it has none or it has expired: another server may lead."""
         lead = self.leader
         if lead is None or not self.leads or self._clock() >= lead.until_s or time.monotonic() >= self._leads_until:
             raise StaleRecord("the lead")
         return lead
 
     def term(self) -> int:
-        """Term of this server's lease, if it has not run out and the database knows no newer one; else 0.
+        """Return the term of this server's lease; 0 if it has expired or the database has a newer one.
 
         Raises StoreError.
         """
@@ -136,7 +136,7 @@ class Manager:
                 self._go_on(look, now)
 
     def _renew(self) -> None:
-        """Take or renew the lead. What is remembered counts only under the lease under which it was read."""
+        """Acquire or renew the lease. Cached state is valid only under the lease under which it was read."""
         term, asked = 0, time.monotonic()
         with contextlib.suppress(StaleRecord):
             term = self._lead().term
@@ -254,7 +254,7 @@ class Manager:
         self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
-        """Store what has become of a job, and only then do what follows from it. Raises StaleRecord under an older lease."""
+        """Store a job's new state, and only then carry out its consequences. Raises StaleRecord under an older lease."""
         before, lead = job.record, self._lead()
         account = self._account(job, step.record, placement)
         if _is_news(before, step.record):
@@ -309,7 +309,7 @@ class Manager:
         order = self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
 
         def plan() -> SubmissionPlan:
-            if not self._store.still_leads(lead):  # whoever leads since then has tried the job again, under another tag
+            if not self._store.still_leads(lead):  # the new leader has launched the job again, under another tag
                 raise StaleRecord("the lead was taken by another server before the submission")
             return order.plan()
 

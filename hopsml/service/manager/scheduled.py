@@ -16,7 +16,7 @@ log = logging.getLogger("hopsml.service")
 
 
 def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
-    """Store the jobs whose time has come. Raises StaleRecord where ``lead`` is not the newest lease."""
+    """Store the jobs whose planned time is reached. Raises StaleRecord if ``lead`` is not the newest lease."""
     rows = schedules.to_look_at(now)
     running = schedules.running(rows)
     for row in rows:

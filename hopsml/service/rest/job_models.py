@@ -154,9 +154,9 @@ class MetricAnswer(BaseModel):
 
 
 class JobMetricsAnswer(JobRunAnswer):
-    """A run that a task of a job has made, with all that it has reported, or what a trial of it has."""
+    """A run of a job's task, with all metrics that it, or one of its trials, has reported."""
 
-    trial: str = Field(default="", description="Of a search: the best trial, else the one that came furthest.")
+    trial: str = Field(default="", description="Of a search: the best trial, else the one with the most steps.")
     metrics: list[MetricAnswer]
 
 

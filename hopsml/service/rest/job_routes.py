@@ -291,7 +291,7 @@ def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller
 
 @router.post("/jobs/{job}/remove")
 def remove(row: TheJob, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
-    """Delete the files of a job that is over: its code, where no other job needs it, and its drivers' logs."""
+    """Delete the files of an ended job: its drivers' logs, and its code unless another job needs it."""
     _may_change(caller, row)
     jobs.remove(row)
     return models.JobAnswer.of(row)

@@ -30,9 +30,9 @@ def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnsw
 
 @router.get("/jobs/{job}/metrics")
 def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetricsAnswer]:
-    """What each run of a job has reported, the oldest run first; what its workers used of their machines is left out.
+    """Metrics that each run of a job has reported, the oldest run first, without its workers' use of their machines.
 
-    Of a search it is what one of its trials has reported: the best one, else the one that came furthest.
+    Of a search these are the metrics of one trial: the best one, else the one with the most steps.
     """
     project = _project(request)
     return [
@@ -93,7 +93,7 @@ def _told(run: RunRow) -> dict[str, str | float | None]:
 
 
 def _reported(project: Project, run: RunRow) -> dict[str, Any]:
-    """The fields ``metrics`` and ``trial`` of an answer about a run."""
+    """Return the fields ``metrics`` and ``trial`` of an answer about a run."""
     if not run.is_search:
         return {"metrics": _summaries(project.metrics(run.id))}
     search = project.search(run.id)

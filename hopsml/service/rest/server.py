@@ -28,7 +28,7 @@ log = logging.getLogger("hopsml.service")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DRAIN_S = 3  # for answers that are on their way when the server ends
-SWEEP_S = 60.0  # between two looks for what was read and is not used any more
+SWEEP_S = 60.0  # seconds between two removals of cached data that is not used any more
 _NEEDS = ("starlette", "uvicorn")
 
 
@@ -40,7 +40,7 @@ def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> N
 
 
 def proxies(given: Collection[str]) -> tuple[str, ...]:
-    """Addresses, or networks, of proxies. Raises ArgumentError for what is none."""
+    """Return the addresses, or networks, of trusted proxies. Raises ArgumentError for an invalid one."""
     for one in given:
         try:
             ipaddress.ip_network(one, strict=False)
@@ -116,10 +116,10 @@ def serve(project_url: str, listener: socket.socket, token: str, ready: Callable
 
 
 class _ForwardedScheme:
-    """An application that a proxy on this machine may tell that it was reached over TLS, which only marks cookies so.
+    """Middleware that accepts the header X-Forwarded-Proto from a proxy on this machine, to mark cookies as secure.
 
-    Anybody on this machine can send the header; nothing but the answer to that very request depends on it. Who calls is
-    another matter: limits and the audit log go by it.
+    Any process on this machine can send the header; only the answer to that request depends on it. The caller's address is
+    handled elsewhere: limits and the audit log depend on it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

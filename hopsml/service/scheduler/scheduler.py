@@ -502,7 +502,7 @@ class Scheduler:
                 waiting.put(job)
 
     def _drop_ended(self) -> None:
-        """Take jobs that are over out of the heaps, which else hold them until their time would have come."""
+        """Remove ended jobs from the heaps, which otherwise hold them until their planned time."""
         for number, heap in enumerate((self._falls, self._overdue)):
             if len(heap) >= self._drop_at[number]:
                 heap[:] = [entry for entry in heap if self.jobs.get(entry[3].request.job_id) is entry[3]]

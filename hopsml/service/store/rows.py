@@ -145,7 +145,7 @@ class JobCount:
 class Leader:
     """Lease of the server that runs the jobs of a database, valid until ``until_s``.
 
-    ``term``: number of the lease, one higher each time that the lead is taken anew; changes under an older one are refused.
+    ``term``: number of the lease, which grows by one at each change of leader; changes under an older one are refused.
     """
 
     holder: str

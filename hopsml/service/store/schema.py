@@ -114,7 +114,7 @@ leaders = Table(
     Column("holder", String(100), nullable=False),
     Column("address", String(300), nullable=False),
     Column("until_s", Float, nullable=False),
-    Column("term", Integer, nullable=False, server_default="0"),  # one more each time that the lead is taken anew
+    Column("term", Integer, nullable=False, server_default="0"),  # grows by one at each change of leader
 )
 
 schedules = Table(

@@ -47,16 +47,16 @@ class StaleRecord(Exception):
 
 
 class _LeaseObserver:
-    """Measures for how long another server's lease was not renewed, by the clocks of this process alone."""
+    """Timer of how long another server's lease has not been renewed, by the clocks of this process."""
 
     def __init__(self) -> None:
         self._lease: tuple[object, ...] = ()
         self._since = (0.0, 0.0)
 
     def unchanged_s(self, lease: tuple[object, ...], now: float) -> float:
-        """Seconds since this lease was seen first.
+        """Return the seconds since this lease was first seen.
 
-        The larger one of two clocks: ``now`` may be put back, and the monotonic clock stops while a machine is suspended.
+        It is the larger value of two clocks: ``now`` may be set back, and the monotonic clock stops during a suspension.
         """
         clocks = (now, time.monotonic())
         if lease != self._lease:
@@ -201,7 +201,7 @@ class JobStore:
             return tuple(map(_launch, connection.execute(query)))
 
     def ended_before(self, serials: Iterable[int], before_s: float) -> set[int]:
-        """Those of these jobs that ended before a time, in seconds since 1970."""
+        """Return those of these jobs that ended before a time, in seconds since 1970."""
         found: set[int] = set()
         with self.reading() as connection:
             for some in _in_pieces(list(serials)):
@@ -210,13 +210,13 @@ class JobStore:
         return found
 
     def code_in_use(self, since_s: float) -> set[str]:
-        """Digests of the code of jobs that are not over or ended later than ``since_s``, and of schedules."""
+        """Return the digests of the code of schedules, and of jobs that have not ended before ``since_s``."""
         of_jobs = select(jobs.c.workspace).where(or_(jobs.c.state.not_in(_OVER), jobs.c.ended_s >= since_s))
         with self.reading() as connection:
             return set(connection.execute(union(of_jobs, select(schedules.c.workspace))).scalars())
 
     def forget_code(self, serial: int) -> None:
-        """Store that the code of a job, which is over, is not needed any more."""
+        """Record that the code of an ended job is not needed any more."""
         with self.writing() as connection:
             rule = and_(jobs.c.serial == serial, jobs.c.state.in_(_OVER))
             connection.execute(update(jobs).where(rule).values(workspace=""))
@@ -293,7 +293,7 @@ class JobStore:
             return [_wish(row) for row in connection.execute(query)]
 
     def answer(self, wish: int, answer: str, lead: Leader, now: float) -> None:
-        """Store what has become of a wish: "" for carried out, else why not.
+        """Store the outcome of a request: "" if it was applied, else the reason why not.
 
         Raises StaleRecord where ``lead`` is not the newest lease.
         """
@@ -320,18 +320,18 @@ class JobStore:
         is_gone: Callable[[str], bool] = lambda holder: False,
         term: int = 0,
     ) -> Leader:
-        """Take or renew the lead, for ``lease_s`` seconds; returns the newest lease, another server's while that lasts.
+        """Acquire or renew the leader's lease for ``lease_s`` seconds; return the newest lease, perhaps another server's.
 
-        Another server's lease is over when its time has passed, or when it was not renewed for ``lease_s`` seconds by the
-        clocks of this process: the clock by which it was written may have been wrong.
+        Another server's lease has expired when its time has passed, or when it was not renewed for ``lease_s`` seconds by
+        the clocks of this process: the clock by which it was written may have been wrong.
 
         Args:
-            holder: name of this process among all that ask.
-            address: where this process answers, a URL.
+            holder: unique name of this process among all servers.
+            address: URL of this process.
             now: seconds since 1970.
-            lease_s: seconds.
-            is_gone: returns True for a holder that has surely ended, so that its lease need not be waited for.
-            term: of the caller's own lease, where it has not run out; 0: the lead is taken anew, under the next term.
+            lease_s: validity of the lease, in seconds.
+            is_gone: returns True for a holder that has certainly ended, so that its lease can be replaced at once.
+            term: term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
         """
         with self.writing() as connection:
             query = select(leaders).where(leaders.c.id == 1).with_for_update()
@@ -352,7 +352,7 @@ class JobStore:
         return row.until_s <= now or unchanged_s >= lease_s or is_gone(row.holder)
 
     def still_leads(self, lead: Leader) -> bool:
-        """True while no server has taken the lead since this lease."""
+        """True if no server has acquired a newer lease."""
         with self.reading() as connection:
             return _leads(connection, lead)
 

@@ -91,9 +91,9 @@ class Tokens:
         return Caller(row.user, Role[row.role])
 
     def may_submit(self, user: str, now: float) -> bool:
-        """True if somebody may still submit jobs: by a token that is valid, or as the provider said at the last sign-in.
+        """True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
 
-        A session that was revoked, or has ended ``SIGNED_IN_DAYS`` ago, counts no more.
+        A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered.
         """
         with self._store.reading() as connection:
             rows = connection.execute(select(tokens).where(tokens.c.user == user).order_by(tokens.c.created_s)).all()
@@ -135,7 +135,7 @@ class Tokens:
 
 
 def _is_valid(row: Row[Any], now: float) -> bool:
-    """True for a token that lets jobs be submitted: not revoked, and not over by ``now``."""
+    """True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
     is_there = row.revoked_s is None and (row.expires_s is None or row.expires_s > now)
     return is_there and Role[row.role] >= Role.USER
 

@@ -15,7 +15,7 @@ _WITH_ARRAY = (
     *("boolean", "integer", "floating", "decimal", "date32", "timestamp", "duration", "null"),
     *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
 )
-_REMEDY = "a batch needs all alike; write the data anew with one schema"
+_REMEDY = "a batch needs all alike; rewrite the data with one schema"
 
 Types = Mapping[str, "pa.DataType"]  # by column
 
@@ -35,12 +35,12 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_list_of_values(kind: pa.DataType) -> bool:
-    """True for lists of something other than lists: the number of their values is their shape."""
+    """True for lists whose values are not lists: their shape is the number of values."""
     return is_list(kind) and not is_list(kind.value_type)
 
 
 def flat(schema: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Name and type of each column that rows of these fields become; a struct becomes columns ``struct.field``."""
+    """Yield the name and type of each column made of these fields; a struct becomes columns ``struct.field``."""
     import pyarrow as pa
 
     for field in schema:
@@ -52,18 +52,18 @@ def flat(schema: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.
 
 
 def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.DataType]:
-    """Return the type of each column, in the order that all batches have.
+    """Return the type of each column, in the column order of all batches.
 
-    A column that is of type null in a file, or absent there, has the type of the other files where ``fill`` has a value
-    for it, and the type of that value where no file tells.
+    A column that is of type null in a file, or absent there, gets the type of the other files if ``fill`` has a value
+    for it, and the type of that value if no file has a type.
 
     Args:
         files: the types of each file's columns, by the file's URL.
-        fill: the value that stands for a null, by column.
+        fill: the value that replaces nulls, by column.
 
     Raises:
-        ArgumentError: a column becomes other arrays in one file than in another, or is of a type that becomes none; it is
-            absent in a file, or has nothing but nulls there, and ``fill`` has no value for it.
+        ArgumentError: the files' types of a column are converted to different arrays, or a type to none; or a column is
+            absent or has nothing but nulls in a file, and ``fill`` has no value for it.
     """
     import pyarrow as pa
 
@@ -74,8 +74,8 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
                 continue
             if not _has_array(kind):
                 raise ArgumentError(
-                    f"column '{name}' of {url} is of type {kind}, which has no array; leave the column out, or make "
-                    "numbers, text or lists of it before"
+                    f"column '{name}' of {url} is of type {kind}, which has no array; leave the column out, or convert "
+                    "it to numbers, text or lists first"
                 )
             first, there = known.setdefault(name, (kind, url))
             if _array_kind(first) != _array_kind(kind):
@@ -91,14 +91,14 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
 
 
 def _within(name: str, known: Mapping[str, Any]) -> bool:
-    """True for a struct of which other files tell the fields, and this one says that it is null."""
+    """True for a struct that is null in this file and has fields in other files."""
     return any(one.startswith(f"{name}.") for one in known)
 
 
 def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: Mapping[str, Types]) -> ArgumentError:
-    """The error for a column that is absent in a file, or of type null there."""
+    """Return the error for a column that is absent in a file, or of type null there."""
     remedy = (
-        f"say what stands for it, fill={{{name!r}: ...}}, write the data anew with one schema, or leave the column out"
+        f"give a value for nulls, fill={{{name!r}: ...}}, rewrite the data with one schema, or leave the column out"
     )
     if name in files[url]:
         other = f", and is {known[0]} in {known[1]}" if known else ""
@@ -108,7 +108,7 @@ def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: M
 
 
 def _has_array(kind: pa.DataType) -> bool:
-    """True for what ``columns.arrays`` makes arrays of."""
+    """True for a type that ``columns.arrays`` can convert to an array."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
@@ -119,19 +119,19 @@ def _has_array(kind: pa.DataType) -> bool:
 
 
 def _array_kind(kind: pa.DataType) -> str:
-    """Name of the arrays that values become: files may differ in types of one name."""
+    """Return the name of the array kind that values are converted to; types with the same name may be mixed."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
         return _array_kind(kind.value_type)
     if is_list(kind):
-        return f"list<{_array_kind(kind.value_type)}>"  # of which length is compared elsewhere
+        return f"list<{_array_kind(kind.value_type)}>"  # lengths are compared elsewhere
     if pa.types.is_decimal(kind):
         return "double"
     if pa.types.is_large_string(kind):
         return "string"
     if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return "binary"
-    if pa.types.is_timestamp(kind):  # of any zone: they are counted from one moment
+    if pa.types.is_timestamp(kind):  # all time zones count from the same epoch
         return f"timestamp[{kind.unit}]{', tz' * (kind.tz is not None)}"
     return str(kind)

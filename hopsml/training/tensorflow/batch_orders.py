@@ -1,7 +1,7 @@
-"""The order of a ``PyDataset``'s batches in ``fit`` of Keras 3, the same on all workers of a group.
+"""Same order of a ``PyDataset``'s batches on all workers of a group, for ``fit`` of Keras 3.
 
-Keras shuffles them by Python's own random numbers, in each process for itself: a global batch would be put together of the
-shares of different batches, and rows be met twice or never.
+Keras shuffles the batches by Python's random numbers, independently in each process: a global batch would consist of shares
+of different batches, and rows would be used twice or never.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 
 
 class _Thread(threading.local):
-    source: random.Random | None = None  # that shuffles are drawn from in this thread; None: Python's own
+    source: random.Random | None = None  # random numbers for shuffles in this thread; None: Python's own
 
 
 _thread = _Thread()
 
 
 class _Shuffling:
-    """The module ``random`` as Keras's adapter of a ``PyDataset`` uses it."""
+    """Replacement of the module ``random`` in Keras's adapter of a ``PyDataset``."""
 
     @staticmethod
     def shuffle(values: list[Any]) -> None:
-        """Shuffle in place."""
+        """Shuffle a list in place, by the source of this thread."""
         (_thread.source or random).shuffle(values)
 
 
 def install() -> None:
-    """Patch Keras's adapter of a ``PyDataset`` to draw orders from a source that ``share`` has given it."""
+    """Patch Keras's adapter of a ``PyDataset`` to draw orders from the source that ``share`` sets."""
     from keras.src.trainers.data_adapters import py_dataset_adapter
 
     adapter, enqueuer = py_dataset_adapter.PyDatasetAdapter, py_dataset_adapter.OrderedEnqueuer
@@ -56,12 +56,12 @@ def install() -> None:
 
 
 def share(adapter: Any, strategy: Any) -> None:
-    """Have a ``PyDataset``'s adapter draw its orders as the chief would alone; all workers call it."""
+    """Make a ``PyDataset``'s adapter draw the chief's batch orders on every worker; all workers call it."""
     if not hasattr(adapter, "py_dataset"):
         return
     source = random.Random()
     source.setstate(pickle.loads(broadcast_bytes(strategy, pickle.dumps(random.getstate()))))
-    random.random()  # the next fit() has other orders
+    random.random()  # so that the next fit() draws other orders
     for one in (adapter, adapter.enqueuer):
         if one is not None:
             one._hopsml_source = source

@@ -1,7 +1,8 @@
-"""Variables of a Keras 3 model under a strategy, created before its first step: of layers, metrics and optimizers.
+"""Creation of all variables of a Keras 3 model under a strategy before its first step: layers, metrics and optimizers.
 
-Keras calls the model on a first batch for that. A model with a ``train_step`` of its own may have no ``call``, or one that
-takes something else than the data: what is missing is created as that step uses it, which nobody else can know.
+Keras calls the model on a first batch to create them. A model with a custom ``train_step`` may have no ``call``, or a
+``call`` that takes other arguments than the data: the missing variables are then created by a trace of that step, as only
+the step determines how they are used.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def _build_only_while_preparing(optimizer: Any) -> None:
 def build(model: Any, batch: Any) -> None:
     """Build a compiled model for ``batch`` or its specification, within the scope of its strategy.
 
-    A model with a step of its own that cannot be called on the data is built as far as possible; the rest by its first step.
-    Raises what the model's ``call`` raises for the data, where Keras's own step is going to call it.
+    A model with a custom step that cannot be called on the data is built as far as possible; its first step builds the rest.
+    An exception of the model's ``call`` is passed on if Keras's own step will call the model on the data.
     """
     if not _has_own_step(model):
         model._symbolic_build(data_batch=batch)
@@ -50,7 +51,7 @@ def build(model: Any, batch: Any) -> None:
     if not _layers_are_built(model):
         _trace(model, batch)
     build_for_commits(model, batch)
-    if _layers_are_built(model):  # so that a call on what it is not for cannot build one wrongly
+    if _layers_are_built(model):  # a call on unsuitable data could build a layer with wrong shapes
         with contextlib.suppress(Exception):
             model._symbolic_build(data_batch=batch)
         optimizer = model.optimizer
@@ -75,7 +76,7 @@ def build_for_commits(model: Any, batch: Any) -> None:
 
 
 def unbuilt_optimizers(model: Any) -> list[str]:
-    """Return names of attributes that hold optimizers without variables, beside the one it is compiled with."""
+    """Return the attributes that hold optimizers without variables, other than the optimizer the model is compiled with."""
     compiled = getattr(model, "optimizer", None)
     return [
         name

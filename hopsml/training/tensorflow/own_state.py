@@ -1,7 +1,7 @@
-"""State of layers that each worker of a group keeps for itself: named where the workers' differ at the end of ``fit``.
+"""Detection of layer state that differs between the workers of a group at the end of ``fit``.
 
-A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: what a step assigns is of the worker's own rows, and
-the chief's is what is saved.
+A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: a step assigns a value computed from the worker's own
+rows, and only the chief's value is saved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def install() -> None:
     def on_train_end(self: Any, logs: Any = None) -> None:
         original(self, logs)
         strategy, context = getattr(self.model, "distribute_strategy", None), current()
-        regroups = context is not None and context.spec.group.regroups  # a newcomer may pass over this fit
+        regroups = context is not None and context.spec.group.regroups  # a worker that joins may skip this fit
         if in_group(strategy) and not regroups:
             name_differing(self.model, strategy)
 
@@ -32,20 +32,21 @@ def install() -> None:
 
 
 def name_differing(model: Any, strategy: Any) -> list[str]:
-    """Print a warning with the variables that differ from the chief's, and return their paths. All workers call it."""
+    """Print a warning about variables that differ from the chief's, and return their paths; all workers call it."""
     digests = {one.path: _digest(one) for one in model.non_trainable_variables if _is_own(one)}
     of_chief: dict[str, str] = json.loads(broadcast_bytes(strategy, json.dumps(digests).encode()))
     differing = [path for path, digest in digests.items() if of_chief.get(path, digest) != digest]
     if differing:
         print(
-            f"hopsml: state of layers differs between this worker and the chief, whose is saved: {', '.join(differing)}. "
-            'Each worker has assigned what its own rows gave; add_weight(..., aggregation="mean") keeps one for all'
+            f"hopsml: layer state differs between this worker and the chief, and only the chief's is saved: "
+            f"{', '.join(differing)}. Each worker has assigned values computed from its own rows; "
+            'add_weight(..., aggregation="mean") averages them over the workers'
         )
     return differing
 
 
 def _is_own(variable: Any) -> bool:
-    """True for numbers that no strategy brings together; the state of random numbers is each worker's own on purpose."""
+    """True for numeric variables that no strategy aggregates; the state of random numbers differs on purpose."""
     return getattr(variable, "aggregation", None) == "none" and "float" in str(variable.dtype)
 
 

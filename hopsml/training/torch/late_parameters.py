@@ -22,7 +22,7 @@ _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDic
 
 
 class Watch:
-    """Those parameters of a prepared module whose gradients are averaged; any other one that trains is an error."""
+    """Averaged parameters of a prepared module; any other parameter that trains is an error."""
 
     def __init__(self, module: torch.nn.Module, averaged: Iterable[torch.Tensor], reason: str, any_type: bool) -> None:
         self._module, self._reason, self._any_type = weakref.ref(module), reason, any_type
@@ -30,15 +30,15 @@ class Watch:
         self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
 
     def averages(self, parameter: torch.Tensor) -> bool:
-        """True if the parameter was there, in its shape (and type, unless any will do), when the module was prepared."""
+        """True if the module had the parameter, with this shape (and type, unless any is allowed), when it was prepared."""
         _, shape, dtype = self._averaged.get(id(parameter), (None, None, None))
         return shape == parameter.shape and (self._any_type or dtype is parameter.dtype)
 
     def check(self, candidates: Iterable[torch.Tensor] | None = None) -> None:
-        """Raise ArgumentError with the names of the parameters that train here, and that no prepared module averages.
+        """Raise ArgumentError with the names of the module's parameters that train and that no prepared module averages.
 
         Args:
-            candidates: raise for these alone, of whichever module they are.
+            candidates: the only parameters that raise it, whichever module they belong to.
         """
         module = self._module()
         if module is None:
@@ -71,14 +71,14 @@ def watch(
     hooked: bool = False,
     any_type: bool = False,
 ) -> Watch:
-    """Watch the module from now on, instead of an earlier watch.
+    """Watch the module's parameters from now on; replaces an earlier watch of it.
 
     Args:
-        module: whose parameters are meant.
-        averaged: those whose gradients are averaged.
-        reason: of the error, why others are not.
-        hooked: the caller looks at ``averaged`` itself when they get a gradient.
-        any_type: ``averaged`` are averaged as well after they were converted to another type of numbers.
+        module: the module to watch.
+        averaged: its parameters whose gradients are averaged.
+        reason: text of the error that explains why other parameters are not averaged.
+        hooked: True if the caller checks ``averaged`` itself when they get a gradient.
+        any_type: True if ``averaged`` are averaged also after a conversion to another numeric type.
     """
     _install()
     found = _watches[module] = Watch(module, averaged, reason, any_type)
@@ -89,14 +89,15 @@ def watch(
 
 
 def hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:
-    """Have the function called with each new gradient of the parameter, also if it is frozen now; returns the handle.
+    """Register a function that is called with each new gradient of the parameter, even if it is frozen now.
 
-    None for a tensor that can have no gradient, as quantised weights cannot.
+    Returns:
+        The handle of the hook; None for a tensor that can have no gradient, such as quantised weights.
     """
     if not (parameter.is_floating_point() or parameter.is_complex()):
         return None
     trained = parameter.requires_grad
-    parameter.requires_grad_(True)  # torch refuses hooks of what is frozen, and keeps those that are there
+    parameter.requires_grad_(True)  # torch refuses hooks on frozen parameters, but retains existing ones
     try:
         return parameter.register_post_accumulate_grad_hook(function)
     finally:
@@ -121,7 +122,7 @@ def _registered(module: torch.nn.Module, new: Iterable[torch.Tensor]) -> None:
 
 @cache
 def _install() -> None:
-    """Once a process: torch calls these for every module and optimizer."""
+    """Register the global hooks that torch calls for every module and optimizer, once per process."""
     from torch.nn.modules import module as modules
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 

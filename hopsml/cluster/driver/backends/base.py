@@ -93,9 +93,9 @@ class Backend(Protocol):
         """
 
     def why_lost(self, task: int, pid: int) -> str:
-        """Say why an agent that was lost a moment ago has ended, by its task or its process; "" where nobody knows.
+        """Return why an agent that has just disconnected has ended, by its task or process id; "" if it is unknown.
 
-        May wait some seconds, until the cluster knows.
+        May wait some seconds, until the cluster manager reports it.
         """
 
     def gone(self) -> str:

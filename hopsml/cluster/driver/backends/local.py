@@ -26,7 +26,7 @@ from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.processes import describe_exit
 
 GRACE_S = 5.0
-LOSS_S = 1.0  # for the process of an agent whose connection has broken to end
+LOSS_S = 1.0  # seconds to wait for the exit of an agent's process after its connection has broken
 
 
 class _AgentProcess(subprocess.Popen[bytes]):
@@ -178,7 +178,7 @@ class LocalBackend:
         return {}
 
     def why_lost(self, task: int, pid: int) -> str:
-        """How the process has ended, where a signal has ended it."""
+        """Return how the process has ended, if a signal has ended it."""
         with self._lock:
             process = next((one for group in self._processes.values() for one in group if one.pid == pid), None)
         if process is not None:

@@ -23,9 +23,9 @@ from hopsml.delivery import logger_aside
 log = logger_aside("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
-LOSS_S, LOOK_S = 6.0, 0.2  # for Spark to know why an executor is lost: YARN tells at its heartbeat, each 3 s
-MOST_TASKS = 10_000  # of a stage that are looked through
-CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, and what a shell makes of a signal
+LOSS_S, LOOK_S = 6.0, 0.2  # to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, each 3 s
+MOST_TASKS = 10_000  # tasks of a stage that are searched
+CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, and a shell's exit status after a signal
     -100: "YARN released the container, or its node was lost",
     -101: "the disks of its node failed",
     -102: "YARN preempted the container for another queue or application",
@@ -35,12 +35,12 @@ CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, an
     "there, not in spark.executor.memory)",
     -105: "Spark had YARN end the container",
     -106: "the ResourceManager ended the container",
-    -107: "the application was over",
-    137: "SIGKILL: of the kernel for lack of memory (dmesg of the node), of the NodeManager (its log), or of a person",
-    143: "SIGTERM: of the NodeManager, as for preemption or a node that is taken out of service (its log), or of a person",
+    -107: "the application had ended",
+    137: "SIGKILL: by the kernel for lack of memory (dmesg of the node), by the NodeManager (its log), or by a user",
+    143: "SIGTERM: by the NodeManager, as for preemption or a node that is decommissioned (its log), or by a user",
 }
 PYTHON_CRASHED = "Python worker exited unexpectedly"
-MOST_REASON = 600  # characters of Spark's own words
+MOST_REASON = 600  # characters of Spark's message
 NEWS_S = 3.5  # that a node's warning may be old when it is seen here: YARN tells Spark at its heartbeat, each 3 s
 
 
@@ -52,10 +52,10 @@ class SparkBackend:
     gpus_per_agent = 0  # Spark assigns them
 
     def __init__(self, context: Any, messages: spark_executors.ExecutorMessages | None = None) -> None:
-        """``messages``: those about executors, collected since before the context was made."""
+        """``messages``: Spark's messages about executors, collected since before the context was created."""
         self.context = context
         self._messages = messages or spark_executors.collect(context._jvm)
-        self._had_executor = False  # one has registered at some time
+        self._had_executor = False  # True once an executor has registered
         self._conf = context.getConf()
         self.cores_per_agent = self._int("spark.task.cpus", 0)  # Spark's default of 1 is nobody's word
         self._profiles = Profiles(context, self._conf.get)
@@ -239,7 +239,7 @@ class SparkBackend:
         )
 
     def _why_none(self) -> str:
-        """Why no executor is registered: none was granted, or those that were cannot reach the driver."""
+        """Return why no executor is registered: none was granted, or the granted ones cannot reach the driver."""
         launches = self._launches()
         ended = next(reversed(launches.ended), "")
         return spark_executors.why_none(
@@ -253,19 +253,19 @@ class SparkBackend:
         return self._messages.launches() if self._messages is not None else spark_executors.Launches()
 
     def _failed_launches(self) -> str:
-        """Why Spark has given up, where all executors have failed and none has ever registered; "" otherwise."""
+        """Return why Spark has given up, if all executors have failed and none has ever registered; "" otherwise."""
         try:
             launches = self._launches()
             if self._had_executor or not launches.ended:
                 return ""
             lines = self._last_lines or spark_executors.last_lines(self.context, next(reversed(launches.ended)))
             return f"{FAILED_AT_LAUNCH}: {spark_executors.why_none(launches, None, self._announced, lines)}"
-        except Exception as error:  # noqa: BLE001 py4j's, where the JVM has ended
-            log.debug("what became of the executors is not known: %s", error)
+        except Exception as error:  # noqa: BLE001 py4j raises it if the JVM has ended
+            log.debug("the state of the executors cannot be read: %s", error)
             return ""
 
     def _look_after_executors(self) -> None:
-        """Remember whether one has registered, and the last lines of one that has not: both are lost with the context."""
+        """Store if an executor has registered, and the last lines of one that has not: both are lost with the context."""
         if self._had_executor:
             return
         self._had_executor = self._executors() > 0
@@ -351,13 +351,13 @@ class SparkBackend:
         return {host: max(0.0, limit - NEWS_S) if limit >= 0 else math.inf for host, limit in known.items()}
 
     def why_lost(self, task: int, pid: int) -> str:
-        """Why Spark counts the agent's task as failed, which for a lost executor is what the cluster manager says of it."""
+        """Return why Spark counts the agent's task as failed; for a lost executor, the cluster manager's reason."""
         deadline = time.monotonic() + LOSS_S
         while True:
             try:
                 problem = self._problem_of_task(task)
-            except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
-                log.debug("why task %d has ended is not known: %s", task, error)
+            except Exception as error:  # noqa: BLE001 Spark is stopping, or its version stores this in another place
+                log.debug("the reason why task %d has ended cannot be read: %s", task, error)
                 return ""
             if problem:
                 return why_executor_lost(problem)
@@ -366,7 +366,7 @@ class SparkBackend:
             time.sleep(LOOK_S)
 
     def _problem_of_task(self, task: int) -> str:
-        """Why one attempt of a task has failed or was killed, as of Spark's own pages; "" while it runs."""
+        """Return why an attempt of a task has failed or was killed, as shown in Spark's web UI; "" while it runs."""
         store, tracker = self.context._jsc.sc().statusStore(), self.context.statusTracker()
         for job_id in self.job_ids():
             info = tracker.getJobInfo(job_id)
@@ -422,12 +422,12 @@ def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iter
 
 
 def why_executor_lost(error: str) -> str:
-    """Turn a failed task's error into why its executor is lost, with what its exit status means; "" where it is not."""
+    """Return why a failed task's executor was lost, with the meaning of its exit status; "" if it was not lost."""
     found = re.search(r"ExecutorLostFailure \(executor (\S+) .*?Reason: (.*)", error, re.DOTALL)
     if found is None:
         return "Spark says that its Python process crashed, and its executor lives" if PYTHON_CRASHED in error else ""
     executor, reason = found[1], " ".join(found[2].split())[:MOST_REASON]
-    if "disassociated" in reason:  # nobody has told Spark, which lists what it might be
+    if "disassociated" in reason:  # Spark got no reason, and lists possible ones
         return f"Spark lost executor {executor} without a reason: {reason.partition('.')[0]}"
     number = re.search(r"[Ee]xit (?:status|code)(?: is)?:? (-?\d+)|exited with code (-?\d+)", reason)
     status = int(number[1] or number[2]) if number else None

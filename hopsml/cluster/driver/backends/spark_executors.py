@@ -1,7 +1,7 @@
-"""What became of executors that Spark was granted: from Spark's own messages, YARN's report, and the executors' logs.
+"""State of the executors granted to Spark, read from Spark's messages, YARN's reports and the executors' logs.
 
-Spark's status tracker lists executors that have registered with the driver. One that was granted and cannot reach the driver
-never does: standalone masters report it in messages of the client, YARN counts its container and reports its end.
+Spark's status tracker lists only executors that have registered with the driver. An executor that was granted and cannot
+reach the driver never registers: a standalone master reports it in the client's messages, YARN counts its container.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ HOWTO = "docs/how-to/firewalls.md"
 
 @dataclass
 class Launches:
-    """Executors by id: the hosts that they were granted on, and how those ended that have."""
+    """Granted executors by id: the host of each, and the exit reason of each that has ended."""
 
     hosts: dict[str, str] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
 
     @property
     def granted(self) -> int:
-        """How many were granted, as far as is known."""
+        """Number of executors known to have been granted."""
         return len(self.hosts.keys() | self.ended.keys())
 
 
 def parse(messages: str) -> Launches:
-    """Read the launches from Spark's messages, one a line; lines that follow the end of an executor belong to its reason."""
+    """Parse the launches from Spark's messages, one per line; lines after an executor's end belong to its exit reason."""
     found, last = Launches(), ""
     for line in messages.splitlines():
         if granted := _GRANTED.match(line):
@@ -63,13 +63,13 @@ def parse(messages: str) -> Launches:
 
 
 def why_none(launches: Launches, containers: int | None, address: str, last_lines: Sequence[str] = ()) -> str:
-    """Return why no executor has registered with the driver, for an error.
+    """Return the error message that explains why no executor has registered with the driver.
 
     Args:
-        launches: what is known of executors that were granted.
-        containers: of the application's executors now, None where the cluster manager does not say.
+        launches: the executors that were granted.
+        containers: number of the application's executor containers now; None if the cluster manager does not report it.
         address: host:port that the driver announces to executors.
-        last_lines: of the log of an executor that has ended.
+        last_lines: the end of the log of an executor that has ended.
     """
     reach = (
         f"An executor must reach the driver at {address} (spark.driver.host and spark.driver.port) and at "
@@ -77,10 +77,10 @@ def why_none(launches: Launches, containers: int | None, address: str, last_line
         f"spark.driver.host, a firewall needs fixed ports for the other two, all of them keys of the profile ({HOWTO})"
     )
     if not launches.granted and containers == 0:
-        return "Spark has granted no executor: the cluster is full, or spark.executor.* asks for more than a node has"
+        return "Spark has granted no executor: the cluster is full, or spark.executor.* requests more than a node has"
     if not launches.granted and containers is None:
         return (
-            "no executor has registered with the driver: the cluster is full, spark.executor.* asks for more than a node "
+            "no executor has registered with the driver: the cluster is full, spark.executor.* requests more than a node "
             f"has, or executors were granted and cannot reach the driver. {reach}"
         )
     granted = max(launches.granted, (containers or 0) + len(launches.ended))
@@ -95,7 +95,7 @@ def why_none(launches: Launches, containers: int | None, address: str, last_line
 
 
 class ExecutorMessages:
-    """Collects what Spark's scheduler says of executors, which it would log below the level that is shown."""
+    """Collector of the messages about executors that Spark's scheduler logs below the visible level."""
 
     def __init__(self, jvm: Any) -> None:
         """``jvm``: py4j's view of the driver's JVM, with a SparkContext or before there is one."""
@@ -117,7 +117,7 @@ class ExecutorMessages:
         context.updateLoggers()
 
     def launches(self) -> Launches:
-        """Return what has become of executors so far."""
+        """Return the executors granted so far, with their exit reasons."""
         text = str(self._writer.toString())
         if len(text) > _MOST_CHARACTERS:
             self._writer.getBuffer().setLength(0)
@@ -125,16 +125,16 @@ class ExecutorMessages:
 
 
 def collect(jvm: Any) -> ExecutorMessages | None:
-    """Begin to collect messages; None where Spark logs by other means than log4j 2."""
+    """Start to collect Spark's messages about executors; return None if Spark does not log through log4j 2."""
     try:
         return ExecutorMessages(jvm)
-    except Exception as error:  # noqa: BLE001 py4j's, of a logging system that is configured by something else
+    except Exception as error:  # noqa: BLE001 py4j raises it if another logging system is configured
         log.debug("Spark's messages about executors cannot be collected: %s", error)
         return None
 
 
 def containers_of(context: Any) -> int | None:
-    """Containers of executors that YARN counts for the application now; None on other cluster managers."""
+    """Return the number of executor containers that YARN counts for the application; None on other cluster managers."""
     if context.master != "yarn":
         return None
     jvm, spark = context._jvm, context._jsc.sc()
@@ -147,28 +147,28 @@ def containers_of(context: Any) -> int | None:
         application = jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(context.applicationId)
         used = client.getApplicationReport(application).getApplicationResourceUsageReport().getNumUsedContainers()
         return max(0, int(used) - 1)  # one is the application master's
-    except Exception as error:  # noqa: BLE001 a ResourceManager that is away
-        log.debug("YARN does not say how many containers there are: %s", error)
+    except Exception as error:  # noqa: BLE001 a ResourceManager that is unreachable
+        log.debug("YARN's number of containers cannot be read: %s", error)
         return None
     finally:
         client.stop()
 
 
 def last_lines(context: Any, executor: str) -> list[str]:
-    """The end of the log of an executor of a standalone cluster ("app/number"); empty where it cannot be read."""
+    """Return the last lines of a standalone cluster's executor log ("app/number"); empty if the log cannot be read."""
     application, _, number = executor.partition("/")
     if not number:
         return []
     try:
         text = _of_this_machine(application, number) or _of_worker(context, application, number)
-    except Exception as error:  # noqa: BLE001 a worker that is away; py4j's, for a master that does not answer
+    except Exception as error:  # noqa: BLE001 an unreachable worker; py4j's, for a master that does not answer
         log.debug("the log of executor %s cannot be read: %s", executor, error)
         return []
     return [line for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 
 def _of_this_machine(application: str, number: str) -> str:
-    """Of a local-cluster, whose workers put executors' folders into Spark's installation unless a variable names another."""
+    """Return the log of a local-cluster's executor, from Spark's installation unless a variable names another folder."""
     for folder in (Path(os.environ.get("SPARK_WORKER_DIR") or os.devnull), Path(spark_submit()).parents[1] / "work"):
         file = folder / application / number / "stderr"
         if file.is_file():
@@ -177,7 +177,7 @@ def _of_this_machine(application: str, number: str) -> str:
 
 
 def _of_worker(context: Any, application: str, number: str) -> str:
-    """From the page of the worker that ran it: of all workers, whose pages the master names."""
+    """Return the executor's log from the web page of the worker that ran it, found among those that the master lists."""
     if not context.master.startswith("spark://"):
         return ""
     jvm, host_port = context._jvm, context.master.removeprefix("spark://").partition(",")[0]
