@@ -25,14 +25,19 @@ def prompt(dataset: Any) -> Any:
 
 
 def copied(dataset: Any) -> Any:
-    """The same dataset, whose batches are copies; anything else as it is.
+    """Return the dataset with copied batches, if its batches may share memory with Python; anything else unchanged.
 
     Batches from Python (``from_generator``, a ``PyDataset``) may lie in the memory of the user's arrays. Of a batch that is
-    divided TensorFlow lets a step write into a worker's share, and the next epoch would be of what it has left there.
+    divided TensorFlow lets a step write into a worker's share, and the next epoch would be of what it has left there. A
+    dataset that is batched by TensorFlow has memory of its own, and must stay as it is: TensorFlow divides it by the batch
+    size that it finds in its last operations.
     """
     import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import distribute
 
-    if not isinstance(dataset, tf.data.Dataset):
+    if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
+        return dataset
+    if int(distribute.compute_batch_size(dataset)) > 0:
         return dataset
     is_tuple = isinstance(dataset.element_spec, tuple)
 
