@@ -120,7 +120,7 @@ def first(read: Read, span: RecordSpan, url: str) -> bytes:
 
 
 def end_of_first(content: bytes) -> int:
-    """Where the record ends that this is the beginning of."""
+    """Return the end of the first record of ``content``, in bytes."""
     return HEADER + int(_LENGTH.unpack_from(content)[0]) + FOOTER
 
 
