@@ -76,7 +76,7 @@ def _is_sound(folder: Path) -> bool:
     """
     if not (folder / MANIFEST).exists() or is_sound(str(folder)):
         return True
-    print(f"hopsml: the checkpoint {folder} fails its checksums; it is marked as corrupt and skipped", flush=True)
+    print(f"hopsml: the checkpoint {folder} fails its checksums; it is marked as corrupt and passed over", flush=True)
     return False
 
 

@@ -279,7 +279,7 @@ class State:
         return True
 
     def _note_no_commits(self) -> None:
-        """Say at the first commit that nothing is kept of it: there will be no checkpoint, nor anything to resume from."""
+        """Publish a note at the first commit that it is not stored: there will be no checkpoint to resume from."""
         context = self._context
         if self._is_noted or context is None or not context.is_chief:
             return
@@ -456,7 +456,7 @@ def _has_state_dict(value: Any) -> bool:
 
 
 def _apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The object's state dictionary without its tensors, and these as arrays."""
+    """Split an object's state dictionary into the part without tensors, and its tensors as arrays."""
     if "torch" not in sys.modules:
         return value.state_dict(), {}
     return state_tensors.apart(name, state_tensors.state_of(value))

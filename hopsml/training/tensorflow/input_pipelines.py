@@ -25,10 +25,10 @@ def prompt(dataset: Any) -> Any:
 
 
 def copied(dataset: Any) -> Any:
-    """The same dataset, whose batches are copies; anything else as it is.
+    """Return a dataset whose batches are copies of the given one's; any other value unchanged.
 
-    Batches from Python (``from_generator``, a ``PyDataset``) may lie in the memory of the user's arrays. Of a batch that is
-    divided TensorFlow lets a step write into a worker's share, and the next epoch would be of what it has left there.
+    Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets a step
+    write into a worker's share of a divided batch, which would change the data of the next epoch.
     """
     import tensorflow as tf
 
