@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def log_handler() -> logging.Handler:
+    """A handler that writes to the terminal, without what jobs' messages could do to it or pretend to be."""
+    from hopsml.tracking.listing import plain
+
+    class PlainFormatter(logging.Formatter):
+        """Each entry begins a line, and only entries do."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            return plain(super().format(record)).replace("\n", "\n    ")
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    return handler
 
 
 def server(
@@ -52,11 +68,9 @@ def server(
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
     if sign_in is not None:
         servers.check_installed("hopsml server --sign-in", ("authlib", "joserfc", "requests"))
-    import logging
-
     from hopsml.service.server import ServerSettings, serve
 
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(handlers=[log_handler()])
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
     wanted = ServerSettings(
         state or client.state_folder(),

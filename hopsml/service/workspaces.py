@@ -39,6 +39,8 @@ from hopsml.submission import SubmissionPlan, shipping
 MOST_BYTES = 64 << 20  # of a zip
 MOST_UNPACKED_BYTES = 512 << 20
 MOST_FILES = 10_000
+MOST_LISTED = 100_000  # entries of a zip whose list is read; some may be those of zips within it
+_ENTRY = b"PK\x01\x02"  # what each entry of that list begins with
 MOST_FOLDERS, MOST_DEPTH = 5000, 50  # of a workspace
 MOST_OF_A_USER_BYTES, MOST_OF_A_USER_ENTRIES = (
     4 << 30,
@@ -281,6 +283,8 @@ def _unpack(content: bytes, target: Path) -> None:
     """Raises ArgumentError for what is no zip, is too large, or would write elsewhere."""
     if len(content) > MOST_BYTES:
         raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are taken")
+    if content.count(_ENTRY) > MOST_LISTED:  # a list of a million names would take half a minute and half a gigabyte
+        raise ArgumentError(f"the zip lists more than {MOST_LISTED} entries; at most {MOST_FILES} files are taken")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check_entries([entry.filename for entry in archive.infolist()])

@@ -14,10 +14,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from hopsml.errors import PermissionRefused
+from hopsml.errors import PermissionRefused, StorageError
 from hopsml.storage import urls
 from hopsml.storage.run_dir import EXPERIMENTS
 
+MOST_BYTES = 64 << 20  # of a file that is read as a whole: records, which others may have made as large as they like
 _projects: dict[str, str] = {}  # confined projects: path as their URLs have it -> real path
 
 
@@ -50,6 +51,14 @@ def opener(path: str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def check_length(path: str, length: int) -> None:
+    """Raise StorageError for a file of a confined project that is too large to be read as a whole; ``length``: bytes."""
+    if length > MOST_BYTES and root_of(path) is not None:
+        raise StorageError(
+            f"cannot read {path}: it has {length} bytes, and records have at most {MOST_BYTES}; download it", path
+        )
 
 
 @contextlib.contextmanager

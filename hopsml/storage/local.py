@@ -51,6 +51,7 @@ class LocalFileSystem(FileSystem):
 
     def read_bytes(self, url: str) -> bytes:
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
+            confinement.check_length(_path(url), os.fstat(file.fileno()).st_size)
             return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:

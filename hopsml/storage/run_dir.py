@@ -239,7 +239,9 @@ class RunDir:
         data = self._system.read_bytes(url)
         try:
             record = json.loads(data)
-        except ValueError as error:
+            if b"\\u" in data:
+                _check_characters(record)
+        except (ValueError, RecursionError) as error:
             raise StorageError(f"cannot read {url}: not JSON ({error}); it was not written by hopsml", url) from error
         if not isinstance(record, dict):
             raise StorageError(f"cannot read {url}: a JSON object was expected, not {type(record).__name__}", url)
@@ -347,11 +349,18 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
     """The JSON objects in a text with one a line; what is none is left out, as a last line that is half written."""
     found = []
     for line in text.split("\n"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             content = json.loads(line)
+            if "\\u" in line:
+                _check_characters(content)
             if isinstance(content, dict):
                 found.append(content)
     return found
+
+
+def _check_characters(content: Any) -> None:
+    """Raise ValueError for half of a character (a lone surrogate), which JSON can hold, and no answer of a server."""
+    json.dumps(content, ensure_ascii=False).encode()
 
 
 def to_json(record: Mapping[str, Any]) -> bytes:

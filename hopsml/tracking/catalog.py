@@ -20,6 +20,9 @@ SILENT_S = 3600.0  # without an end and without a new file for so long, a run is
 PARALLEL_READS = 8
 
 RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # of a run without status.json
+# What the evaluation of a record raises whose fields have other types than hopsml writes: whoever may write into a project
+# may write any JSON.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -165,13 +168,17 @@ def recent(project_url: str, count: int | None) -> list[StoredRun]:
 def _read_or_none(entry: FileStatus) -> StoredRun | None:
     directory = RunDir(entry.url)
     try:
-        return read(directory, brief=True)
+        found = read(directory, brief=True)
+        _ = found.state, found.seconds, found.cause, found.main_metric, float(found.run.get("started") or 0.0)
+        return found
     except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
         return None
     except StorageError:
         if filesystem.exists(directory.run_json):  # a record that is no JSON; anything else is the caller's to know
             return None
         raise
+    except MALFORMED:
+        return None
 
 
 def _optional(directory: RunDir, url: str) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
 from rich.text import Text
 
+from hopsml.cli import server
 from hopsml.cli.rows import print_rows
 
 pytestmark = pytest.mark.fast
@@ -38,3 +40,10 @@ def test_a_person_gets_no_line_that_is_wider_than_the_terminal(monkeypatch: pyte
     lines = Text.from_ansi(terminal.getvalue()).plain.splitlines()
     assert len(lines) > len(ROWS) and max(map(len, lines)) <= 40
     assert "digits-1" in lines[1] and " ".join("".join(lines).split()).count("cause") > 10
+
+
+def test_what_jobs_say_neither_moves_the_terminal_of_the_servers_log_nor_looks_like_an_entry() -> None:
+    said = "evil-1: FAILED: \x1b]0;title\x07\x1b[2Jboom\x9b31m\u202e\n12:00:00 eve is an administrator"
+    written = server.log_handler().format(logging.LogRecord("hopsml.service", logging.INFO, "", 0, "%s", (said,), None))
+    assert not set(written) & {"\x1b", "\x07", "\x9b", "\u202e"}
+    assert [line.startswith("    ") for line in written.split("\n")] == [False, True]

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from hopsml import client
 from hopsml.client import Client
+from hopsml.cluster.shared import http_connections
+from hopsml.cluster.shared.acceptor import ConnectionLimits
 from hopsml.errors import ServiceError
 from hopsml.service.browse.changes import Changes
 from hopsml.service.rest import limited, server
@@ -26,6 +28,7 @@ from hopsml.service.rest.project_feed import ProjectFeed
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 from hopsml.service.store.tokens import Role
+from tests.cluster.workloads import WAIT_S
 from tests.service.served import Served
 
 pytestmark = pytest.mark.fast
@@ -197,3 +200,90 @@ def test_an_address_in_a_header_counts_only_from_a_proxy_that_is_named(
         return found
 
     assert asyncio.run(play()) == statuses
+
+
+def over_sockets(served: Served, play: Callable[[tuple[str, int]], Awaitable[None]]) -> None:
+    """Let a client play against a service that listens."""
+
+    async def run() -> None:
+        listener = server.bound("127.0.0.1", 0)
+        begun = asyncio.Event()
+        answering = asyncio.create_task(server.answer(served.app, listener, served.streams, begun.set))
+        await begun.wait()
+        try:
+            await play(listener.getsockname())
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await answering
+
+    asyncio.run(run())
+
+
+def test_one_user_with_very_many_connections_keeps_nobody_else_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A viewer listens to events again and again; another user gets in, and so does the viewer when some have ended."""
+    limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=len(os.listdir("/proc/self/fd")) + 60)
+    monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
+    monkeypatch.setattr(http_connections, "FEWEST_OF_A_USER", 1)
+    most = limits.descriptors // 4
+
+    async def status(address: tuple[str, int], token: str, path: str) -> tuple[int, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+        return int(head.split()[1]), writer
+
+    async def play(address: tuple[str, int]) -> None:
+        viewer = served.tokens[Role.VIEWER]
+        found = [await status(address, viewer, "/api/events") for _ in range(most + 3)]
+        assert [code for code, _ in found] == [200] * most + [429] * 3
+        other = await status(address, served.tokens[Role.USER], "/api/v1/jobs")
+        assert other[0] == 200
+        for _, writer in found:
+            writer.close()
+        while (again := await status(address, viewer, "/api/v1/jobs"))[0] == 429:
+            await asyncio.sleep(0.01)
+        assert again[0] == 200
+        for _, writer in (other, again):
+            writer.close()
+
+    over_sockets(served, play)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "jobs"), ("POST", "schedules"), ("PUT", "run-notes/x"), ("PUT", "secrets/abc"), ("POST", "views")],
+)
+def test_a_body_is_not_read_into_memory_without_end(served: Served, method: str, path: str) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 64 << 20:
+            sent += 1 << 16
+            yield b"a" * (1 << 16)
+
+    headers = {"content-type": "application/json"}
+    refused = served.ask(method, path, Role.VIEWER, content=endless(), headers=headers)
+    assert refused.status_code == 413 and refused.json()["error"] == "the body is too long"
+    assert sent <= limited.MOST_BODY_BYTES + (1 << 17)
+
+
+def test_one_user_uploads_a_few_workspaces_at_once(served: Served) -> None:
+    async def play(address: tuple[str, int]) -> None:
+        head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
+        under_way = [await asyncio.open_connection(*address) for _ in range(limited.MOST_UPLOADS)]
+        for _, writer in under_way:
+            writer.write(f"{head}Content-Length: 1000\r\n\r\nP".encode())
+        statuses = set[int]()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as client:
+            while 429 not in statuses:  # from when all have begun
+                headers = {"authorization": f"Bearer {served.tokens[Role.USER]}"}
+                statuses.add((await client.post("/api/v1/workspaces", headers=headers, content=b"x")).status_code)
+            other = {"authorization": f"Bearer {served.tokens[Role.OPERATOR]}"}
+            assert (await client.post("/api/v1/workspaces", headers=other, content=b"x")).status_code == 400
+        for _, writer in under_way:
+            writer.close()
+
+    over_sockets(served, play)

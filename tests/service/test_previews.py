@@ -38,6 +38,8 @@ def run(project: ProjectOnDisk) -> RunOnDisk:
         (b"<!doctype html><svg>", ""),
         (b"<html><svg></svg></html>", ""),
         (b"<svgx>", ""),
+        (b"<!-- a --> <!DOCTYPE svg PUBLIC 'x'>\n<svg>", "image/svg+xml"),
+        (b"<!---->" * 146 + b"<s", ""),  # each way to divide them into comments is not tried
         (b"RIFF....WEBP", ""),
         (b"", ""),
     ],

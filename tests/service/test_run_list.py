@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tracemalloc
 from typing import Any
@@ -9,11 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import run_list
+from hopsml.service.browse.project import Project
 from hopsml.service.browse.run_filter import parsed
 from hopsml.service.browse.run_list import RunIndex
 from hopsml.service.browse.run_row import RunRow
+from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.tracking import catalog, machine
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
@@ -195,3 +200,74 @@ def test_names_of_a_deleted_run_are_not_offered_any_more(project: ProjectOnDisk)
     shutil.rmtree(project.folder / "Experiments" / "app_2")
     index.refresh()
     assert (index.page().arguments, index.page().metrics) == (["lr"], ["loss"])
+
+
+_DEEP = '{"a": %s}' % ("[" * 100_000 + "]" * 100_000)
+_LARGE = "1" + "0" * 400
+_RUN = '{"started": 1.0}'
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"run.json": _DEEP},
+        {"status.json": _DEEP},
+        {".outputs.json": _DEEP, "status.json": "{}"},
+        {"metrics.jsonl": _DEEP},
+        {"run.json": f'{{"started": {_LARGE}}}'},
+        {"run.json": f'{{"workers": {_LARGE}, "arguments": {{"a": {_LARGE}}}}}', "status.json": "{}"},
+        {"status.json": f'{{"seconds": {_LARGE}}}'},
+        {"status.json": "{}", ".outputs.json": f'{{"loss": {_LARGE}}}'},
+        {"metrics.jsonl": f'{{"loss": {_LARGE}, "step": {_LARGE}, "time": {_LARGE}}}\n'},
+        {"run.json": '{"spec": "x"}'},
+        {"run.json": '{"spec": {"metric_key": {"a": 1}}}', "status.json": "{}", ".outputs.json": '{"a": 1}'},
+        {"run.json": '{"search": {"metric": [1]}}', "status.json": "{}"},
+        {"run.json": '{"driver_process": [1]}'},
+        {"run.json": f'{{"driver_process": {{"pid": "x", "pid_namespace": "{machine.pid_namespace()}"}}}}'},
+        {"run.json": r'{"name": "\ud800"}'},
+        {"run.json": r'{"arguments": {"\uDFFF": 1}}', "status.json": "{}"},
+        {"status.json": "{}", ".outputs.json": r'{"\ud800": 1}'},
+        {"metrics.jsonl": '{"\\ud800": 1}\n'},
+    ],
+    ids=lambda records: "-".join(records),
+)
+def test_records_that_somebody_has_made_up_hide_no_other_run(project: ProjectOnDisk, records: dict[str, str]) -> None:
+    project.run("app_1")
+    folder = project.folder / "Experiments" / "eve_1"
+    folder.mkdir(parents=True)
+    for name, content in {"run.json": _RUN, **records}.items():
+        (folder / name).write_text(content)
+    known = Project(project.url)
+    known.runs.refresh()
+    rows = {row["id"] for row in msgspec.json.decode(JsonAnswer(known.runs.page()).body)["rows"]}
+    assert "app_1" in rows and rows <= {"app_1", "eve_1"}
+    assert "app_1" in [run.run_id for run in catalog.recent(project.url, None)]
+    for look in (known.detail, lambda run: known.metrics(run).series(["loss"], 10)):
+        with contextlib.suppress(HopsmlError):
+            JsonAnswer(look("eve_1"))
+
+
+def test_a_run_whose_name_is_no_text_hides_no_other_one(project: ProjectOnDisk) -> None:
+    project.run("app_1")
+    folder = project.folder / "Experiments" / os.fsdecode(b"eve\xff_1")
+    folder.mkdir()
+    (folder / "run.json").write_text(_RUN)
+    index = RunIndex(project.url)
+    index.refresh()
+    assert shown(index) == ["app_1"]
+
+
+def test_files_without_an_end_are_not_read_to_it(project: ProjectOnDisk) -> None:
+    """Sparse ones cost nobody anything: records as large as the disk, and reports without a line."""
+    project.run("app_1")
+    for name in ("run.json", "status.json", ".outputs.json", "metrics.jsonl"):
+        folder = project.folder / "Experiments" / f"eve-{name.strip('.')}_1"
+        folder.mkdir(parents=True)
+        for record in ("run.json", "status.json"):
+            (folder / record).write_text(_RUN)
+        with open(folder / name, "wb") as sparse:
+            sparse.truncate(1 << 42)
+    known = Project(project.url)
+    known.runs.refresh()
+    assert {row.id for row in known.runs.page().rows} == {"app_1", "eve-metrics.jsonl_1"}
+    assert known.metrics("eve-metrics.jsonl_1").tags() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import struct
 import zipfile
 from pathlib import Path
 
@@ -378,3 +379,11 @@ def test_what_a_user_uploads_is_bounded_until_it_is_removed(
         == 2
     )
     kept.put(zipped(("c", bytes(4000))), "anna")
+
+
+def test_a_list_of_a_million_names_is_refused_before_it_is_read(kept: Workspaces) -> None:
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *(0,) * 6) + b"a"
+    listed = entry * (workspaces.MOST_LISTED + 1)
+    content = listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, len(listed), 0, 0)
+    with pytest.raises(ArgumentError, match="lists more than 100000 entries"):
+        kept.put(content)

@@ -4,6 +4,7 @@ uvicorn itself accepts every connection, and waits for ever for the end of a req
 the acceptor has it, until a request on it has shown a token (``recognise``). A pending one on which no whole head has come
 within ten seconds is closed; one that answers requests of anybody, such as health checks, stays, and goes first where there
 are too many. Connections that send a byte now and then, but never another request, are closed after ``KEEP_ALIVE_S``.
+Where tokens belong to users, one user may have a quarter of what the process may open.
 """
 
 from __future__ import annotations
@@ -13,19 +14,56 @@ import contextlib
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
 from typing import Any, cast
 
-from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, Pending, Refuse
+from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, ConnectionLimits, Pending, Refuse
 
 KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
 LOOK_S = 1.0  # between two looks for connections on which no request comes about
+FEWEST_OF_A_USER = 8  # connections that a user may have however few descriptors there are
 _RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
 
 
-def recognise(scope: MutableMapping[str, Any]) -> None:
-    """Tell the acceptor that a request's token is valid: its connection is not pending any more."""
-    scope.get("state", {}).get(_RECOGNISED, lambda: None)()
+def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
+    """Tell the acceptor that a request's token is valid: its connection is not pending any more.
+
+    Args:
+        scope: of the request.
+        user: to whom the token belongs; "" where all callers have the same one.
+
+    Returns:
+        False where that user has too many connections already: the request is to be refused, and its connection closed.
+    """
+    return bool(scope.get("state", {}).get(_RECOGNISED, lambda user: True)(user))
+
+
+class UserConnections:
+    """Connections by the user of their newest request; no user gets more of them than ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._users: dict[object, str] = {}
+        self._counts = Counter[str]()
+
+    def admit(self, connection: object, user: str) -> bool:
+        """Count a connection as a user's; False where that user has the most already."""
+        if self._users.get(connection) == user:
+            return True
+        if self._counts[user] >= self._most:
+            return False
+        self.remove(connection)
+        self._users[connection] = user
+        self._counts[user] += 1
+        return True
+
+    def remove(self, connection: object) -> None:
+        """Forget a connection, which has ended."""
+        if (user := self._users.pop(connection, None)) is not None:
+            self._counts[user] -= 1
+            if not self._counts[user]:
+                del self._counts[user]
 
 
 class HeadWatch:
@@ -78,10 +116,21 @@ async def accepting(
         pause_s: returns the seconds to wait before further connections are accepted; None to not wait.
     """
     kind = _watched(server.config.http_protocol_class)
+    users = UserConnections(max(FEWEST_OF_A_USER, ConnectionLimits.of_this_process().descriptors // 4))
 
     def make(pending: Pending) -> asyncio.BaseProtocol:
-        state = {**server.lifespan.state, _RECOGNISED: pending.release}
-        protocol: Any = kind(pending, config=server.config, server_state=server.server_state, app_state=state)
+        def recognised(user: str) -> bool:
+            if user and not users.admit(pending, user):
+                return False
+            pending.release()
+            return True
+
+        def lost() -> None:
+            pending.release()
+            users.remove(pending)
+
+        state = {**server.lifespan.state, _RECOGNISED: recognised}
+        protocol: Any = kind(lost, config=server.config, server_state=server.server_state, app_state=state)
         pending.is_served = lambda: protocol.cycle is not None
         return cast(asyncio.BaseProtocol, protocol)
 
@@ -113,12 +162,12 @@ def _watched(base: Any) -> Any:
     class WatchedConnection(base):  # type: ignore[misc]
         """uvicorn's side of a connection, which releases it at its end."""
 
-        def __init__(self, pending: Pending, **settings: Any) -> None:
+        def __init__(self, lost: Callable[[], None], **settings: Any) -> None:
             super().__init__(**settings)
-            self._pending = pending
+            self._lost = lost
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._pending.release()
+            self._lost()
             super().connection_lost(exc)
 
     return WatchedConnection

@@ -12,10 +12,10 @@ from hopsml.storage.filesystem import for_url
 
 MOST_BYTES = 16 << 20
 HEAD = 1024  # bytes that tell what it is
+_BYTE_ORDER = b"\xef\xbb\xbf"
 _BEGINS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
-_SVG = re.compile(
-    rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*|<!DOCTYPE svg[^>\[]*>\s*)*<svg[\s>]", re.DOTALL
-)
+_SVG = re.compile(rb"<svg[\s>]")
+_BEFORE_SVG = re.compile(rb"\s+|<\?xml[^>]*>|<!--.*?-->|<!DOCTYPE svg[^>\[]*>", re.DOTALL)
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -40,4 +40,11 @@ def picture(url: str) -> Picture:
 def media_type(head: bytes) -> str:
     """By the first bytes; "" for anything that is no picture."""
     known = next((kind for begin, kind in _BEGINS.items() if head.startswith(begin)), "")
-    return known or ("image/svg+xml" if _SVG.match(head) else "")
+    return known or ("image/svg+xml" if _is_svg(head) else "")
+
+
+def _is_svg(head: bytes) -> bool:
+    at = len(_BYTE_ORDER) if head.startswith(_BYTE_ORDER) else 0
+    while before := _BEFORE_SVG.match(head, at):  # one expression for all would try each way to divide comments
+        at = before.end()
+    return _SVG.match(head, at) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ FEWEST_POINTS = 512  # of a curve of a run that has very many
 CHECKED_REPORTS = 65_536  # between two looks at the memory that curves take
 CURVE_BYTES, FILE_BYTES = 800, 4096  # of a curve and of a reader of a file, besides their points; measured
 LONGEST_LINE = 8 << 20  # characters of a report
+LARGEST_WHOLE = int(sys.float_info.max)
 CHIEF = "chief"
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _CPU = "cpu_utilization_percentage"
@@ -64,15 +66,17 @@ class _Lines:
 
     def __init__(self, url: str) -> None:
         self._file, self._partial = TextReader(url), ""
+        self._has_reports = True
 
     def more(self) -> Iterator[dict[str, Any]]:
-        for piece in self._file.more():
+        for piece in self._file.more() if self._has_reports else ():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
-            if len(self._partial) > LONGEST_LINE:  # no report: what follows is no JSON, and is passed over
-                self._partial = ""
+            if len(self._partial) > LONGEST_LINE:  # none of ours: a sparse file would take hours to its end
+                self._has_reports, self._partial = False, ""
+                return
             try:
                 yield from _decoder.decode_lines(complete)
-            except msgspec.MsgspecError:  # a NaN, which Python writes and JSON does not know; or no report at all
+            except (msgspec.MsgspecError, RecursionError):  # a NaN, which Python writes and JSON does not know; or no report at all
                 yield from parse_lines(complete)
 
 
@@ -182,7 +186,7 @@ class Metrics:
 
     def _take(self, report: dict[str, Any], source: str, number: float) -> None:
         time, at = report.get("time"), _step(report, number)
-        when = float(time) if isinstance(time, int | float) else 0.0
+        when = float(time) if isinstance(time, int | float) and _is_number(time) else 0.0
         for tag, value in report.items():
             if tag not in ("step", "time") and _is_number(value):
                 key = (tag, source)
@@ -203,11 +207,14 @@ class Metrics:
 
 def _step(report: dict[str, Any], number: float) -> float:
     step = report.get("step")
-    return float(step) if isinstance(step, int | float) else number
+    return float(step) if _is_number(step) else number
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """True for what ``float`` takes: no truth, and no whole number beyond all floats."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= LARGEST_WHOLE
 
 
 def _finite(value: float) -> float | None:

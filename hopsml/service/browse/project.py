@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from hopsml import settings
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import places, run_detail, search_detail
 from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
@@ -17,6 +17,7 @@ from hopsml.service.browse.metrics import MOST_BYTES, Metrics
 from hopsml.service.browse.run_list import RunIndex
 from hopsml.storage import confinement, urls
 from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog
 
 KEPT = 256  # readers of metrics and of searches: more than are ever compared
 KEPT_LOGS = 8  # views of logs: eight bytes a line
@@ -116,7 +117,15 @@ class Project:
 
     def detail(self, run_id: str, trial: str = "") -> run_detail.RunDetail:
         """Everything that is recorded of a run. Raises ArgumentError, PathNotFound."""
-        return run_detail.read(self.directory(run_id, trial), trial)
+        directory = self.directory(run_id, trial)
+        try:
+            return run_detail.read(directory, trial)
+        except HopsmlError:
+            raise
+        except catalog.MALFORMED as error:
+            raise ArgumentError(
+                f"run {run_id!r}: its records are not as hopsml writes them ({error}); open them where they lie"
+            ) from error
 
     def metrics(self, run_id: str, trial: str = "") -> Metrics:
         """What a run has reported, and what its workers used. Raises ArgumentError, PathNotFound."""

@@ -186,13 +186,17 @@ def _row_or_none(url: str) -> RunRow | None:
             newest = live.last_report(stored.directory)
             reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
             stored = dataclasses.replace(stored, outputs=reported)
-        return row_of(stored)
+        row = row_of(stored)
+        _encoder.encode(row)
+        return row
     except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
         return None
     except StorageError:
         if filesystem.exists(RunDir(url).run_json):  # a record that is no JSON
             return None
         raise
+    except catalog.MALFORMED:  # one record must not hide all others
+        return None
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:

@@ -58,7 +58,12 @@ def row_of(stored: catalog.StoredRun) -> RunRow:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def _short(value: Any) -> Any:

@@ -24,6 +24,7 @@ from hopsml.storage.filesystem import for_url
 log = logging.getLogger("hopsml.service")
 
 LOOK_S = 1.0
+MOST_BYTES = 100  # of either file
 FIRST = "HOPSML_JOB_SLOTS"  # with how many it begins
 
 
@@ -46,9 +47,9 @@ def answered(project_url: str, tag: str) -> tuple[int, int] | None:
     """What a driver has answered last: what it was told, and what it holds; None for nothing. Raises StorageError."""
     try:
         told, held = json.loads(_read(_url(project_url, f"{tag}.held")) or "null")
-    except (ValueError, TypeError):  # it is being written
+        return int(told), int(held)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # being written, or a job's code has written it
         return None
-    return int(told), int(held)
 
 
 class SlotsWatch:
@@ -99,7 +100,7 @@ def _number(text: str) -> int | None:
 
 def _read(url: str) -> str:
     try:
-        return for_url(url).read_bytes(url).decode()
+        return for_url(url).read_range(url, 0, MOST_BYTES).decode()
     except PathNotFound:
         return ""
 

@@ -51,6 +51,12 @@ _ELSEWHERE = (
     b'"remedy":"change things on this server\'s own page, or by a command with a token"}'
 )
 
+_CROWDED = (
+    b'{"error":"there are too many connections of yours",'
+    b'"remedy":"close some of them, such as tabs and programs that follow jobs, or use one for several calls"}'
+)
+_CROWDED_HEADERS = [(b"content-type", b"application/json"), (b"connection", b"close"), (b"retry-after", b"5")]
+
 
 def _is_of_another_page(method: str, headers: Headers) -> bool:
     """Whether a browser says that a page of another origin changes something; another port of this host is one, too.
@@ -143,7 +149,10 @@ class Guarded:
         elif self._door is not None and await self._door(scope, sending, self._given(headers)):
             pass
         elif (caller := await self._caller(self._given(headers))) is not None:
-            recognise(scope)
+            if not recognise(scope, getattr(caller, "user", "")):
+                scope.setdefault("state", {})["is_repeated"] = True  # no change of a crowd belongs into the audit log
+                await _answer(sending, 429, _CROWDED_HEADERS, _CROWDED)
+                return
             scope.setdefault("state", {}).update(
                 caller=caller, is_still_known=self._is_still(self._given(headers), caller)
             )

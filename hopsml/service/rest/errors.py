@@ -79,6 +79,7 @@ async def on_http(request: Request, error: Exception) -> Response:
     said, remedy = {
         400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
         404: ("there is nothing at this address", "open the page at its root"),
+        413: ("the body is too long", "send less at once, and code as a workspace"),
     }.get(status, ("this cannot be answered", "open the page at its root"))
     if status == 405:
         taken = _taken(request)

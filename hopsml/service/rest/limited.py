@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,15 @@ from hopsml.service.rest.audited import READING
 from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CHANGES_PER_S, READS_PER_S = 200.0, 1000.0
 BURST_S = 10.0  # what somebody has not asked for so long may be asked at once: two thousand submissions
 STRANGERS = Rate(1.0, 30.0)
+MOST_BODY_BYTES = 4 << 20  # of a call; those of uploads are limited where they are taken
+MOST_UPLOADS = 4  # of one user at once: each is held in memory
+UPLOAD_RETRY_S = 2.0
+_UPLOAD = ("POST", "workspaces")
 _MOST = 10_000  # buckets that are remembered; who has not called for longest begins anew
 
 
@@ -69,15 +73,50 @@ class Limited:
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
+        self._uploads = Counter[str]()  # under way, by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http":
-            kind = "reads" if scope["method"] in READING else "changes"
-            if wait_s := self._limits.refuses(kind, scope["state"]["caller"].user, scope):
-                await told_to_wait(send, wait_s)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        user, kind = scope["state"]["caller"].user, "reads" if scope["method"] in READING else "changes"
+        if wait_s := self._limits.refuses(kind, user, scope):
+            await told_to_wait(send, wait_s)
+        elif (scope["method"], scope["path"].rpartition("/")[2]) == _UPLOAD:
+            await self._uploaded(user, scope, receive, send)
+        else:
+            await self._app(scope, bounded(receive, MOST_BODY_BYTES), send)
+
+    async def _uploaded(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._uploads[user] >= MOST_UPLOADS:
+            scope["state"]["is_repeated"] = True
+            await told_to_wait(send, UPLOAD_RETRY_S)
+            return
+        self._uploads[user] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._uploads[user] -= 1
+            if not self._uploads[user]:
+                del self._uploads[user]
+
+
+def bounded(receive: Receive, most_bytes: int) -> Receive:
+    """A request's body as it comes; HTTPException (413) where it is longer than ``most_bytes``."""
+    length = 0
+
+    async def receive_some() -> Message:
+        nonlocal length
+        message = await receive()
+        length += len(message.get("body", b""))
+        if length > most_bytes:
+            from fastapi import HTTPException
+
+            raise HTTPException(413)
+        return message
+
+    return receive_some
 
 
 async def told_to_wait(send: Send, wait_s: float) -> None:

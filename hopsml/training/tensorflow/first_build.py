@@ -8,19 +8,13 @@ the step determines how they are used.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.training.tensorflow import optimizers
 
-
-class _Thread(threading.local):
-    prepares = False  # True while a step is traced for the variables that it creates
-
-
-_thread = _Thread()
+_prepares = False  # True while a step is traced for the variables that it creates, in whichever thread
 
 
 def install() -> None:
@@ -36,7 +30,7 @@ def _build_only_while_preparing(optimizer: Any) -> None:
     original = optimizer.apply
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if not _thread.prepares:
+        if not _prepares:
             original(self, grads, trainable_variables)
         elif not self.built and trainable_variables is not None:
             self.build(list(trainable_variables))
@@ -54,16 +48,31 @@ def build(model: Any, batch: Any) -> None:
     if not _has_own_step(model):
         model._symbolic_build(data_batch=batch)
         return
-    context = current()
-    may_restore = context is not None and context.commits is not None
-    if not _layers_are_built(model) or (may_restore and unbuilt_optimizers(model)):
+    if not _layers_are_built(model):
         _trace(model, batch)
+    build_for_commits(model, batch)
     if _layers_are_built(model):  # a call on unsuitable data could build a layer with wrong shapes
         with contextlib.suppress(Exception):
             model._symbolic_build(data_batch=batch)
         optimizer = model.optimizer
         if optimizer is not None and not optimizers.is_built(optimizer) and model.trainable_variables:
             optimizer.build(model.trainable_variables)
+
+
+def build_for_commits(model: Any, batch: Any) -> None:
+    """Build optimizers that the model's own step uses, where a commit may be restored to it before its first step.
+
+    Prints the names of those that cannot be built so: a run that begins anew would not find a place for their variables.
+    """
+    context = current()
+    if context is None or context.commits is None or not unbuilt_optimizers(model):
+        return
+    error = _trace(model, batch)
+    if left := unbuilt_optimizers(model):
+        print(
+            f"hopsml: the model's optimizers {', '.join(left)} have no variables before the first step, and a run that "
+            f"begins anew from a commit cannot go on without: call their build(variables) before fit() ({error})"
+        )
 
 
 def unbuilt_optimizers(model: Any) -> list[str]:
@@ -87,21 +96,30 @@ def _layers_are_built(model: Any) -> bool:
     return all(layer.built for layer in model._flatten_layers(include_self=False))
 
 
-def _trace(model: Any, batch: Any) -> None:
-    """Run the model's step on symbols; an error of it, which the first real step raises as well, ends it early."""
+def _trace(model: Any, batch: Any) -> str:
+    """Run the model's step on symbols, for what it creates; return the error that has ended it early, else an empty text."""
     from keras.src import backend, tree
 
     def symbol(leaf: Any) -> Any:
         return None if leaf is None else backend.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
 
-    with _preparing(), contextlib.suppress(Exception):
-        backend.compute_output_spec(model.train_step, tree.map_structure(symbol, batch))
+    def step(data: Any) -> Any:
+        strategy = model._distribute_strategy
+        return model.train_step(data) if strategy is None else strategy.run(model.train_step, args=(data,))
+
+    with _preparing():
+        try:
+            backend.compute_output_spec(step, tree.map_structure(symbol, batch))
+        except Exception as error:  # noqa: BLE001 user code
+            return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @contextlib.contextmanager
 def _preparing() -> Iterator[None]:
-    _thread.prepares = True
+    global _prepares
+    _prepares = True
     try:
         yield
     finally:
-        _thread.prepares = False
+        _prepares = False

@@ -66,6 +66,9 @@ def _repair_first_batch(trainer: ModuleType) -> None:
         strategy = self._distribute_strategy
         if strategy is None or not batch_statistics.keeps_one_set(strategy):
             original(self, iterator=iterator, data_batch=data_batch)
+            batch = _specification(iterator._distributed_dataset) if strategy is None and iterator is not None else None
+            if batch is not None:
+                first_build.build_for_commits(self, batch)
             return
         batch = data_batch if iterator is None else _specification(iterator._distributed_dataset)
         if batch is not None:
@@ -113,7 +116,9 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
 def _local(value: Any) -> Any:
     """Return this worker's value if a metric's result is a variable, which the strategy does not reduce."""
     import tensorflow as tf
+    from keras.src.backend import Variable
 
+    value = value.value if isinstance(value, Variable) else value
     if not isinstance(value, tf.distribute.DistributedValues) or not isinstance(value.values[0], tf.Variable):
         return value
     with tf.device(value.values[0].device):
@@ -142,7 +147,8 @@ def _repair_shuffling(trainer: ModuleType) -> None:
     def get_iterator_in_use(self: Any) -> Any:
         # Keras makes one more behind the last batch of an epoch, which it drops; in a group it would draw from the source.
         done = self._current_iterator is not None and self._num_batches and self._steps_seen >= self._num_batches
-        unused = done and self.steps_per_epoch is None and in_group(self._distribute_strategy)
+        one_pass = hasattr(self.data_adapter, "py_dataset") and self.steps_per_epoch is None
+        unused = done and one_pass and in_group(self._distribute_strategy)
         return () if unused else get_iterator(self)
 
     trainer.TFEpochIterator._get_iterator = get_iterator_in_use

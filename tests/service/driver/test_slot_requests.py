@@ -50,7 +50,10 @@ def test_it_keeps_to_what_it_hears_and_says_what_it_holds(tmp_path: Path) -> Non
     assert runs.allowed == [3, 1] and slot_requests.answered(project, "t-1") == (1, 1)
 
 
-@pytest.mark.parametrize("text", ["", "1", "x", "[1", "[1]", "{}"])
+NONSENSE = ['["a", "b"]', "[[1], [2]]", "[1e999, 1]", "[" * 100_000, "\0" * 200, '{"a": 1, "b": 2}']
+
+
+@pytest.mark.parametrize("text", ["", "1", "x", "[1", "[1]", "{}", *NONSENSE])
 def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "Jobs").mkdir()
     for name in ("t-1.held", "t-1.slots"):
@@ -80,3 +83,15 @@ def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer
         assert talk.heard("t-1") is None
     finally:
         talk.close()
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_what_the_code_of_a_job_writes_there_ends_no_look_at_the_other_jobs(tmp_path: Path, text: str) -> None:
+    talk = SlotsTalk(f"file://{tmp_path}")
+    talk.tell("t-1", 2)
+    (tmp_path / "Jobs").mkdir(exist_ok=True)
+    (tmp_path / "Jobs" / "t-1.held").write_text(text)
+    talk.heard("t-1")
+    wait_until(talk._reads["t-1"].done, "the answer was read")
+    assert talk.heard("t-1") is None
+    talk.close()
