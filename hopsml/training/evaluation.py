@@ -244,8 +244,8 @@ class Evaluator:
         if lost:
             say(
                 self._context,
-                f"the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if the run "
-                "goes on after all, evaluate() takes up what it adds",
+                f"the driver of {self._run.url} has exited without ending the run, so evaluation ends; if the run is resumed, "
+                "call evaluate() again for its new checkpoints",
             )
         return ended or lost
 

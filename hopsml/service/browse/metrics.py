@@ -76,7 +76,10 @@ class _Lines:
                 return
             try:
                 yield from _decoder.decode_lines(complete)
-            except (msgspec.MsgspecError, RecursionError):  # a NaN, which Python writes and JSON does not know; or no report at all
+            except (
+                msgspec.MsgspecError,
+                RecursionError,
+            ):  # a NaN, which Python writes and JSON does not know; or no report at all
                 yield from parse_lines(complete)
 
 
