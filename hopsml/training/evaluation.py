@@ -244,8 +244,8 @@ class Evaluator:
         if lost:
             say(
                 self._context,
-                f"the driver of {self._run.url} has exited without ending the run, so evaluation ends; if the run is resumed, "
-                "call evaluate() again for its new checkpoints",
+                f"the driver of {self._run.url} has exited without ending the run, so evaluation ends; if the run is "
+                "resumed, call evaluate() again for its new checkpoints",
             )
         return ended or lost
 

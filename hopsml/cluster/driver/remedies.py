@@ -53,7 +53,7 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return (
             f"the network between the driver and {host} was cut for longer than {silent[1]} s, or that host "
             "was suspended: check its link, routes and firewall. A group of fixed size ends with the first worker that is "
-            "lost: with min_workers= instead of num_workers= the others continue without it, after heartbeat_timeout= seconds"
+            "lost: with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
         )
     is_bare = cause == "AssertionError" and _LATE_UPDATE in traceback
     if is_bare or any(words in cause for words in _LATE_MODEL):

@@ -293,8 +293,8 @@ class State:
             "with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
         )
         context.note(
-            f"State.commit() stores nothing in {where}: there is no checkpoint for an evaluator, and none from which the run "
-            f"can be resumed. Remedy: {remedy}"
+            f"State.commit() stores nothing in {where}: there is no checkpoint for an evaluator, and none from which the "
+            f"run can be resumed. Remedy: {remedy}"
         )
 
     def _is_divided(self) -> bool:
