@@ -42,7 +42,7 @@ def _without_url(context: WorkerContext, path: str) -> str:
     """Another name of a folder that is mirrored; beside the worker's folder, which holds nothing but the user's files."""
     name = LOCAL_FOLDER if context.trial is None else f"{LOCAL_FOLDER}-{context.trial.trial_id}"
     plain = re.sub("[^A-Za-z0-9_.=-]", "-", name)
-    if plain != name:  # else two trials would write into one folder
+    if plain != name:  # otherwise two trials could write into one folder
         plain = f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     link = context.work_dir.parent / plain
     try:

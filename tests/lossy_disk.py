@@ -1,12 +1,12 @@
-"""A disk that forgets at a power cut what was not synced: the kernel's FUSE protocol, spoken by a process of its own.
+"""FUSE file system that loses unsynced data at a simulated power failure, served by a separate process.
 
-Everything that is written is seen by all processes at once. After ``cut_power`` there is only what was made durable:
+All processes see every write at once. After ``cut_power`` only durable data remains:
 
-- the content of a file as it was at its last ``fsync``; a file that was never synced is empty;
-- the names in a folder as they were at the last ``fsync`` of that folder, of which renames and deletions are a part.
+- the content of a file at its last ``fsync``; a file that was never synced is empty;
+- the names in a folder at the last ``fsync`` of that folder, including renames and deletions.
 
-That is as little as POSIX promises, and less than most file systems keep. It needs /dev/fuse and the right to mount, no
-library.
+That is the minimum that POSIX guarantees, and less than most file systems retain. It needs /dev/fuse and the right to
+mount, but no library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SYNCED_WRITE = os.O_SYNC | os.O_DSYNC
 
 
 class LossyDisk:
-    """A mounted disk; made by ``mounted``."""
+    """Mounted disk, created by ``mounted``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,17 +55,17 @@ class LossyDisk:
         line = self._process.stdout.readline().strip()
         if line != answer:
             self._process.wait()
-            pytest.skip(f"no disk of FUSE's can be mounted here: {line}")
+            pytest.skip(f"a FUSE file system cannot be mounted here: {line}")
 
     def cut_power(self) -> None:
-        """Forget what was not synced. Processes that have files of the disk open must have ended."""
+        """Discard all unsynced data. Processes that have files of the disk open must have ended."""
         assert self._process.stdin is not None
         self._process.stdin.write("cut\n")
         self._process.stdin.flush()
         self._expect("mounted")
 
     def close(self) -> None:
-        """Unmount it."""
+        """Unmount the disk, and end its process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(60)
@@ -74,9 +74,9 @@ class LossyDisk:
 
 @contextlib.contextmanager
 def mounted(folder: Path) -> Iterator[LossyDisk]:
-    """An empty disk at ``folder``, which is made; the test is skipped where none can be mounted."""
+    """Mount an empty disk at ``folder``, which is created; skip the test if it cannot be mounted."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("a disk that loses what was not synced needs /dev/fuse")
+        pytest.skip("a disk that loses unsynced data needs /dev/fuse")
     folder.mkdir()
     disk = LossyDisk(folder)
     try:
@@ -110,7 +110,7 @@ class _Node:
 
 
 class _Disk:
-    """The tree, and what the kernel asks about it."""
+    """File tree, with a handler for each request of the kernel."""
 
     def __init__(self) -> None:
         self.root = _Node(1, stat.S_IFDIR | 0o777)
@@ -138,7 +138,7 @@ class _Disk:
 
     def answer(self, request: bytes) -> bytes | None:
         _, opcode, unique, number, self._uid, self._gid, *_ = _IN.unpack_from(request)
-        if opcode in (2, 36, 42):  # forget, interrupt, batch forget: nobody waits for an answer
+        if opcode in (2, 36, 42):  # forget, interrupt, batch forget: these have no answer
             return None
         handler, code, body = self._handlers.get(opcode), 0, b""
         try:
@@ -149,7 +149,7 @@ class _Disk:
             code = -(error.errno or errno.EIO)
         return _OUT.pack(_OUT.size + len(body), code, unique) + body
 
-    # -- answers: a node's number and the rest of the request in, the body of the answer out
+    # -- handlers: arguments are a node's number and the rest of the request; they return the body of the answer
 
     def init(self, number: int, rest: bytes) -> bytes:
         _, _, readahead, _ = struct.unpack_from("<4I", rest)
@@ -326,7 +326,7 @@ def _unmount(folder: str, device: int) -> None:
 
 
 def main() -> None:
-    """Serve until the input ends; each line of it cuts the power."""
+    """Serve until the end of the input; each line of it simulates a power failure."""
     folder, disk = sys.argv[1], _Disk()
     try:
         device = _mount(folder)
@@ -348,12 +348,12 @@ def main() -> None:
         try:
             request = os.read(device, _MOST_WRITE + 4096)
         except OSError as error:
-            if error.errno == errno.ENODEV:  # somebody has unmounted it
+            if error.errno == errno.ENODEV:  # it was unmounted
                 return
             continue
         answer = disk.answer(request)
         if answer is not None:
-            with contextlib.suppress(FileNotFoundError):  # whoever asked was killed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # the process that sent the request was killed
                 os.write(device, answer)
 
 

@@ -1,8 +1,8 @@
-"""A loss of power, as a process that was started under it would find its disk: with what was synced, and nothing else.
+"""Simulation of a power failure for a process: rebuilds its folder with the synced data only.
 
-A small library before the C library's sees each fsync and fdatasync that succeeded, and copies the file as it is then; of a
-folder it notes the names. ``rebuild`` makes a folder of these copies: a file that was never synced is empty, a name that its
-folder was not synced with is missing. It holds for whatever the process writes with, SQLite as well as Python.
+A preloaded library intercepts each fsync and fdatasync that succeeds, and copies the file at that moment, or the names of a
+folder. ``rebuild`` creates a folder from these copies: a file that was never synced is empty, and a name is missing if its
+folder was not synced with it. It works for all writes of the process, by SQLite as well as Python.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ int fdatasync(int fd) { return synced(fd, ((int (*)(int))dlsym(RTLD_NEXT, "fdata
 
 
 class ForgetfulDisk:
-    """What processes started with ``variables`` have synced."""
+    """Record of the data synced by processes that are started with ``variables``."""
 
     def __init__(self, folder: Path) -> None:
-        """Build the library in a folder of its own; the test is skipped where there is no compiler."""
+        """Build the library in a separate folder; skip the test if there is no compiler."""
         if (compiler := shutil.which("gcc") or shutil.which("cc")) is None:
             pytest.skip("no C compiler")
         self._shadow, library, source = folder / "shadow", folder / "power_loss.so", folder / "power_loss.c"
@@ -78,9 +78,9 @@ class ForgetfulDisk:
         self.variables = {"LD_PRELOAD": str(library), SHADOW: str(self._shadow)}
 
     def rebuild(self, folder: Path, target: Path) -> Path:
-        """Make ``target`` what would be found of ``folder`` now; whoever writes there stands still meanwhile.
+        """Create ``target`` with the content of ``folder`` after a power failure now; its writers must be stopped.
 
-        Nothing is found where the folder's own name was not synced.
+        It is an error if the folder's own name was not synced.
         """
         names = [line.split(" ", 2) for line in self._of(folder.parent.stat().st_ino).decode().splitlines()]
         assert ["d", folder.name] in [line[1:] for line in names], f"{folder.parent} was not synced with {folder.name}"

@@ -1,4 +1,4 @@
-"""Every target of the Makefile is run by a test: what is cheap always, what is expensive as a variant."""
+"""Tests of every target of the Makefile: cheap targets in the default set, expensive ones as variants."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str
 
 
 def made(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str) -> str:
-    """Return what a target prints. Fails the test where the target fails."""
+    """Run a target and return its output; fail the test if the target fails."""
     done = make(folder, *arguments, timeout_s=timeout_s, **variables)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -68,7 +68,7 @@ def made(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what targets need besides the environment, which is the one of this repository."""
+    """Copy the files that targets need; the environment is this repository's."""
     for name in ("Makefile", "setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("requirements", "tools", "native/tf_hdfs"):
@@ -219,7 +219,7 @@ def test_hadoop_up_and_down(tree: Path, jars: Path) -> None:
 
 @pytest.fixture
 def jars() -> Path:
-    """Hadoop's, which this repository has, or fetches."""
+    """Return the folder of Hadoop's jars of this repository; fetch them if they are missing."""
     from tools.hadoop.jars import ensure_jars
 
     return ensure_jars()
@@ -236,7 +236,7 @@ def test_wheel(tmp_path: Path, complete: Callable[[Path], Path]) -> None:
 
 @pytest.fixture
 def complete() -> Callable[[Path], Path]:
-    """Make a copy of the whole package, with the Makefile and this repository's environment."""
+    """Return a function that copies the whole package, with the Makefile and this repository's environment."""
 
     def copy(folder: Path) -> Path:
         copied(folder)

@@ -1,4 +1,4 @@
-"""Who is excluded from a proxy of the environment, and where its name is put into an error."""
+"""Tests of the hosts that bypass a proxy of the environment, and of errors that name the proxy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "no_grpc_proxy"
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names none."""
+    """Remove all proxies from the environment."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -34,7 +34,7 @@ def test_an_ipv6_address_is_excluded_with_and_without_brackets() -> None:
     assert proxies.bypassing(["fd00::1"], {})["no_proxy"] == "fd00::1,[fd00::1]"
 
 
-def test_what_the_user_excludes_stays_excluded_and_the_runs_own_environment_wins() -> None:
+def test_hosts_excluded_by_the_user_stay_excluded_and_the_runs_environment_has_priority() -> None:
     of_run, of_agent = {"no_proxy": "store.example"}, {"no_proxy": "other.example", "NO_PROXY": ".corp, node2"}
     assert proxies.bypassing(["node2"], of_run, of_agent) == {
         "no_proxy": "store.example,node2",
@@ -46,7 +46,7 @@ def test_only_the_upper_case_variable_reaches_grpc_too() -> None:
     assert proxies.bypassing(["node2"], {"NO_PROXY": ".corp"})["no_proxy"] == ".corp,node2"
 
 
-def test_a_list_of_grpcs_own_is_extended_as_grpc_reads_no_other_then() -> None:
+def test_no_grpc_proxy_is_extended_if_set_as_grpc_then_reads_no_other_variable() -> None:
     assert proxies.bypassing(["node2"], {"no_grpc_proxy": "a", "no_proxy": "b"}) == {
         "no_proxy": "b,node2",
         "NO_PROXY": "b,node2",
@@ -54,7 +54,7 @@ def test_a_list_of_grpcs_own_is_extended_as_grpc_reads_no_other_then() -> None:
     }
 
 
-def test_a_star_stays_alone_and_grpc_which_does_not_know_it_gets_the_members() -> None:
+def test_a_star_is_unchanged_and_grpc_which_does_not_support_it_gets_the_members() -> None:
     assert proxies.bypassing(["node2"], {"no_proxy": "*"}) == {
         "no_proxy": "*",
         "NO_PROXY": "*",
@@ -62,7 +62,7 @@ def test_a_star_stays_alone_and_grpc_which_does_not_know_it_gets_the_members() -
     }
 
 
-def test_nothing_is_set_where_there_are_no_members() -> None:
+def test_nothing_is_set_without_members() -> None:
     assert proxies.bypassing([], {"no_proxy": "a"}) == {}
 
 

@@ -416,11 +416,11 @@ def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
 
 
 _NO_SLOT = (
-    f"Spark has begun no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents hold all slots of the "
-    "executors. Ask for fewer workers, or give executors another core (spark.executor.cores)"
+    f"Spark has started no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents hold all slots of "
+    "the executors. Request fewer workers, or give executors another core (spark.executor.cores)"
 )
 _OTHERS_WORK = (
-    "the rows of data= wait for a slot: tasks of other Spark jobs hold those beside the agents. Ask for fewer workers, give "
+    "the rows of data= wait for a slot: tasks of other Spark jobs and the agents hold all. Request fewer workers, give "
     "executors another core (spark.executor.cores), or end the other jobs"
 )
 

@@ -67,10 +67,10 @@ class Workspaces:
             (root / name).chmod(0o700)  # whatever the umask
 
     def put(self, content: bytes, user: str = "") -> str:
-        """Store a zip's files on the disk; returns the digest by which they are known.
+        """Store a zip's files on the disk; return their digest.
 
-        Files that are there already are compared with those of the zip, and replaced where one differs. Raises
-        ArgumentError for a zip that is not safe, or where the user has uploaded too much that is still needed.
+        Existing files are compared with those of the zip, and replaced if one differs. Raises ArgumentError for a zip that
+        is not safe, or if the user's uploads that are still needed are too large.
         """
         digest = hashlib.sha256(content).hexdigest()
         folder = self._root / "workspaces"
@@ -80,7 +80,7 @@ class Workspaces:
                 self._count(user, digest, target)
             self.folder(digest)
             if _has_files(content, target):
-                durable.sync_file(folder)  # whoever has stored them may not have come so far
+                durable.sync_file(folder)  # the upload that stored them may have failed before this step
                 return digest
         fresh = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
@@ -103,9 +103,9 @@ class Workspaces:
         return digest
 
     def _count(self, user: str, digest: str, folder: Path) -> None:
-        """Count a workspace among those of a user. Raises ArgumentError where these become too large together.
+        """Add a workspace to a user's uploads. Raises ArgumentError if these become too large together.
 
-        One that was removed counts no more. Whoever uploads what somebody else has uploaded needs it as well.
+        Removed workspaces are not counted. A workspace that several users have uploaded counts for each of them.
         """
         own = self._root / "uploads" / hashlib.sha256(user.encode()).hexdigest()[:32]
         own.mkdir(mode=0o700, exist_ok=True)
@@ -130,13 +130,13 @@ class Workspaces:
         (own / digest).write_text(f"{sizes[0]} {counts[0]}")
 
     def jobs(self) -> dict[str, int]:
-        """Jobs whose files are here, by their ids, with their serials."""
+        """Return the serials of the jobs that have files here, by job id."""
         with os.scandir(self._root / "jobs") as entries:
             found = {entry.name: entry.name.rpartition("-")[2] for entry in entries}
         return {job: int(serial) for job, serial in found.items() if serial.isdecimal()}
 
     def remove_job(self, job: str) -> bool:
-        """Delete the files of one job; False where there are none."""
+        """Delete the files of one job; return False if there are none."""
         folder = self._root / "jobs" / job
         is_there = folder.is_dir()
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,10 +147,10 @@ class Workspaces:
 
         Args:
             in_use: Returns the digests of code in use; called after the candidates were chosen.
-            before_s: Newer code waits for the job that names it.
+            before_s: Newer code is retained for the job that will refer to it.
 
         Returns:
-            How many workspaces were deleted.
+            The number of workspaces that were deleted.
         """
         with os.scandir(self._root / "workspaces") as entries:
             old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before_s]
@@ -158,7 +158,7 @@ class Workspaces:
         unused = [name for name in old if name not in needed]
         for name in unused:
             folder = self._root / "workspaces" / name
-            aside = folder.with_name(f"gone-{name}")  # whoever uploads the same now finds none, and not half of it
+            aside = folder.with_name(f"gone-{name}")  # an upload of the same code must not find a part of it
             if not name.startswith("gone-"):
                 folder.rename(aside)
             shutil.rmtree(aside if aside.exists() else folder, ignore_errors=True)
@@ -175,7 +175,7 @@ class Workspaces:
         if not digest or not found.is_dir():
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         with contextlib.suppress(OSError):  # a disk that is read only
-            os.utime(found)  # somebody is about to need it: it counts as new again
+            os.utime(found)  # a job is about to need it: it counts as new again
         return found
 
     def check_archives(self, spec: JobSpec) -> None:
@@ -229,9 +229,9 @@ def own_name(job: str, prefix: str) -> str:
 
 
 def pack(folder: Path) -> bytes:
-    """A folder's files as a zip, the same bytes for the same files; what is left out is named in the log.
+    """Pack a folder's files as a zip, with the same bytes for the same files; files left out are listed in the log.
 
-    Raises ArgumentError where it is too large, or where a file cannot be read.
+    Raises ArgumentError if it is too large, or if a file cannot be read.
     """
     selected = upload_selection.select(folder, MOST_FILES, MOST_FOLDERS, MOST_DEPTH)
     if left_out := upload_selection.described(selected.left_out):
@@ -264,7 +264,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _has_files(content: bytes, folder: Path) -> bool:
-    """True if all files of a zip that was unpacked here before are as they were; others may lie beside them."""
+    """True if all files of a zip that was unpacked here before are unchanged; other files are ignored."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for entry in archive.infolist():
             path = folder / entry.filename
@@ -306,7 +306,7 @@ def _unpack(content: bytes, target: Path) -> None:
 
 
 def _check_entries(names: Sequence[str]) -> None:
-    """Raise ArgumentError for too many files or folders, and for one that lies too deep; before any is made."""
+    """Raise ArgumentError for too many files or folders, or for one that lies too deep, before any is created."""
     files = sum(not name.endswith("/") for name in names)
     if files > MOST_FILES:
         raise ArgumentError(f"the zip has {files} files; at most {MOST_FILES} are taken")

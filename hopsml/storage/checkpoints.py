@@ -27,7 +27,7 @@ from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
-CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksum: which file, for whoever looks at it later
+CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums: names the file
 KEEP = ".keep"  # in a local checkpoint directory: how many its owner keeps, for whoever mirrors it
 STALE_S = 24 * 3600.0  # a temporary name that old belongs to a process that died
 _READ_BYTES = 1 << 20
@@ -45,8 +45,8 @@ class FileEntry:
 def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None) -> str:
     """Upload a local directory as the checkpoint of ``step``; returns its URL.
 
-    A sound one of that step is left as it is; one that is incomplete or fails its checksums is replaced. The local
-    directory must not change meanwhile: a file that does is StorageError, and nothing appears.
+    An intact checkpoint of that step is not changed; an incomplete or corrupt one is replaced. The local directory must not
+    change during the call: otherwise StorageError is raised, and no checkpoint appears.
     """
     target = urls.join(checkpoints_url, step_name(step))
     if is_sound(target, timeout_s):
@@ -112,12 +112,12 @@ def _steps_among(entries: list[FileStatus]) -> list[int]:
 
 
 def latest_complete(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
-    """The highest step whose checkpoint is complete; None without any. Contents are not read, see ``latest_sound``."""
+    """Return the highest step with a complete checkpoint; None without any. Contents are not read: see ``latest_sound``."""
     return _latest(checkpoints_url, is_complete, timeout_s)
 
 
 def latest_sound(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
-    """The highest step whose checkpoint is complete and passes its checksums; None without any. Reads that checkpoint."""
+    """Return the highest step whose checkpoint is complete and passes its checksums, which reads it; None without any."""
     return _latest(checkpoints_url, is_sound, timeout_s)
 
 
@@ -158,7 +158,7 @@ def is_sound(url: str, timeout_s: float | None = None) -> bool:
 
 
 def mark_corrupt(url: str, name: str, timeout_s: float | None = None) -> None:
-    """Mark a checkpoint whose file ``name`` failed its checksum; does nothing where this user may not write."""
+    """Mark a checkpoint whose file ``name`` failed its checksum; do nothing if this user may not write there."""
     record = {"file": name, "found_s": round(time.time(), 3)}
     with contextlib.suppress(StorageError):
         if exists(urls.join(url, MANIFEST), timeout_s):  # else it has been deleted, and must not come back as a folder
@@ -208,7 +208,7 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
         raise CorruptCheckpoint(f"{origin or root}: its manifest is missing or broken", origin or str(root))
     if (root / CORRUPT).exists():
         raise CorruptCheckpoint(
-            f"{origin or root}: it is marked as corrupt ({CORRUPT} in it names the file); take an earlier checkpoint",
+            f"{origin or root}: it is marked as corrupt ({CORRUPT} in it names the file); use an earlier checkpoint",
             origin or str(root),
         )
     for entry in entries:
@@ -245,18 +245,18 @@ def prune(
     known: Collection[int] = (),
     latest: int | None = None,
 ) -> list[int]:
-    """Delete all but the newest ``keep`` sound checkpoints; returns the steps that were deleted.
+    """Delete all but the newest ``keep`` intact checkpoints; return the steps that were deleted.
 
-    Incomplete and corrupt ones older than the newest sound one go too, and temporary names that are a day old. Nothing is
-    deleted in favour of a checkpoint that fails its checksums: those retained are read, but for the ``known`` ones.
+    Incomplete and corrupt ones older than the newest intact one are deleted too, and temporary names that are a day old.
+    Retained checkpoints are read to verify their checksums, except the ``known`` ones.
 
     Args:
         checkpoints_url: the directory of checkpoints.
         keep: number of checkpoints that are retained, at least 1.
         timeout_s: deadline of one storage step, in seconds.
-        known: steps that the caller has committed or verified itself; of these only the mark of a corrupt one is looked for.
-        latest: the step that was committed last, which is always retained, even where the store holds higher steps (a run
-            that went back behind them); by default the highest of ``known``.
+        known: steps that the caller has committed or verified itself; these are only checked for the mark of a corrupt one.
+        latest: the step that was committed last, which is always retained, even if the store holds higher steps (after a
+            run has returned to an earlier step); by default the highest of ``known``.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")

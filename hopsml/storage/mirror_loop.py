@@ -184,7 +184,7 @@ class Loop:
             committed[step or 0] = written_ns
             known = dict(committed)
         if keep:  # after the newer one is there, so that the store is never without
-            latest = max(known, key=lambda one: known[one])  # a run may have gone back behind higher steps
+            latest = max(known, key=lambda one: known[one])  # a run may have returned to a lower step
             gone = checkpoints.prune(directory, keep, self._wanted.timeout_s, known=known, latest=latest)
             with self.changed:
                 for one in gone:

@@ -1,4 +1,4 @@
-"""What a rank has printed, over all generations of a group that changed; of very many, the first and the newest are kept."""
+"""Logs of a rank over all generations of an elastic group; if there are very many, the first and the newest are retained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
 PIECE_BYTES = 4 << 20
-KEPT_GENERATIONS = 50  # the newest ones; those between the first and them are deleted
-QUIET_S = 3600.0  # without a change, after which nobody writes a log any more of which that is not known otherwise
+KEPT_GENERATIONS = 50  # newest generations whose logs are retained; those between the first and them are deleted
+QUIET_S = 3600.0  # seconds without a change after which a log counts as ended
 _NAME = re.compile(r"g(\d+)-rank(\d+)\.log")
 _OF_GENERATION = re.compile(r"g(\d+)-rank(\d+)\.(?:log|system\.jsonl)")
 
@@ -45,16 +45,16 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
 
 
 def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:
-    """Choose the logs and samples to delete so that recoveries without end leave a bounded number of files.
+    """Choose the logs and samples to delete so that any number of recoveries leaves a bounded number of files.
 
     Args:
-        files: Name and time of the last change, in seconds, of what lies in a run's folder of logs.
-        begun: The generation in which the present processes began: those of earlier ones have ended.
-        kept: How many of the newest generations keep their files; the first one does, too.
+        files: Name and time of the last change, in seconds, of each file in a run's folder of logs.
+        begun: The generation in which the present processes started: those of earlier ones have ended.
+        kept: Number of the newest generations whose files are retained, in addition to the first one's.
 
     Returns:
-        Names of files of the generations between. Of a group that goes on in its processes those are left that were
-        changed within an hour of the newest change of all, with the other file of the same worker.
+        Names of files of the generations between. If a group continues in the same processes, files that were changed
+        within an hour of the newest change of all are not included, nor the other file of the same worker.
     """
     workers: dict[tuple[int, int], list[tuple[str, float]]] = {}
     for name, changed_s in files:
@@ -72,7 +72,7 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
 
 
 def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> int:
-    """Delete what ``surplus`` chooses of a run's logs; how many files those were. Raises StorageError."""
+    """Delete the files of a run's logs that ``surplus`` chooses; return their number. Raises StorageError."""
     system = for_url(directory.logs)
     try:
         entries = system.list_dir(directory.logs)

@@ -52,10 +52,9 @@ def narrow(url: str) -> None:
 
 
 def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
-    """Read a file that only somebody who is trusted can have written, and its status; see ``check``.
+    """Read a file that only a trusted user can have written; return its content and status; see ``check``.
 
-    On a local disk it is the opened file that is checked, so that nobody can replace it in between. Raises ArgumentError,
-    StorageError.
+    On a local disk the opened file is checked, so that it cannot be replaced in between. Raises ArgumentError, StorageError.
     """
     system = for_url(url)
     if not urls.is_local(url):

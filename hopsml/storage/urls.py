@@ -20,7 +20,7 @@ _EMBEDDED = re.compile(r"/(hdfs|hopsfs|viewfs|webhdfs|swebhdfs|s3a?|gs|abfss?|me
 
 
 def check_slashes(url: str) -> None:
-    """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be taken for paths of this machine."""
+    """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be read as paths of this machine."""
     if found := _ONE_SLASH.match(url):
         raise ArgumentError(
             f"{url[:200]!r} has one slash after {found[1]}: and would be a path of this machine: write "

@@ -173,7 +173,7 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
         return shipment.environment.modules.__contains__
     if shipment.url:
         if urls.split(shipment.url)[0] not in _READABLE:
-            return None  # not asked: whoever names an archive could let this machine call any address
+            return None  # no request: the archive's URL could make this machine connect to any address
         try:
             content = json.loads(filesystem.for_url(shipment.url).read_bytes(manifest_url(shipment.url)))
             return frozenset(content["modules"]).__contains__

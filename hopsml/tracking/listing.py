@@ -48,7 +48,7 @@ def cut(text: str, places: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without control sequences of terminals (colours, movements, bells) and without changes of direction."""
+    """Remove terminals' control sequences (colours, movements, bells) and changes of writing direction from a text."""
     return _CONTROL.sub("", text)
 
 

@@ -65,14 +65,14 @@ def complete_checkpoints(directory: Path) -> list[SavedStep]:
 
 
 def newest_sound(directory: Path) -> SavedStep | None:
-    """The newest complete checkpoint of a directory whose files pass their checksums, where it has any; None without one."""
+    """Return a directory's newest complete checkpoint that passes its checksums, if it has any; None without one."""
     return next((saved for saved in reversed(complete_checkpoints(directory)) if _is_sound(saved.folder)), None)
 
 
 def _is_sound(folder: Path) -> bool:
-    """True if a checkpoint passes its checksums; else it is marked.
+    """True if a checkpoint passes its checksums; otherwise mark it as corrupt.
 
-    One without a manifest has none to compare with: its directory is copied to a store, and gets its manifest there.
+    A checkpoint without a manifest has no checksums: its directory is copied to a store, and gets its manifest there.
     """
     if not (folder / MANIFEST).exists() or is_sound(str(folder)):
         return True
@@ -130,11 +130,11 @@ def umask() -> int:
 
 
 def write_complete(description: Description, write: Callable[[str], object]) -> None:
-    """Write a checkpoint and remove all others but the newest ``keep - 1`` sound ones.
+    """Write a checkpoint and remove all others but the newest ``keep - 1`` intact ones.
 
     ``write`` gets the prefix for the variables.
 
-    It stays itself even where others have higher steps: a training that went back behind a corrupt one writes such.
+    The new one is retained even if others have higher steps, as after a return to a step before a corrupt checkpoint.
 
     Raises OSError, and whatever ``write`` raises.
     """
@@ -161,11 +161,11 @@ def write_complete(description: Description, write: Callable[[str], object]) -> 
     _remove_old(target, description.keep)
 
 
-_written: set[Path] = set()  # by this process, and not removed: they need not be read to know that they are sound
+_written: set[Path] = set()  # written by this process, and not removed: they are intact without being read
 
 
 def _remove_old(newest: Path, keep: int) -> None:
-    """Remove all checkpoints of the directory but ``newest`` and the ``keep - 1`` sound ones of the highest steps."""
+    """Remove all checkpoints of the directory but ``newest`` and the ``keep - 1`` intact ones of the highest steps."""
     stay = 1
     for saved in reversed(complete_checkpoints(newest.parent)):
         if saved.folder == newest:

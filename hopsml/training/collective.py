@@ -109,7 +109,7 @@ def barrier(*, name: str = "") -> None:
 
 
 def keep_order(call: Callable[[Callable[[], Any]], Any]) -> None:
-    """From now on carry out operations by ``call``: behind those that another thread of this process has begun."""
+    """Run all further operations through ``call``, which orders them after those of another thread of this process."""
     global _ordered_call
     _ordered_call = call
 
@@ -302,20 +302,20 @@ def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
 
 
 def listen_in_port_range(libraries: str, what: str) -> None:
-    """Keep the ports of another collective's to ``HOPSML_PORT_RANGE``, where that is set.
+    """Restrict the listening ports of another collective to ``HOPSML_PORT_RANGE``, if that is set.
 
     Args:
-        libraries: what the paths of its libraries begin with; they are loaded.
+        libraries: prefix of the paths of its loaded libraries.
         what: its name, for the error.
 
-    Raises ArgumentError where the range is set and the ports cannot be kept to it.
+    Raises ArgumentError if the range is set and the ports cannot be restricted to it.
     """
     if (allowed := settings.port_range()) is None:
         return
     if hindrance := server_guard.bind_within(libraries, *allowed):
         raise ArgumentError(
-            f"{what} listens on ports that the kernel chooses, and cannot be kept to "
-            f"{settings.PORT_RANGE}={allowed[0]}-{allowed[1]}: {hindrance}; take hopsml's own collective "
+            f"{what} listens on ports that the kernel chooses, and cannot be restricted to "
+            f"{settings.PORT_RANGE}={allowed[0]}-{allowed[1]}: {hindrance}; use hopsml's own collective "
             "(backend='hopsml'), or unset the variable and open net.ipv4.ip_local_port_range between the workers"
         )
 

@@ -91,7 +91,7 @@ def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
 
 
 def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
-    """Return why no checkpoint of a run that has ended was evaluated; "" where one was."""
+    """Return why no checkpoint of an ended run was evaluated; "" if one was."""
     if not judgements:
         return f"{run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
     if all(one.problem for one in judgements):
@@ -244,8 +244,8 @@ class Evaluator:
         if lost:
             say(
                 self._context,
-                f"the driver of {self._run.url} is gone without a word, so no further checkpoint is waited for; if the run "
-                "goes on after all, evaluate() takes up what it adds",
+                f"the driver of {self._run.url} has exited without ending the run, so evaluation ends; if the run is "
+                "resumed, call evaluate() again for its new checkpoints",
             )
         return ended or lost
 
@@ -265,7 +265,7 @@ class Evaluator:
         ]
 
     def _reopen(self) -> None:
-        """Evaluate a step again whose checkpoint was corrupt, or deleted, and has been committed once more since."""
+        """Evaluate again each step whose checkpoint was corrupt or deleted, and has been committed again since."""
         for one in [one for one in self.judgements if one.problem]:
             version = self._version(one.step)
             if version and version != self._failed.get(one.step):
@@ -273,7 +273,7 @@ class Evaluator:
                 self.judgements.remove(one)
 
     def _version(self, step: int) -> float:
-        """When the complete checkpoint of a step was committed, by the store's clock; 0 without one."""
+        """Return the time of a step's complete checkpoint, by the store's clock; 0 if there is none."""
         url = urls.join(self._run.checkpoints, step_name(step))
         try:
             manifest = urls.join(url, checkpoints.MANIFEST)

@@ -45,7 +45,7 @@ def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
     assert context.collective is not None
     collective.listen_in_port_range(os.path.dirname(jaxlib.__file__) + os.sep, "gloo, JAX's collective on CPUs,")
     context.collective.announce()  # until all are there the function does not begin
-    # It warns of any variable with "proxy" in its name, no_proxy included; the members are excluded from proxies.
+    # JAX warns of any variable with "proxy" in its name, even no_proxy; the members are excluded from proxies.
     with contextlib.suppress(AttributeError):  # of a JAX that has no such setting
         jax.config.update("jax_check_proxy_envs", False)
     _listen_on_own_address(context)
@@ -62,9 +62,9 @@ def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
 
 
 def _listen_on_own_address(context: WorkerContext) -> None:
-    """Have the collectives of CPUs (gloo) announce the worker's address, not whatever its host's name resolves to.
+    """Make the collectives of CPUs (gloo) announce the worker's address, not the address its host's name resolves to.
 
-    On many systems that is 127.0.1.1, where workers on other hosts find nobody.
+    On many systems that is 127.0.1.1, which workers on other hosts cannot reach.
     """
     from jax._src.lib import _jax
 

@@ -1,7 +1,7 @@
-"""A driver whose agents are on other hosts of a network of the tests' own: ``python -m tests.chaos.network_driver FILE``.
+"""Driver whose agents run on other hosts of a test network: ``python -m tests.chaos.network_driver FILE``.
 
-It runs on a host of ``tools.shaped_network`` itself. FILE is JSON: ``address`` of this host, ``pids`` of the hosts on which
-agents are started in turn, the ``verb`` of ``hopsml.experiment``, the ``program`` of this module, its ``options``. The last
+It runs on a host of ``tools.shaped_network``. FILE is JSON: ``address`` of this host, ``pids`` of the hosts on which agents
+are started in rotation, the ``verb`` of ``hopsml.experiment``, the ``program`` of this module, its ``options``. The last
 line of its output is JSON: the run's value, or its error.
 """
 
@@ -28,7 +28,7 @@ from tools.shaped_network import Network, inside
 
 
 def tensorflow(pause_s: float = 0.0) -> float:
-    """Sum ones over TensorFlow's server, be silent for so many seconds, and do it again."""
+    """Sum ones over TensorFlow's server, twice, with ``pause_s`` seconds without traffic in between."""
     import tensorflow as tf
 
     import hopsml.tensorflow
@@ -48,7 +48,7 @@ def tensorflow(pause_s: float = 0.0) -> float:
 
 
 def torch(pause_s: float = 0.0) -> float:
-    """The same over torch's default process group."""
+    """Sum ones over torch's default process group, twice, with ``pause_s`` seconds in between."""
     import torch.distributed as dist
     from torch import ones
 
@@ -63,7 +63,7 @@ def torch(pause_s: float = 0.0) -> float:
 
 
 def own(pause_s: float = 0.0) -> float:
-    """The same over hopsml's own collective."""
+    """Sum ones over hopsml's own collective, twice, with ``pause_s`` seconds in between."""
     import numpy as np
 
     import hopsml
@@ -74,7 +74,7 @@ def own(pause_s: float = 0.0) -> float:
 
 
 def jax(pause_s: float = 0.0) -> float:
-    """The same over JAX's."""
+    """Sum ones over JAX's collective, twice, with ``pause_s`` seconds in between."""
     import jax.numpy as jnp
     from jax.experimental import multihost_utils
 
@@ -84,7 +84,7 @@ def jax(pause_s: float = 0.0) -> float:
 
 
 def servers(pause_s: float = 0.0) -> float:
-    """Two steps of a parameter server's worker, between which nothing is said."""
+    """Do two steps of a parameter server's worker, with ``pause_s`` seconds without traffic in between."""
     import tensorflow as tf
 
     import hopsml.tensorflow
@@ -107,7 +107,7 @@ def servers(pause_s: float = 0.0) -> float:
 
 
 def cut_off(mark: str) -> float:
-    """Sum again and again over hopsml's collective; ``mark`` is a file that is written after the first time."""
+    """Sum repeatedly over hopsml's collective; ``mark`` is a file that is written after the first sum."""
     import numpy as np
 
     import hopsml
@@ -124,7 +124,7 @@ PROGRAMS: dict[str, Callable[..., float]] = {
 
 
 def main(path: str) -> None:
-    """Train; what came of it is printed, whatever it is."""
+    """Train, and print the value or the error as JSON."""
     asked = json.loads(Path(path).read_text())
     _spread(asked["address"], asked["pids"])
     options = {"args": asked["args"], **asked["options"]} if asked["verb"] != "parameter_server" else asked["options"]
@@ -149,7 +149,7 @@ def _with(program: Callable[..., float], arguments: dict[str, Any]) -> Callable[
 
 
 def _spread(address: str, pids: list[int]) -> None:
-    """Have agents start on those hosts, in turn, and find the coordinator on this one."""
+    """Start agents on those hosts, in rotation, with this host's address for the coordinator."""
     number, start = itertools.count(), LocalBackend._start
 
     def start_there(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
@@ -173,9 +173,10 @@ def play(
     wait_s: float = WAIT_S,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run a driver on the first host and agents on the others; returns its "value", or "error" and "text"; and its "log".
+    """Run a driver on the first host and agents on the others; return its "value", or "error" and "text"; and its "log".
 
-    ``variables``: of driver and agents. A driver that does not end within ``wait_s`` seconds is killed: {"hangs": True}.
+    ``variables``: environment of driver and agents. A driver that has not ended after ``wait_s`` seconds is killed, which
+    returns {"hangs": True}.
     """
     file = folder / "asked.json"
     if "min_workers" not in options:

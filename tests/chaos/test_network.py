@@ -1,6 +1,6 @@
-"""Trainings on hosts whose networks are as real clusters have them: proxies, firewalls, partitions.
+"""Trainings on hosts with the networks of real clusters: proxies, firewalls, partitions.
 
-Root is needed, and a kernel that lets us make network namespaces and virtual devices.
+They need root, and a kernel that allows network namespaces and virtual devices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEATS = {"HOPSML_KEEPALIVE_S": "1"}
 
 @contextmanager
 def silent_proxy(network: Network, host: int) -> Iterator[dict[str, str]]:
-    """A proxy on that host that takes connections and never answers; the variables that name it."""
+    """Start a proxy on a host that accepts connections and never answers; yield the variables that name it."""
     with network.inside(host):
         listening = socket.create_server((network.address(host), 3128), backlog=64)
     with listening:
@@ -37,7 +37,7 @@ def silent_proxy(network: Network, host: int) -> Iterator[dict[str, str]]:
 def judged(
     scenario: str, program: str, found: dict[str, Any], outcomes: list[Outcome], error: tuple[str, ...] = ()
 ) -> None:
-    """Add a row to the table; it fails where the sum is another one, or the error lacks one of the words of ``error``."""
+    """Add a row to the table; fail if the sum is wrong, or if the error lacks one of the words of ``error``."""
     missing = [words for words in error if words not in found.get("text", "")]
     is_right = not missing if error else found.get("value") == SUM
     problem = "" if is_right else f"{missing} {found}"[:4000]
@@ -65,7 +65,7 @@ def test_a_proxy_in_the_environment_carries_nothing_between_workers(
     judged("a proxy that does not answer", program, found, outcomes)
 
 
-# TensorFlow's own heartbeats come each five seconds; what is between two of them is of no interest here.
+# TensorFlow sends heartbeats each five seconds; shorter pauses are not tested here.
 IDLE = [
     pytest.param(
         *("collective_all_reduce", "tensorflow", {"implementation": "tensorflow"}, 7.0), marks=pytest.mark.tensorflow
@@ -92,7 +92,7 @@ def test_a_firewall_that_drops_idle_connections_does_not_stop_a_training(
 def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_firewall(
     tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
-    """Without keepalive nothing else would end it."""
+    """Without keepalive only progress_timeout ends the run."""
     with shaped_network(3, Cable(idle_s=3.0)) as network:
         variables, args = {"HOPSML_KEEPALIVE_S": "0"}, {"pause_s": 6.0}
         options = {"backend": "gloo", "progress_timeout": 15.0}
@@ -147,8 +147,10 @@ def test_all_connections_go_to_ports_of_the_range(
 
 @pytest.mark.torch
 @pytest.mark.variant
-def test_a_group_that_cannot_connect_says_so_when_its_time_is_up(tmp_path: Path, outcomes: list[Outcome]) -> None:
-    """The ports of agents and of torch's store are open; gloo, in workers without the variable, takes others."""
+def test_a_group_that_cannot_connect_fails_with_the_cause_at_its_timeout(
+    tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    """The ports of agents and of torch's store are open; gloo, in workers without the variable, uses others."""
     with shaped_network(3, CLOSED) as network:
         variables = {"HOPSML_PORT_RANGE": "40000-40050"}
         options = {"backend": "gloo", "start_timeout": 20.0, "environment": {"HOPSML_PORT_RANGE": ""}}

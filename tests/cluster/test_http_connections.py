@@ -1,4 +1,4 @@
-"""Connections of uvicorn's: those on which no request comes about, and crowds of those that show no token."""
+"""Tests of uvicorn's connections: those without a complete request, and many without a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keepalive on the sockets of a process, whoever has opened them."""
+"""Tests of keepalive on all sockets of a process, whichever library has opened them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
-    """A listening socket, and both ends of a connection to it."""
+    """Yield a listening socket, and both ends of a connection to it."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as ours,

@@ -1,4 +1,4 @@
-"""Executors that were granted and never registered, told from Spark's messages."""
+"""Tests of the detection, from Spark's messages, of executors that were granted and never registered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078
 """
 
 
-def test_executors_of_a_standalone_cluster_are_told_apart() -> None:
+def test_executors_of_a_standalone_cluster_are_distinguished() -> None:
     found = parse(STANDALONE)
     assert found == Launches({"app-1/0": "10.0.0.5", "app-1/1": "10.0.0.6"}, {"app-1/0": "Command exited with code 1"})
     text = why_none(found, None, ADDRESS, ["java.net.ConnectException: refused"])
@@ -56,12 +56,12 @@ def test_a_cluster_that_has_granted_nothing_is_full() -> None:
     assert text.startswith("Spark has granted no executor: the cluster is full") and ADDRESS not in text
 
 
-def test_where_the_cluster_does_not_say_both_are_named() -> None:
+def test_both_causes_are_named_if_the_cluster_reports_none() -> None:
     text = why_none(Launches(), None, ADDRESS)
     assert "the cluster is full" in text and "cannot reach the driver" in text and ADDRESS in text
 
 
-def test_a_run_whose_executors_all_fail_is_not_told_to_begin_a_new_session() -> None:
+def test_the_error_of_a_run_whose_executors_all_fail_does_not_advise_a_new_session() -> None:
     reason = f"{FAILED_AT_LAUNCH}: {why_none(parse(YARN), None, ADDRESS)}"
     outcome = Conclude(Phase.FAILED, "application", reason)
     text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))

@@ -1,4 +1,4 @@
-"""Executors that are granted and cannot reach the driver: a real Spark here, whose driver announces a wrong address."""
+"""Tests of executors that cannot reach the driver, with a real Spark whose driver announces a wrong address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's look at addresses and ports on hosts with other networks than this one's: namespaces, where allowed."""
+"""Tests of the doctor's checks of addresses and ports on hosts with other networks, in network namespaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(json.dumps({"facts": dataclasses.asdict(found), "status": finding.status.n
 
 
 def look(folder: Path, devices: str, hosts: str = "", resolver: str = "", driver_host: str = "") -> dict[str, Any]:
-    """What the doctor finds on a host named node1 whose network, hosts file and resolver are these."""
+    """Return the doctor's findings on a host named node1 with this network, hosts file and resolver."""
     (folder / "hosts").write_text(hosts)
     (folder / "resolv.conf").write_text(resolver or "options timeout:1 attempts:1\n")
     script = f"""set -e
@@ -68,7 +68,7 @@ def test_a_host_with_ipv6_alone_announces_its_address_and_can_bind(tmp_path: Pat
     assert (found["status"], found["ports"]) == ("OK", 5)
 
 
-def test_a_name_that_means_loopback_on_a_host_with_ipv6_alone_is_passed_over(tmp_path: Path) -> None:
+def test_a_name_that_resolves_to_loopback_on_a_host_with_ipv6_alone_is_skipped(tmp_path: Path) -> None:
     found = look(tmp_path, f"{WIRED} ip -6 addr add fd00::5/64 dev eth0 nodad", "::1 node1\n")
     assert found["facts"]["announced"] == "fd00::5" and found["status"] == "OK"
 
@@ -79,7 +79,7 @@ def test_all_addresses_of_a_host_are_listed(tmp_path: Path) -> None:
     assert "announces 10.0.0.5" in found["summary"] and "it has 10.1.0.5 too" in found["summary"]
 
 
-def test_a_resolver_that_does_not_answer_is_no_hang_and_names_the_setting(tmp_path: Path) -> None:
+def test_a_resolver_that_does_not_answer_fails_in_time_and_names_the_setting(tmp_path: Path) -> None:
     devices = f"{WIRED} ip addr add 10.0.0.5/24 dev eth0; ip route add default dev eth0"
     resolver = "nameserver 192.0.2.53\noptions timeout:1 attempts:1\n"
     found = look(tmp_path, devices, "127.0.0.1 localhost\n", resolver, driver_host="driver.example.org")

@@ -153,7 +153,7 @@ def test_of_a_run_whose_driver_was_killed_what_it_has_left_is_judged(store: Path
     (folder / "run.json").write_text(json.dumps(record))
     run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
     assert run.result(WAIT_S).metrics["evaluated"] == 1
-    assert "is gone without a word" in run.logs()
+    assert "has exited without ending the run" in run.logs()
 
 
 def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def commits() -> int:
 def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: Path) -> None:
     training = experiment.submit(commits, num_workers=1, progress=False, keep_warm=60.0)
     assert training.result(WAIT_S).value == 3
-    (note,) = [one for one in training.state.notes if "State.commit() keeps nothing in a run of fixed size" in one]
+    (note,) = [one for one in training.state.notes if "State.commit() stores nothing in a run of fixed size" in one]
     assert "Remedy: start it with min_workers=" in note
     run = experiment.submit_evaluation(judge, training.run_dir, progress=False, keep_warm=60.0)
     assert run.result(WAIT_S).metrics["evaluated"] == 0

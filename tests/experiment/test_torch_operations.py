@@ -1,4 +1,4 @@
-"""Over backend "hopsml" everything of torch.distributed gives what it gives over gloo, or is refused by name."""
+"""Tests that torch.distributed gives the same results over backend "hopsml" as over gloo, or a named refusal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.experiment.torch_operations import play
 
 pytestmark = pytest.mark.torch
 
-REFUSED = {  # what each error says
+REFUSED = {  # text of each error
     **dict.fromkeys(
         ("all_reduce PRODUCT", "all_reduce BAND", "all_reduce BOR"), "which has SUM, AVG, MIN and MAX; take"
     ),
@@ -93,6 +93,6 @@ def different() -> None:
     model(torch.ones(2, 3)).sum().backward()
 
 
-def test_workers_that_call_other_operations_under_ddp_are_told_which(project: Path) -> None:
+def test_different_operations_of_workers_under_ddp_are_named_in_the_error(project: Path) -> None:
     with pytest.raises(WorkerFailed, match="CollectiveMismatch: members called different operations"):
         submit(different, num_workers=2).result(WAIT_S)

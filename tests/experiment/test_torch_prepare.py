@@ -26,7 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def of_each_rank(cases: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-    """What each case returns on each rank, or its error as text."""
+    """Return each case's value on each rank, or its error as text."""
     import hopsml
 
     found = {}

@@ -1,4 +1,4 @@
-"""What torch.distributed offers, one case each, as two workers play it: over hopsml's backend and over gloo alike."""
+"""Cases for each operation of torch.distributed, run by two workers over hopsml's backend and over gloo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def play(folder: str, only: list[str] | None = None) -> dict[str, Any]:
-    """The result of each case on each rank, or its error."""
+    """Run the cases, and return the result or the error of each on each rank."""
     import contextlib
 
     import torch
@@ -211,7 +211,7 @@ def play(folder: str, only: list[str] | None = None) -> dict[str, Any]:
     cases["nn.all_reduce"] = lambda: backward(differentiable.all_reduce)
     cases["nn.all_gather"] = lambda: backward(differentiable.all_gather)
     cases["nn.broadcast"] = lambda: backward(lambda x: differentiable.broadcast(x, 0))
-    # What the others have then is not specified.
+    # The values of the other ranks are not specified.
     cases["nn.reduce"] = lambda: [
         one if rank == 0 or at else None for at, one in enumerate(backward(lambda x: differentiable.reduce(x, 0)))
     ]

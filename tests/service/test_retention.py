@@ -1,4 +1,4 @@
-"""What jobs that are over leave: folders of their drivers are not looked at again, and files are removed in the end."""
+"""Tests of the files of ended jobs: their drivers' folders are not polled again, and are removed after the retention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def engine(tmp_path: Path) -> Iterator[LocalEngine]:
 
 
 def application(folder: Path, tag: str, status: int | None = 0) -> Path:
-    """The folder of an application that has ended; ``status`` None: that nobody has seen to its end."""
+    """Create the folder of an application that has ended; ``status`` None: without an exit status."""
     made = folder / tag
     made.mkdir(parents=True)
     running = {"pid": 1 << 30, "ticks": 1, "driver": 1 << 30, "driver_ticks": 1}
@@ -52,7 +52,7 @@ def application(folder: Path, tag: str, status: int | None = 0) -> Path:
     return made
 
 
-def test_folders_of_launches_whose_end_is_stored_are_not_looked_at_again(engine: LocalEngine, tmp_path: Path) -> None:
+def test_folders_of_launches_whose_end_is_stored_are_not_polled_again(engine: LocalEngine, tmp_path: Path) -> None:
     tags = [f"t-{number}" for number in range(20)]
     for tag in tags:
         application(tmp_path / "applications", tag)
@@ -69,14 +69,14 @@ def test_folders_of_launches_whose_end_is_stored_are_not_looked_at_again(engine:
     assert engine.look().sight.applications == {} and engine._over == {} and engine._asked == set()
 
 
-def test_what_is_not_over_is_not_forgotten(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_launch_that_has_not_ended_is_still_polled(engine: LocalEngine, tmp_path: Path) -> None:
     (tmp_path / "applications" / "t-1").mkdir()
     engine.look()
     engine.forget("t-1")
     assert (tmp_path / "applications" / "t-1").is_dir()
 
 
-def test_logs_of_launches_that_may_be_removed_and_are_old_are_removed(engine: LocalEngine, tmp_path: Path) -> None:
+def test_old_logs_of_removable_launches_are_removed(engine: LocalEngine, tmp_path: Path) -> None:
     for number in range(4):
         made = application(tmp_path / "applications", f"t-{number}")
         os.utime(made, (number * 100, number * 100))
@@ -87,7 +87,7 @@ def test_logs_of_launches_that_may_be_removed_and_are_old_are_removed(engine: Lo
     assert sorted(os.listdir(tmp_path / "applications" / ASIDE)) == ["t-1", "t-3"]
 
 
-def test_a_launch_is_forgotten_once_no_living_job_waits_for_its_end() -> None:
+def test_a_launch_is_dropped_once_no_active_job_waits_for_its_end() -> None:
     seen = {
         "running": (SeenApplication("1", Lifecycle.RUNNING),),
         "stored": (SeenApplication("2", Lifecycle.FINISHED),),
@@ -105,7 +105,7 @@ NOW = 2_000_000_000.0
 
 
 def ended(served: Served, tmp_path: Path, days: float, *, code: str = "", role: Any = Role.USER) -> PlayedJob:
-    """A job that was over so many days before NOW, with the files that it leaves."""
+    """Create a job that ended ``days`` days before NOW, with its files."""
     played = PlayedJob(served, tmp_path)
     tag = f"{served.jobs.manager.prefix}-{played.serial}-1"
     application(tmp_path / "applications", tag)
@@ -127,10 +127,12 @@ def left(tmp_path: Path, *path: str) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name != ASIDE)
 
 
-def test_files_of_jobs_that_ended_too_long_ago_are_removed_and_their_rows_stay(served: Served, tmp_path: Path) -> None:
+def test_files_of_jobs_are_removed_after_the_retention_and_their_rows_are_retained(
+    served: Served, tmp_path: Path
+) -> None:
     old, new = ended(served, tmp_path, 91), ended(served, tmp_path, 89)
     served.jobs.manager.turn()
-    assert left(tmp_path, "applications") == [], "both are over, and aside"
+    assert left(tmp_path, "applications") == [], "both have ended, and were moved aside"
     assert served.jobs.retention.sweep(NOW) == Removed(jobs=1, logs=1)
     assert left(tmp_path, "jobs") == [new.id]
     assert left(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{new.serial}-1"]
@@ -166,10 +168,10 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
     assert found.workspaces == 2 + len(uploaded)
     assert left(tmp_path, "workspaces") == sorted({*names} - {"of-old", "of-nobody"})
     os.utime(tmp_path / "workspaces" / "of-new", (0, 0))
-    assert kept.folder("of-new").stat().st_mtime > time.time() - 60, "who looks for code is about to need it"
+    assert kept.folder("of-new").stat().st_mtime > time.time() - 60, "a lookup of code renews its retention"
 
 
-def test_rm_deletes_the_files_of_one_job_that_is_over(served: Served, tmp_path: Path) -> None:
+def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -> None:
     one, other = ended(served, tmp_path, 1), ended(served, tmp_path, 1)
     waiting = PlayedJob(served, tmp_path)
     served.jobs.manager.turn()
@@ -179,7 +181,7 @@ def test_rm_deletes_the_files_of_one_job_that_is_over(served: Served, tmp_path: 
     assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200
     assert left(tmp_path, "jobs") == [other.id]
     assert left(tmp_path, "applications", ASIDE) == [f"{served.jobs.manager.prefix}-{other.serial}-1"]
-    assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200, "once more does no harm"
+    assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200, "a second removal succeeds"
     assert served.ask("GET", f"jobs/{one.id}").json()["state"] == "FINISHED"
     cloned = served.ask("POST", f"jobs/{one.id}/clone")
     assert cloned.status_code == 409 and cloned.json()["remedy"] == "submit it again"
@@ -188,7 +190,7 @@ def test_rm_deletes_the_files_of_one_job_that_is_over(served: Served, tmp_path: 
     assert "remove" in actions
 
 
-def test_files_that_are_kept_for_no_time_are_refused(tmp_path: Path) -> None:
+def test_a_retention_of_zero_days_is_refused(tmp_path: Path) -> None:
     for days in (0.0, -1.0, float("nan")):
         with pytest.raises(ArgumentError, match="--keep-days"):
             server.opened(server.ServerSettings(tmp_path, profile="local", keep_days=days), "http://here/")

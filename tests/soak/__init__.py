@@ -1,1 +1,1 @@
-"""Long runs of everything that lives long, and the judgement of what grows: ``make soak``."""
+"""Long runs of all long-lived processes, and detection of resources that grow with the work: ``make soak``."""

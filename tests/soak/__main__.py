@@ -1,7 +1,7 @@
-"""python -m tests.soak [--minutes M] [--parts PART ...] [--out FILE]: play all parts side by side, and tell what grows.
+"""python -m tests.soak [--minutes M] [--parts PART ...] [--out FILE]: run all parts concurrently, and report growth.
 
-A line for each round and part goes to stderr. The last line on standard output is {"grows": [...]}: each entry names what
-grows, by how much a unit of work. The exit status is 1 where anything does, 2 where too little was played to tell.
+A line for each round and part is written to stderr. The last line on standard output is {"grows": [...]}: each entry names a
+growing quantity and its growth per unit of work. The exit status is 1 if anything grows, 2 if there are too few samples.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.soak.growth import FEWEST, WARM_UP, Tolerance, growth
 from tests.soak.parts import PARTS, Part, Sample, deadline
 
 LEAST_ROUNDS = next(rounds for rounds in itertools.count() if rounds - int(rounds * WARM_UP) >= FEWEST)
-MOST_ROUNDS = 600  # samples that are judged, of more every second, third ... one
-# What is no growth: a unit of work, and altogether. Python's objects are counted exactly; what a process has of the system's
-# memory comes in pieces, and is returned late.
+MOST_ROUNDS = 600  # samples that are evaluated; of more only every second, third ... one
+# Tolerated growth per unit of work, and in total. Python's objects are counted exactly; a process gets memory from the
+# system in pieces, and returns it late.
 TOLERANCES = {
     "objects": Tolerance(2_500, 150_000),
     "rss": Tolerance(10_000, 12_000_000),
@@ -36,7 +36,7 @@ TOLERANCES = {
 
 
 def judged(samples: Iterable[Sample]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what grows, and of what there are too few samples to tell."""
+    """Return the growing quantities, and those with too few samples for a decision."""
     series: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in samples:
         series.setdefault((sample.what, sample.quantity, sample.unit), []).append(sample)
@@ -53,7 +53,7 @@ def judged(samples: Iterable[Sample]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 class Player:
-    """Plays one part in a thread of its own until ``is_over``, and at least as often as can be judged."""
+    """Runs one part in a separate thread until ``is_over``, for at least the rounds that a decision needs."""
 
     def __init__(self, name: str, part: Part, is_over: Callable[[], bool]) -> None:
         self.name, self._part, self._is_over = name, part, is_over
@@ -75,14 +75,14 @@ class Player:
                 shown = ", ".join(f"{one.what} {one.quantity} {one.value:.0f}" for one in found)
                 print(f"{self.name} {rounds} ({time.monotonic() - began:.1f} s): {shown}", file=sys.stderr, flush=True)
             self.lines = self._part.lines()
-        except BaseException as problem:  # noqa: BLE001 told by the main thread
+        except BaseException as problem:  # noqa: BLE001 reported by the main thread
             self.problem = problem
         finally:
             self._part.end()
 
 
 def play(parts: dict[str, Part], minutes: float) -> list[Player]:
-    """Play all of them side by side. Raises what broke one of them off."""
+    """Run all parts concurrently. Raises the exception that ended one of them."""
     is_over = deadline(minutes)
     players = [Player(name, part, is_over) for name, part in parts.items()]
     for player in players:
@@ -96,7 +96,7 @@ def play(parts: dict[str, Part], minutes: float) -> list[Player]:
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit status."""
+    """Run the soak with command-line arguments, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default %(default)s)")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
@@ -112,7 +112,7 @@ def main(words: list[str]) -> int:
     for player in players:
         print(f"objects of {player.name} that have grown most:", *player.lines, sep="\n    ", file=sys.stderr)
     for line in untold:
-        print(f"too little was played to tell: {line}; take more --minutes", file=sys.stderr)
+        print(f"too few samples for a decision: {line}; use more --minutes", file=sys.stderr)
     print(json.dumps({"grows": grows}), flush=True)
     return 1 if grows else 2 if untold else 0
 

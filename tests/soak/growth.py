@@ -1,4 +1,4 @@
-"""The decision whether a series of measurements grows with the work that was done. Pure."""
+"""Decision if a series of measurements grows with the work done. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-WARM_UP = 1 / 3  # of the samples: caches and pools fill meanwhile
-FEWEST = 6  # samples after that, without which nothing is concluded
-SPREADS = 3.0  # so many times the usual distance from the line is no growth
+WARM_UP = 1 / 3  # of the samples, during which caches and pools fill
+FEWEST = 6  # samples after the warm-up that a decision needs
+SPREADS = 3.0  # tolerated rise, in multiples of the usual distance from the line
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What is no growth of a quantity: so much a unit of work, and so much altogether."""
+    """Tolerated growth of a quantity, per unit of work and in total."""
 
     each: float
     altogether: float
@@ -22,26 +22,26 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Growth:
-    """A series that grows: so much a unit of work, from one half of the samples to the other so much altogether."""
+    """Growth of a series, per unit of work, and in total from one half of the samples to the other."""
 
     each: float
     altogether: float
 
 
 def growth(work: Sequence[float], values: Sequence[float], tolerance: Tolerance) -> Growth | None:
-    """Decide whether values grow with the work, after the warm-up.
+    """Decide if values grow with the work, after the warm-up.
 
-    The second half of what was measured is compared with the first one, by medians; the slope is the median of those
-    between all pairs of samples (Theil and Sen). One step, however high, is no growth: both halves must rise, too. Nor is
-    what returns: the rise must be more than the usual distance from the line.
+    The medians of the first and second half of the samples are compared; the slope is the median of those between all pairs
+    of samples (Theil and Sen). A single step is no growth, however high: both halves must rise, too. Nor is a temporary
+    rise: the rise must exceed the usual distance from the line.
 
     Args:
-        work: Units of work that were done before each sample, ascending.
-        values: What was measured.
-        tolerance: What is no growth.
+        work: Units of work done before each sample, ascending.
+        values: The measured values.
+        tolerance: The tolerated growth.
 
     Returns:
-        The growth; None where there is none, or too few samples were made to tell.
+        The growth; None if there is none, or too few samples.
     """
     begin = int(len(values) * WARM_UP)
     points = list(zip(work, values, strict=True))[begin:]

@@ -1,4 +1,4 @@
-"""Run as a program: for each line on its standard input one of what the line names is kept for ever, and a line answers."""
+"""Program that leaks one resource of the named kind for each line on its standard input, and answers with a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Keep, and answer."""
+    """Leak a resource for each line of the input, and print an answer."""
     folder, kept = Path(sys.argv[1]), list[Any]()
     for line in sys.stdin:
         match line.strip():

@@ -1,9 +1,9 @@
-"""Run as a program: a module as it is, whose process tells what it holds when it is asked.
+"""Program that runs a module unchanged and reports the resources of its process on request.
 
     python -m tests.soak.measured FILE MODULE ARGUMENT...
 
 At SIGUSR1 the garbage is collected, and FILE.<n> is written, n from 1 on: bytes of Python's objects, descriptors, threads.
-At SIGUSR2 FILE.lines has the lines of code whose objects have grown most since the last SIGUSR2. ``Process`` asks.
+At SIGUSR2 FILE.lines has the lines of code whose objects have grown most since the last SIGUSR2. ``Process`` sends them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ROOT = str(Path(__file__).resolve().parents[2]) + "/"
 
 
 class Process:
-    """A module that runs so; ``measure`` is called by one thread."""
+    """Process of a measured module; ``measure`` must be called by one thread only."""
 
     def __init__(self, name: str, file: Path, module: str, *arguments: str, **options: Any) -> None:
-        """``options``: of Popen."""
+        """Start the process; ``options`` are passed to Popen."""
         self.name, self._file, self._asked = name, file, 0
         command = [sys.executable, "-m", "tests.soak.measured", str(file), module, *arguments]
         self.popen = subprocess.Popen(command, text=True, **options)
 
     def measure(self) -> dict[str, float]:
-        """Return what it holds: ``objects`` and ``rss`` in bytes, ``descriptors``, ``threads``."""
+        """Return the process's resources: ``objects`` and ``rss`` in bytes, ``descriptors``, ``threads``."""
         self._asked += 1
         answer = self._file.with_name(f"{self._file.name}.{self._asked}")
         found: dict[str, float] = json.loads(self._answer(signal.SIGUSR1, answer))
@@ -59,7 +59,7 @@ class Process:
         return text
 
     def end(self) -> int:
-        """End it by SIGTERM; its exit status."""
+        """End the process by SIGTERM, and return its exit status."""
         self.popen.terminate()
         try:
             return self.popen.wait(60)
@@ -98,7 +98,7 @@ class _Answers:
 
 
 def main() -> None:
-    """Run the module."""
+    """Install the signal handlers, and run the module."""
     file, module, *arguments = sys.argv[1:]
     tracemalloc.start()
     _answers = _Answers(Path(file))

@@ -1,4 +1,4 @@
-"""What is played, over and over: a job service with its page, and a session with runs. Each part measures after a round."""
+"""Parts of the soak that repeat rounds of work: a job service with its page, and a session with runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train():
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured of something after so much work; ``unit``: of the work."""
+    """Measurements of a process after an amount of work; ``unit``: unit of the work."""
 
     what: str
     quantity: str
@@ -52,20 +52,20 @@ class Sample:
 
 
 class Part(Protocol):
-    """Something that lives long."""
+    """Interface of a long-lived part of the soak."""
 
     def round(self) -> Iterator[Sample]:
-        """Do some work, and measure."""
+        """Do a round of work, and yield measurements."""
 
     def lines(self) -> list[str]:
-        """The lines of code whose objects have grown most since the last call."""
+        """Return the lines of code whose objects have grown most since the last call."""
 
     def end(self) -> None:
-        """End it, with all that it has started."""
+        """End the part, with all processes that it has started."""
 
 
 def files(folder: Path, *without: str) -> dict[str, float]:
-    """Return the number of files, and of folders, below one, but for those whose names begin so."""
+    """Return the numbers of files and folders below a folder, except names that begin with one of ``without``."""
     found = Counter[str]()
     for _, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(without or ("\0",))]
@@ -76,7 +76,7 @@ def files(folder: Path, *without: str) -> dict[str, float]:
 
 @dataclass
 class Service:
-    """``hopsml server`` on this machine: jobs with ever new code, and a page that is looked at."""
+    """``hopsml server`` on this machine: jobs with new code in each round, and requests of its page."""
 
     folder: Path
     planted: str = "-"
@@ -108,7 +108,7 @@ class Service:
         self._client = Client(self._address, self._token)
 
     def round(self) -> Iterator[Sample]:
-        """Jobs, one of which trains and one of which fails; all addresses of the page; streams that are left."""
+        """Run jobs, one of which trains and one of which fails; request all of the page's addresses; drop streams."""
         submitted = [self._submit(number) for number in range(JOBS)]
         for job in submitted:
             self._client.wait(job, 300, poll_s=0.2)
@@ -159,11 +159,11 @@ class Service:
                 yield Sample(what, quantity, "job", self._jobs, value)
 
     def lines(self) -> list[str]:
-        """Of the server."""
+        """Return the server's lines of code with the most growth."""
         return self._server.lines()
 
     def end(self) -> None:
-        """Jobs are over after each round; one that was broken off ends with its agents."""
+        """End the server; jobs have ended after each round, except those of an interrupted one, which are killed."""
         with contextlib.suppress(Exception):
             for job in self._client.jobs():
                 self._client.cancel(job.id)
@@ -176,7 +176,7 @@ class Service:
 
 
 def _of(state: str) -> list[int]:
-    """Watchers and drivers of a service's jobs, which outlive it."""
+    """Return the process ids of watchers and drivers of a service's jobs, which survive the service."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -186,7 +186,7 @@ def _of(state: str) -> list[int]:
 
 
 class Session:
-    """A driver with its agents, fork servers and workers."""
+    """Driver with its agents, fork servers and workers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._done = folder, {"runs": 0, "recoveries": 0}
@@ -210,7 +210,7 @@ class Session:
             )
 
     def round(self) -> Iterator[Sample]:
-        """A round of the session."""
+        """Do a round of the session, and yield measurements."""
         told, heard = self._driver.popen.stdin, self._driver.popen.stdout
         assert told is not None and heard is not None
         told.write("\n")
@@ -232,7 +232,7 @@ class Session:
             yield Sample("long run's logs", quantity, "recovery", recoveries, value)
 
     def _helpers(self) -> dict[str, dict[str, float]]:
-        """Of each kind of process that lives on: the most that one of it has."""
+        """Return, for each kind of long-lived process, the largest resources of one of them."""
         found: dict[str, dict[str, float]] = {}
         for process in psutil.Process(self._driver.popen.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -248,11 +248,11 @@ class Session:
         return found
 
     def lines(self) -> list[str]:
-        """Of the driver."""
+        """Return the driver's lines of code with the most growth."""
         return self._driver.lines()
 
     def end(self) -> None:
-        """Let the session end in order."""
+        """End the session in an orderly way."""
         helpers = psutil.Process(self._driver.popen.pid).children(recursive=True)
         told, heard = self._driver.popen.stdin, self._driver.popen.stdout
         assert told is not None and heard is not None
@@ -270,7 +270,7 @@ PARTS: dict[str, Callable[[Path], Part]] = {"service": Service, "session": Sessi
 
 
 def deadline(minutes: float) -> Callable[[], bool]:
-    """Return a function that tells whether so many minutes have passed."""
+    """Return a function that returns True once ``minutes`` minutes have passed."""
     ends = time.monotonic() + 60 * minutes
     return lambda: time.monotonic() >= ends
 

@@ -1,4 +1,4 @@
-"""Run as a program: one session with very many runs, and a long run that recovers again and again.
+"""Program with one session of very many runs, and a long run that recovers repeatedly.
 
     python -m tests.soak.session FOLDER
 
@@ -68,14 +68,14 @@ def long(folder: str) -> dict[str, int]:
 
 
 class Session:
-    """``round`` does one of each kind of run, and has the long one recover."""
+    """Session whose ``round`` does one run of each kind, and makes the long one recover."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._runs, self._recoveries = folder, 0, 0
         self._long: Run | None = None
 
     def round(self) -> dict[str, int]:
-        """Returns what was done so far."""
+        """Do a round, and return the numbers of runs and recoveries so far."""
         self._run(reporting, args={"count": REPORTS}, num_workers=2)
         result = experiment.search(
             trial, {"x": ("DOUBLE", [0.0, 1.0])}, searcher="random", num_trials=3, metric="metric", progress=False
@@ -122,7 +122,7 @@ class Session:
 
 
 def main() -> None:
-    """Do rounds."""
+    """Do a round for each line of the input."""
     run_logs.KEPT_GENERATIONS, sign_of_life.TIDY_GENERATIONS, sign_of_life.BEAT_S = KEPT, 1, 0.5
     gang_log.PART = 32  # events: full before the warm-up is over
     session = Session(Path(sys.argv[1]))

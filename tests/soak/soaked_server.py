@@ -2,8 +2,8 @@
 
     python -m tests.soak.soaked_server STATE PROJECT KEEP_S PLANT
 
-Files of jobs are kept for KEEP_S seconds. PLANT: what grows with each submission, for the test of the soak: "-" for nothing,
-"objects", "descriptors", "threads" or "files".
+Files of jobs are retained for KEEP_S seconds. PLANT: a resource that grows with each submission, to test the soak: "-" for
+none, "objects", "descriptors", "threads" or "files".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _planted: list[Any] = []
 
 
 def plant(kind: str, state: Path) -> None:
-    """Let something grow by each submission."""
+    """Make a resource grow by each submission."""
     submit = LocalEngine.submit
 
     def leaking(self: LocalEngine, order: Any) -> None:
@@ -43,7 +43,7 @@ def plant(kind: str, state: Path) -> None:
 
 
 def main() -> None:
-    """Serve."""
+    """Run the server until it is ended."""
     state, project, keep_s, planted = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
     retention.SWEEP_S = retention.UPLOADED_S = keep_s
     changes.KEPT = job_feed.KEPT = 50  # events: as many as there ever are before the warm-up is over

@@ -1,4 +1,4 @@
-"""What counts as growth: a rise with the work that goes on, not one step, not what returns, not noise."""
+"""Tests of the detection of growth: a continued rise with the work, not one step, a temporary rise or noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def series(of: Callable[[float], float], noise: float = 0.0) -> list[float]:
     ],
     ids=["steady", "noisy", "slow", "a descriptor a round", "one in five rounds", "with waves", "after a warm-up"],
 )
-def test_what_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
+def test_a_series_that_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is not None
 
 
@@ -55,11 +55,11 @@ def test_what_rises_with_the_work_grows(values: list[float], tolerance: Toleranc
     ],
     ids=["flat", "noise", "tolerated", "warm-up", "a step", "a saw", "falls", "wobbles", "one more", "a moment"],
 )
-def test_what_does_not_go_on_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
+def test_a_series_that_stops_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is None
 
 
-def test_the_slope_is_that_of_a_unit_of_work() -> None:
+def test_the_slope_is_per_unit_of_work() -> None:
     found = growth(JOBS, series(lambda done: 7e6 + 42_000 * done), MEMORY)
     assert found is not None and found.each == pytest.approx(42_000)
     assert found.altogether == pytest.approx(42_000 * 200)

@@ -1,4 +1,4 @@
-"""The soak finds growth that was planted, and nothing else."""
+"""Tests that the soak finds planted growth, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Leaking:
-    """A part whose process keeps one thing a round."""
+    """Part whose process leaks one resource per round."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self._files, self._kind, self._rounds = folder / "files", kind, 0
@@ -64,7 +64,7 @@ def test_each_kind_of_planted_growth_is_found_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
-def test_too_few_rounds_tell_nothing() -> None:
+def test_too_few_rounds_give_no_decision() -> None:
     samples = [Sample("a", "threads", "run", number, number) for number in range(LEAST_ROUNDS)]
     assert judged(samples) == ([{"what": "a", "quantity": "threads", "unit": "run", "each": 1, "altogether": 3}], [])
     assert judged(samples[1:]) == ([], [f"a: threads: {LEAST_ROUNDS - 1} samples"])
@@ -85,7 +85,7 @@ def test_a_short_soak_finds_nothing_that_grows() -> None:
 @pytest.mark.variant
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("planted", ["objects", "descriptors"])
-def test_what_grows_in_a_server_with_its_jobs_is_found(tmp_path: Path, planted: str) -> None:
+def test_growth_of_a_server_with_its_jobs_is_found(tmp_path: Path, planted: str) -> None:
     (player,) = play({"service": Service(tmp_path, planted)}, minutes=0)
     grows, _ = judged(player.samples)
     assert ("server", planted) in {(one["what"], one["quantity"]) for one in grows}

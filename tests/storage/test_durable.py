@@ -1,4 +1,4 @@
-"""What a call has acknowledged is still there after a power cut, on a disk that forgets what was not synced."""
+"""Tests that acknowledged data survives a power failure, on a disk that loses unsynced data."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in files}
 
 
-def test_the_disk_forgets_what_was_not_synced(tmp_path: Path) -> None:
-    """Else none of the others could fail."""
+def test_the_disk_loses_unsynced_data(tmp_path: Path) -> None:
+    """Without this the other tests could not fail."""
     with lossy_disk.mounted(tmp_path / "disk") as disk:
         (disk.folder / "gone").write_text("x")
         (disk.folder / "empty").write_text("x")
@@ -79,7 +79,7 @@ def moved(folder: Path) -> dict[str, str]:
 
 
 def source(folder: Path) -> Path:
-    """Not on the disk."""
+    """Return a folder with files that is not on the lossy disk."""
     made = folder.parent / "source"
     (made / "inner").mkdir(parents=True)
     (made / "weights").write_text("w")
@@ -93,7 +93,7 @@ def uploaded(folder: Path) -> dict[str, str]:
 
 
 def committed(folder: Path) -> dict[str, str]:
-    (folder / "run" / "checkpoints").mkdir(parents=True)  # by somebody who does not sync
+    (folder / "run" / "checkpoints").mkdir(parents=True)  # created without a sync
     url = checkpoints.commit(source(folder), f"{folder}/run/checkpoints", 7)
     found = contents(folder)
     assert set(found) == {
@@ -103,7 +103,7 @@ def committed(folder: Path) -> dict[str, str]:
 
 
 def saved(folder: Path) -> dict[str, str]:
-    """By a worker, in a run directory on its disk."""
+    """Save a checkpoint as a worker does, in a run directory on its disk."""
     target = folder / "run" / "checkpoints" / "step-000000007"
     description = checkpoint_files.Description(str(target), b"{}", 7, 2, True, 0o077)
     checkpoint_files.write_complete(description, lambda prefix: Path(prefix).write_text("state"))
@@ -142,7 +142,7 @@ def exported(folder: Path) -> dict[str, str]:
         exported,
     ],
 )  # fmt: skip
-def test_what_a_call_has_stored_survives_a_power_cut(
+def test_data_that_a_call_has_stored_survives_a_power_failure(
     tmp_path: Path, act: Callable[[Path], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_MLFLOW", "0")
@@ -174,7 +174,7 @@ RUN = textwrap.dedent("""
 """)
 
 
-def test_a_run_whose_result_was_returned_is_whole_after_a_power_cut(tmp_path: Path) -> None:
+def test_a_run_whose_result_was_returned_is_complete_after_a_power_failure(tmp_path: Path) -> None:
     with lossy_disk.mounted(tmp_path / "disk") as disk:
         (tmp_path / "train.py").write_text(RUN)
         (tmp_path / "scratch").mkdir()

@@ -1,1 +1,1 @@
-"""The table of features: what trains alike with one process and with several, what is refused, and why."""
+"""Table of framework features that give equal results with one process and several, or are refused, with the reason."""

@@ -1,4 +1,4 @@
-"""``python -m tools.features``: play all cases, write the page of the documentation, end with one line of JSON."""
+"""``python -m tools.features``: run all cases, write the page of the documentation, and print one line of JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def main(arguments: list[str]) -> int:
     """Return the exit status: 1 where a feature differs."""
     parser = argparse.ArgumentParser(prog="python -m tools.features", description=__doc__)
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "features.md", help="where the page is written")
-    parser.add_argument("--framework", choices=[*FRAMEWORKS], help="one of them alone; no page is written")
+    parser.add_argument("--framework", choices=[*FRAMEWORKS], help="run only this framework; no page is written")
     parser.add_argument(
         "--only", default="", help="features whose name or group matches this regular expression; no page is written"
     )
-    parser.add_argument("--implementation", help="this one alone; no page is written")
+    parser.add_argument("--implementation", help="run only this implementation; no page is written")
     given = parser.parse_args(arguments)
     os.environ.setdefault("HOPSML_PROFILE", "local")
     os.environ.setdefault("HOPSML_LOCAL_SLOTS", "3")
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compare(framework: str, only: str = "", implementation: str | None = None) -> list[Row]:
-    """Play a framework's cases in one process and in groups, under each implementation, and return the verdicts."""
+    """Run a framework's cases in one process and in groups, under each implementation, and return the verdicts."""
     name = FRAMEWORKS[framework]
     module = importlib.import_module(name)
     features: list[Feature] = [one for one in module.FEATURES if re.search(only, f"{one.group}: {one.name}")]
@@ -75,7 +75,7 @@ def _verdicts(
 
 
 def _launches(features: list[Feature]) -> Iterator[tuple[int, list[Feature]]]:
-    """Cases that are played by one launch, and by how many workers."""
+    """Yield the number of workers and the cases of each launch."""
     together = [feature for feature in features if not feature.apart]
     for workers, group in itertools.groupby(sorted(together, key=lambda one: one.workers), lambda one: one.workers):
         yield workers, list(group)
@@ -85,7 +85,7 @@ def _launches(features: list[Feature]) -> Iterator[tuple[int, list[Feature]]]:
 def _outcomes(
     module: ModuleType, features: list[Feature], workers: int, implementation: str
 ) -> dict[str, list[Outcome]]:
-    """Those of each case, in rank order. A launch that fails as a whole is the outcome of each of its cases."""
+    """Return the outcomes of each case, in rank order. A failed launch is the outcome of each of its cases."""
     if not features:
         return {}
     args = {"module": module.__name__, "names": [feature.name for feature in features]}

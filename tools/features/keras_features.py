@@ -18,7 +18,7 @@ _NEEDS_HOPSMLS = "implementation='hopsml'"  # the remedy that errors of merge_ca
 
 
 def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, implementation: str) -> Any:
-    """Run ``play`` on so many workers, and return the chief's value."""
+    """Run ``play`` on ``workers`` workers, and return the chief's value."""
     options: dict[str, Any] = {"implementation": implementation or "hopsml"}
     return experiment.collective_all_reduce(
         play, args=args, num_workers=workers, progress=False, name="features of Keras", **options
@@ -34,7 +34,7 @@ def _strategy() -> Any:
 
 
 def begin() -> None:
-    """Build the strategy: before anything else of TensorFlow's, and one for all cases of the process."""
+    """Build one strategy for all cases of the process, before any other use of TensorFlow."""
     _strategy()
 
 
@@ -55,7 +55,7 @@ def _labelled(classes: int = 3) -> tuple[Any, Any]:
 
 
 def _words() -> tuple[Any, Any]:
-    """Rows of word numbers; the first ones are met several times in each batch, the last ones never."""
+    """Return rows of word ids; the first ids occur several times in each batch, the last ones never."""
     import numpy as np
 
     x = np.random.default_rng(4).integers(0, 6, size=(ROWS, 4))
@@ -159,7 +159,7 @@ def _schedule(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
 
 
 def _layers(*make: Callable[[Any], Any], width: tuple[int, ...] = (WIDTH,)) -> Callable[[], Any]:
-    """A sequential model of what these functions make of ``keras.layers``, with one output."""
+    """Return a sequential model of the layers that these functions create from ``keras.layers``, with one output."""
 
     def build() -> Any:
         import keras
@@ -266,7 +266,7 @@ def _generator(batches: int = 6) -> Iterator[tuple[Any, Any]]:
 
 
 def _stream() -> Any:
-    """A dataset over a source that can be read once."""
+    """Return a dataset over a source that can be read once."""
     import tensorflow as tf
 
     source = _generator()
@@ -294,7 +294,7 @@ def _py_dataset(**options: Any) -> Callable[[], Any]:
 
 
 def _rows_seen(options: dict[str, Any]) -> Values:
-    """The numbers of the rows that three epochs have trained on, of all workers, where each has another seed."""
+    """Return the ids of the rows used by all workers in three epochs, with a different seed on each worker."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -383,7 +383,7 @@ def _predicted() -> Values:
 
 
 def _on_batches() -> Values:
-    """``train_on_batch`` and its like: each worker is given its share, as Keras does not divide these."""
+    """Call ``train_on_batch`` and similar methods with each worker's share, as Keras does not divide their batches."""
     model = _compiled(_dense, _sgd())
     x, y = _arrays()
     rank, size = hopsml.distributed.rank(), hopsml.distributed.world_size()
@@ -451,7 +451,7 @@ def _with_two_optimizers() -> Values:
 
 
 def _without_call() -> Values:
-    """A GAN as the guides write it: no ``call``, sub-models, two optimizers, a ``compile`` of its own."""
+    """Train a GAN as in Keras's guides: no ``call``, sub-models, two optimizers, a custom ``compile``."""
     import keras
     import tensorflow as tf
 
@@ -492,7 +492,7 @@ def _without_call() -> Values:
 
 
 def _of_latents() -> Values:
-    """A VAE whose ``call`` takes latents, not the data."""
+    """Train a VAE whose ``call`` takes latents, not the data."""
     import keras
     import tensorflow as tf
 
@@ -521,7 +521,7 @@ def _of_latents() -> Values:
 
 
 def _own_loop() -> Values:
-    """``strategy.run`` in a function of one's own, over a distributed dataset."""
+    """Train by ``strategy.run`` in a custom function, over a distributed dataset."""
     import tensorflow as tf
 
     strategy, model = _strategy(), _compiled(_dense, _sgd(momentum=0.9, clipnorm=0.3))
@@ -554,7 +554,7 @@ def _own_loss() -> Any:
 
 
 def _thawed() -> Values:
-    """A layer is frozen in one ``fit``, trained in the next one."""
+    """Train with a layer that is frozen in one ``fit`` and trained in the next."""
     model = _compiled(_dense, _sgd())
     model.layers[0].trainable = False
     with _strategy().scope():
@@ -596,7 +596,7 @@ def _adapted() -> Values:
 
 
 def _with_callbacks(*make: Callable[[Any], Any], **options: Any) -> Play:
-    """``fit`` with what these functions make of ``keras.callbacks``."""
+    """Return a case that trains by ``fit`` with the callbacks that these functions create from ``keras.callbacks``."""
 
     def run() -> Values:
         import keras
@@ -623,7 +623,7 @@ def _backed_up() -> Values:
 
 
 def _batch_logs() -> Values:
-    """Logs that callbacks see after each batch."""
+    """Return the logs that callbacks receive after each batch."""
     import keras
 
     seen: list[float] = []
@@ -648,7 +648,7 @@ def _stopped_early() -> Values:
 def _under_settings(
     batches: int = 1, optimizer: Callable[[], Any] | None = None, build: Any = None, **settings: Any
 ) -> Play:
-    """``fit`` under a strategy with settings of its own; one process has ``batches`` of them as one."""
+    """Return a case of ``fit`` under a strategy with settings; one process uses ``batches`` batches as one."""
 
     def run() -> Values:
         import keras
@@ -680,7 +680,7 @@ def _mixed(policy: str, optimizer: Callable[[], Any]) -> Play:
 
 
 def _overflowing() -> Values:
-    """A step whose gradients overflow with one worker is left out by all."""
+    """Train with a step whose gradients overflow on one worker, which all workers must skip."""
     x, y = _arrays()
     x = x.copy()
     x[1] = 3e38
@@ -1029,7 +1029,7 @@ def _others() -> Iterator[Feature]:
 
 
 def _one_step_later() -> Values:
-    """Of one step ``fit`` applies the gradients at its end: as without double buffering."""
+    """Train one step, whose gradients ``fit`` applies at its end, as without double buffering."""
     import keras
 
     strategy = hopsml.tensorflow.strategy(double_buffering=True) if _in_group() else _strategy()

@@ -1,4 +1,4 @@
-"""Plays the cases of a framework in the worker that this is, so that all ranks go on together whatever a case raises."""
+"""Runs a framework's cases in a worker, so that all ranks continue together if a case raises on any of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from tools.features.table import Feature
 
 
 def play(module: str, names: list[str]) -> dict[str, Any]:
-    """Run these cases one after another, and return the outcomes of all ranks: for each case the fields of an
-    ``Outcome`` by rank.
+    """Run cases one after another, and return the outcomes of all ranks: for each case the fields of an ``Outcome`` by rank.
 
     Args:
-        module: the framework's, by its dotted name.
-        names: of the cases, in the order in which they are to be played.
+        module: dotted name of the framework's module.
+        names: names of the cases, in the order in which they are run.
     """
     framework = importlib.import_module(module)
     framework.begin()
@@ -27,7 +26,7 @@ def play(module: str, names: list[str]) -> dict[str, Any]:
 
 
 def _outcome(feature: Feature) -> dict[str, Any]:
-    """The fields of an ``Outcome``: the class itself may be another one in a worker, which has got it by value."""
+    """Run a case; return the fields of an ``Outcome``, as a worker that received the class by value has another one."""
     print(f"{time.strftime('%X')} {feature.name}", flush=True)
     try:
         return {"values": feature.run()}
@@ -37,7 +36,7 @@ def _outcome(feature: Feature) -> dict[str, Any]:
 
 
 def _of_all_ranks(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """A rank that failed alone comes here while others still wait in the case: their operation fails with it."""
+    """Gather the outcomes of all ranks; other ranks that still wait in the case of a failed rank fail with it."""
     try:
         return hopsml.distributed.exchange(own)
     except CollectiveMismatch as error:

@@ -1,12 +1,12 @@
-"""Cases that are played by one process and by several workers, and the verdict on what both gave. Pure.
+"""Cases that are run by one process and by several workers, and the comparison of their results. Pure.
 
 A framework's module (``tools.features.keras_features``, ``tools.features.torch_features``) has
 
 * ``FEATURES``: the cases, a list of ``Feature``;
-* ``IMPLEMENTATIONS``: names of what the workers reduce by, each of which plays all cases that do not limit theirs;
+* ``IMPLEMENTATIONS``: names of the workers' collectives, each of which runs all cases that do not limit theirs;
 * ``begin()``: called once in each process before its first case;
-* ``launch(play, args, workers, implementation)``: runs ``play(**args)`` on so many workers and returns what the chief's
-  call returned. ``workers=1`` is the one process that the others are compared with, and has ``implementation=""``.
+* ``launch(play, args, workers, implementation)``: runs ``play(**args)`` on ``workers`` workers and returns the value of the
+  chief's call. ``workers=1`` is the reference process of the comparison, and has ``implementation=""``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ State = Literal["equal", "refused", "differs", "by design"]
 
 @dataclass(frozen=True)
 class Feature:
-    """One case: a small training that is called alike in one process and in each worker of a group.
+    """Case of the comparison: a small training that runs in one process and in each worker of a group.
 
     Attributes:
-        name: what the user does, in a few words; unique within the framework.
+        name: the user's action, in a few words; unique within the framework.
         group: the heading below which the page lists it.
-        run: trains and returns what has to be equal: weights, losses, counts. It is called in one process, and in every
-            worker of a group; ``hopsml.distributed.rank()`` and ``world_size()`` say where, for frameworks in which the
-            user takes the worker's share of a global batch. What it returns is the same on all ranks.
-        expected: "equal": every worker's values are those of the one process. "refused": every worker raises, and the
-            message has ``reason``. "by design": not compared, as one process and several differ by the framework's own
-            design; ``reason`` says how.
-        reason: for "refused" a regular expression that the error matches: name the remedy; for "by design" a sentence.
-        workers: how many make a group.
-        relative, absolute: by how much numbers may differ, as of ``math.isclose``.
-        apart: gets a launch of its own, as it may leave the group in a state in which no further case can be played.
-        implementations: limits those that play it; empty: all of the framework's.
+        run: trains and returns the values to compare: weights, losses, counts. It is called in one process, and in every
+            worker of a group; ``hopsml.distributed.rank()`` and ``world_size()`` identify the worker, for frameworks in
+            which the user selects the worker's share of a global batch. It returns the same value on all ranks.
+        expected: "equal": every worker's values equal those of the one process. "refused": every worker raises, and the
+            message matches ``reason``. "by design": not compared, as one process and several differ by the framework's
+            design; ``reason`` describes the difference.
+        reason: for "refused" a regular expression for the error, with its remedy; for "by design" a sentence.
+        workers: number of workers of the group.
+        relative, absolute: tolerances of numbers, as in ``math.isclose``.
+        apart: True for a separate launch, as the case may leave the group in a state in which no further case can run.
+        implementations: the implementations that run it; empty: all of the framework's.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case came to in one process: its values, or the text of the error that it raised."""
+    """Outcome of a case in one process: its values, or the text of the error that it raised."""
 
     values: Values | None = None
     error: str = ""
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one case under one implementation; ``note``: the refusal, or where the values differ."""
+    """Result of a case under one implementation; ``note``: the refusal, or the difference of the values."""
 
     state: State
     note: str = ""
@@ -71,7 +71,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Row:
-    """One case of a framework with its verdict under each implementation that played it."""
+    """Case of a framework with its verdict under each implementation that has run it."""
 
     framework: str
     feature: Feature
@@ -108,7 +108,7 @@ def _judge_refusal(feature: Feature, workers: Sequence[Outcome]) -> Verdict:
 
 
 def difference(expected: Any, found: Any, relative: float, absolute: float, path: str = "") -> str:
-    """Return where two values differ, and how; empty where they are equal within the tolerances."""
+    """Return the first difference of two values, with its path; "" if they are equal within the tolerances."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if expected.keys() != found.keys():
             return f"{path or 'values'}: {sorted(found)} instead of {sorted(expected)}"
@@ -149,7 +149,7 @@ def summary(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _state(row: Row) -> State:
-    """The worst of its verdicts."""
+    """Return the worst state among a row's verdicts."""
     states = {verdict.state for verdict in row.verdicts.values()}
     order: tuple[State, ...] = ("differs", "refused", "equal", "by design")
     return next(state for state in order if state in states)

@@ -19,7 +19,7 @@ STEPS, ROWS, COLUMNS = 6, 12, 6  # of a training; of a global batch; of a row
 
 
 def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, implementation: str) -> Any:
-    """Run ``play`` on so many workers, and return the chief's value."""
+    """Run ``play`` on ``workers`` workers, and return the chief's value."""
     options: dict[str, Any] = {"backend": implementation} if workers > 1 else {}
     return experiment.torch(
         play, args=args, num_workers=workers, progress=False, name="features of PyTorch", **options
@@ -27,14 +27,14 @@ def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, impleme
 
 
 def begin() -> None:
-    """Nothing has to be made before the first case."""
+    """Do nothing: torch needs no preparation before the first case."""
 
 
 # ---------------------------------------------------------------------------------------- what trainings are made of
 
 
 def _share(batch: Any) -> Any:
-    """This worker's rows: shares are equal, so the mean of the workers' means is that of the global batch."""
+    """Return this worker's rows; shares are equal, so the mean of the workers' means is that of the global batch."""
     return batch[hopsml.distributed.rank() :: hopsml.distributed.world_size()]
 
 
@@ -81,7 +81,7 @@ def _trained(
     context: Callable[[], Any] = contextlib.nullcontext,
     loss: Callable[[Any, Any], Any] = _loss,
 ) -> Values:
-    """Train on the global batches; ``before_step`` is called with the model when its gradients are there."""
+    """Train on the global batches; ``before_step`` is called with the model after its gradients are computed."""
     model = hopsml.torch.prepare(build())
     made = optimizer(model.parameters())
     schedule = scheduler(made) if scheduler is not None else None
@@ -98,7 +98,7 @@ def _trained(
 
 
 def _by(name: str, **options: Any) -> Callable[[Any], Any]:
-    """The constructor of an optimizer of torch's with these options."""
+    """Return a constructor of a torch optimizer with these options."""
 
     def make(parameters: Any) -> Any:
         import torch
@@ -147,7 +147,7 @@ def _lbfgs() -> Values:
 
 
 def _closure(model: Any, optimizer: Any, rows: Any) -> float:
-    """The loss of all workers, which have to search along the same line."""
+    """Return the mean loss of all workers, which must all do the same line search."""
     optimizer.zero_grad()
     loss = _loss(model, rows)
     loss.backward()
@@ -414,7 +414,7 @@ def _penalised(model: Any, rows: Any) -> Any:
 
 
 def _branches(model: Any, rows: Any) -> Any:
-    """The second branch for one worker's rows alone: others have no gradient of it."""
+    """Use the second branch for one worker's rows only: the others have no gradient of it."""
     import torch
 
     first, second = _bare(model)
@@ -469,7 +469,7 @@ def _sampled() -> Values:
 
 
 def _continued() -> Values:
-    """State dictionaries are loaded into a new model and a new optimizer, half way."""
+    """Train, and load the state dictionaries into a new model and a new optimizer half way."""
     import io
 
     import torch
@@ -493,7 +493,7 @@ def _continued() -> Values:
 
 
 def _changed(change: Callable[[Any], None]) -> Values:
-    """A module that changes after ``prepare``, and is not prepared again."""
+    """Train a module that changes after ``prepare``, and is not prepared again."""
     model = hopsml.torch.prepare(_net())
     change(_bare(model))
     optimizer = _sgd(model.parameters())

@@ -53,8 +53,8 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
     if silent := _SILENT.search(cause):
         return (
             f"the network between the driver and {host} was cut for longer than {silent[1]} s, or that host "
-            "stood still: see its link, routes and firewall. A group of fixed size ends with the first worker that is lost: "
-            "with min_workers= instead of num_workers= the others go on without it, after heartbeat_timeout= seconds"
+            "was suspended: check its link, routes and firewall. A group of fixed size ends with the first worker that is "
+            "lost: with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
         )
     is_bare = cause == "AssertionError" and any(line in traceback for line in _LATE_UPDATE)
     if is_bare or any(words in cause for words in _LATE_MODEL):

@@ -76,22 +76,25 @@ class _Lines:
                 return
             try:
                 yield from _decoder.decode_lines(complete)
-            except (msgspec.MsgspecError, RecursionError):  # a NaN, which Python writes and JSON does not know; or no report at all
+            except (
+                msgspec.MsgspecError,
+                RecursionError,
+            ):  # a NaN, which Python writes and JSON does not know; or no report at all
                 yield from parse_lines(complete)
 
 
 class Metrics:
-    """The curves of one run; ``more`` reads what has come. For several threads.
+    """Curves of one run; ``more`` reads new reports. Thread-safe.
 
-    ``held_bytes``: the memory that they take, after the last call of ``more``.
+    ``held_bytes``: memory used by the curves after the last call of ``more``, in bytes.
     """
 
     def __init__(self, directory: RunDir, most_bytes: int = MOST_BYTES) -> None:
-        """Begin to read a run's reports.
+        """Start to read a run's reports.
 
         Args:
             directory: The run's.
-            most_bytes: Memory that the curves may take; beyond, all of them are kept with fewer points.
+            most_bytes: Memory that the curves may use, in bytes; beyond it, all are stored with fewer points.
         """
         self._directory, self._lock, self._most_bytes = directory, threading.Lock(), most_bytes
         self._reports = _Lines(directory.metrics)
@@ -117,7 +120,7 @@ class Metrics:
             self._keep_within()
 
     def _keep_within(self) -> None:
-        """Halve the points of all curves until they take no more memory than they may, or are as short as curves get."""
+        """Halve the points of all curves until they fit into the memory limit, or have the least number of points."""
         while (held := self._held()) > self._most_bytes and self._points > FEWEST_POINTS:
             self._points //= 2
             for curve in self._curves.values():
@@ -149,9 +152,9 @@ class Metrics:
         return (float(finite[-1]), float(finite.min()), float(finite.max())) if len(finite) else None
 
     def at_step(self, tag: str, step: float) -> float | None:
-        """The value that was reported last at or before a step; None before the first. Raises StorageError.
+        """Return the last value reported at or before a step; None before the first. Raises StorageError.
 
-        The file is read again where the curve is too long to be kept whole.
+        The file is read again if the curve is too long to be stored in full.
         """
         with self._lock:
             curve = self._curves.get((tag, CHIEF))

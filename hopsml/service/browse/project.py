@@ -26,20 +26,20 @@ IDLE_S = 900.0  # after which what nobody views any more is dropped, and read ag
 
 
 class Held(Protocol):
-    """A reader that goes on where it ended."""
+    """Interface of an incremental reader, which resumes at its last position."""
 
     @property
     def held_bytes(self) -> int:
-        """Memory that it takes, in bytes, as of its last look."""
+        """Memory used by the reader after its last read, in bytes."""
 
 
 Reader = TypeVar("Reader", bound=Held)
 
 
 class ReaderCache:
-    """Readers, bounded by their number, by their memory and by age; the least recently used one is dropped first.
+    """Cache of readers, bounded by number, memory and age; the least recently used one is dropped first.
 
-    For several threads.
+    Thread-safe.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class ReaderCache:
         """Start without readers.
 
         Args:
-            most: Readers that are kept.
-            most_bytes: Memory that they may take together; the one used last is kept whatever it takes.
+            most: Number of readers that are cached.
+            most_bytes: Memory that they may use together, in bytes; the one used last is always retained.
             idle_s: Seconds after its last use at which ``trim`` drops a reader.
-            clock: The time in seconds.
+            clock: Returns the time in seconds.
         """
         self._most, self._most_bytes, self._idle_s, self._clock = most, most_bytes, idle_s, clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[Held, float]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Reader]) -> Reader:
-        """Return the reader of this key, made where there is none yet."""
+        """Return the reader of this key; create it if there is none."""
         with self._lock:
             found = self._kept.pop(key, None)
             reader = make() if found is None else found[0]
@@ -67,7 +67,7 @@ class ReaderCache:
         return reader  # type: ignore[return-value]  # a key stands for one kind of reader
 
     def trim(self) -> None:
-        """Drop readers that are too many, take too much memory, or were not used for too long."""
+        """Drop readers that exceed the limits of number, memory or age."""
         with self._lock:
             old = self._clock() - self._idle_s
             for key in [key for key, (_, used_s) in self._kept.items() if used_s <= old]:
@@ -78,7 +78,7 @@ class ReaderCache:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that all readers take, in bytes."""
+        """Memory used by all readers, in bytes."""
         with self._lock:
             return self._held_bytes()
 
@@ -93,11 +93,11 @@ class Project:
     """The runs of one project, read only. Every method may be called by any thread; all raise StorageError."""
 
     def __init__(self, url: str, memory_bytes: int | None = None) -> None:
-        """Begin with nothing read.
+        """Create the project's view without reading anything.
 
         Args:
-            url: Of the project.
-            memory_bytes: Memory that what was read of viewed runs may take; None: as HOPSML_UI_MEMORY_MB says.
+            url: URL of the project.
+            memory_bytes: Memory for the cached data of viewed runs, in bytes; None: the value of HOPSML_UI_MEMORY_MB.
 
         Raises:
             ArgumentError: HOPSML_UI_MEMORY_MB is no number.
@@ -155,13 +155,13 @@ class Project:
         return detail
 
     def trim(self) -> None:
-        """Drop what was read of runs that nobody has viewed for a while."""
+        """Drop the cached data of runs that have not been viewed for ``IDLE_S``."""
         for cache in (self._readers, self._logs):
             cache.trim()
 
     @property
     def held_bytes(self) -> int:
-        """Memory that what was read of viewed runs takes, in bytes."""
+        """Memory used by the cached data of viewed runs, in bytes."""
         return self._readers.held_bytes + self._logs.held_bytes
 
     def files(self, run_id: str, path: str, trial: str = "") -> tuple[str, list[Entry]]:

@@ -53,7 +53,7 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 class RunIndex:
-    """All runs of a project. One that has ended does not change: it is kept packed, and only the others are read again."""
+    """Index of all runs of a project. Ended runs do not change: their rows are stored packed, and only others are reread."""
 
     def __init__(self, project_url: str) -> None:
         self._experiments = urls.join(project_url, EXPERIMENTS)
@@ -89,7 +89,7 @@ class RunIndex:
             self._refreshed = time.monotonic()
 
     def _drop(self, gone: set[str]) -> None:
-        """Forget directories that are not there any more."""
+        """Remove the rows of directories that do not exist any more."""
         is_changed = any(name in self._rows or name in self._ended for name in gone)
         for name in gone:
             for known in (self._rows, self._ended, self._others):
@@ -151,12 +151,12 @@ class RunIndex:
         return RunPage(ordered, len(rows), len(kept), states, **names)
 
     def versions(self) -> Mapping[str, object]:
-        """An object for each run, by their ids: the same one as long as its row has not changed."""
+        """Return an object for each run, by id, that is the same until the run's row changes."""
         with self._lock:
             return {**self._rows, **self._ended}
 
     def rows(self, prefix: str = "") -> dict[str, RunRow]:
-        """Runs as they were last read, by their ids; ``prefix``: what these begin with."""
+        """Return the runs as last read, by id; ``prefix``: only ids that begin with it."""
         with self._lock:
             ended = {name: row for name, row in self._ended.items() if name.startswith(prefix)}
             found = {name: row for name, row in self._rows.items() if name.startswith(prefix)}
@@ -169,7 +169,7 @@ class RunIndex:
 
 
 def _is_settled(row: RunRow) -> bool:
-    """False for a lost run: another driver may take it up, which then ends it."""
+    """True if a run's row cannot change any more; False for a lost run, which another driver may resume."""
     return row.state in ENDS and row.state != Lifecycle.LOST
 
 

@@ -18,8 +18,9 @@ TRIAL_BYTES = 4096  # of a trial besides its points
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One trial. ``parent``: the number of the trial whose state it went on from; ``curve``: steps and values, some of the
-    ``reports`` that it made.
+    """Trial of a search.
+
+    ``parent``: number of the trial whose state it continued; ``curve``: steps and values of some of its ``reports``.
     """
 
     number: int

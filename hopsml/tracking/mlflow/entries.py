@@ -26,8 +26,8 @@ METRICS_A_BATCH = 1000
 EVALUATION = "evaluation/"
 SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
 KEY_TAG = "hopsml.key"
-_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # of letters of all scripts MLflow takes all
-_DIGITS = 8  # of the digest by which names that had to be changed stay apart
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # MLflow accepts letters of all scripts
+_DIGITS = 8  # of the digest that distinguishes changed names
 # MLflow's words.
 _STATUS: dict[str, str] = {Lifecycle.FINISHED: "FINISHED", Lifecycle.CANCELLED: "KILLED", Lifecycle.RUNNING: "RUNNING"}
 Item = TypeVar("Item")
@@ -65,7 +65,7 @@ def _with_digest(accepted: str, whole: str) -> str:
 
 
 def params(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The function's arguments; those inside of dicts as ``outer.inner``, with a digest where another one is called so."""
+    """Return the function's arguments by name; ``outer.inner`` for those in dicts, with a digest if the name is taken."""
     leaves = list(_leaves(arguments, ()))
     counts = Counter(".".join(map(str, path)) for path, _ in leaves)
     found: dict[str, str] = {}
@@ -78,7 +78,7 @@ def params(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _leaves(arguments: Mapping[Any, Any], above: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Each argument that is no dict of others, and the keys that lead to it."""
+    """Yield each argument that is not a dict of others, after the keys that lead to it."""
     for key, value in redact.arguments(arguments).items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*above, key))

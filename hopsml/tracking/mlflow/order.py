@@ -69,10 +69,10 @@ def key_of(run_url: str) -> str:
 
 
 def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
-    """The order of a recorded run with an address to which this user's credentials for MLflow may be sent.
+    """Return a recorded run's order with an address to which this user's MLflow credentials may be sent.
 
-    That is the configured one, ``current_uri``, where the record names the same one, or held a password that was not
-    recorded; else the record's own, where nobody but this user can have written it. Raises ArgumentError, StorageError.
+    It is the configured address, ``current_uri``, if the record has the same one, or one with a password that was not
+    recorded; else the record's, if only this user can have written it. Raises ArgumentError, StorageError.
     """
     if REDACTED in order.tracking_uri:
         if not current_uri:
@@ -89,12 +89,12 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
             data, status = trust.read_bytes(record, what)
             if not status.owner:
                 raise ArgumentError(
-                    f"{record} may be of anybody who can write there, and {what}; if you trust that server, set "
+                    f"{record} can be written by other users, and {what}; if you trust that server, set "
                     "MLFLOW_TRACKING_URI to it"
                 )
             content = json.loads(data)
             return replace(order, tracking_uri=parse(content.get("order", content)).tracking_uri)
-    raise ArgumentError(f"{directory.url} says nothing of MLflow; set MLFLOW_TRACKING_URI to the server that is meant")
+    raise ArgumentError(f"{directory.url} names no MLflow server; set MLFLOW_TRACKING_URI to the server to send it to")
 
 
 def is_own(directory: RunDir) -> bool:

@@ -44,7 +44,7 @@ class Averaging(ABC):
         """What this worker goes on with, of its own weights and the mean of all workers'."""
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """The trained model's weights, of the mean at the end. Changes nothing: the training may go on from ``adopt``."""
+        """Return the trained model's weights for the mean at the end, without a change of state: training may continue."""
         return list(mean)
 
 

@@ -40,26 +40,26 @@ def arrays(
 
 
 class RowForm(NamedTuple):
-    """What a column's values are like in the rows that all workers compare theirs with."""
+    """Data type and shape of a column in the reference rows, with which all workers compare theirs."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]  # of one row
-    place: str  # where these rows are, to people
+    place: str  # origin of these rows, for messages
 
 
 Forms = Mapping[str, RowForm]  # by column
 
 
 def forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
-    """What rows are like in each column."""
+    """Return the data type and shape of each column's rows."""
     return {name: RowForm(array.dtype, array.shape[1:], place) for name, array in found.items()}
 
 
 def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
-    """Raise ArgumentError for a column whose rows are not like those that all workers compare with.
+    """Raise ArgumentError for a column whose rows differ in type or shape from the reference rows of all workers.
 
     Else nobody would notice lists of one length at one worker, and of another length at the next, until they are reduced.
-    ``place``: where the rows are, to people.
+    ``place``: origin of the rows, for messages.
     """
     for name, here in forms(found, place).items():
         if (there := first.get(name)) is None:
@@ -70,16 +70,14 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
         if here.shape != there.shape:
             raise ArgumentError(
                 f"column '{name}' of {place} holds {_described(here.shape)}, and in {there.place} there are "
-                f"{_described(there.shape)}: a batch needs all alike; pad or cut them before, or leave the column out"
+                f"{_described(there.shape)}: a batch needs all alike; pad or cut them first, or leave the column out"
             )
     if missing := sorted(set(first) - set(found)):
         raise _unlike(f"column '{missing[0]}' is absent in {place} and is in {first[missing[0]].place}")
 
 
 def _unlike(what: str) -> ArgumentError:
-    return ArgumentError(
-        f"{what}: a batch needs all alike; write the data anew with one schema, or leave the column out"
-    )
+    return ArgumentError(f"{what}: a batch needs all alike; rewrite the data with one schema, or leave the column out")
 
 
 def _described(shape: tuple[int, ...]) -> str:

@@ -33,7 +33,7 @@ class RowGroup:
 
     @property
     def place(self) -> str:
-        """Where its rows are, to people."""
+        """Origin of the group's rows, for messages."""
         return f"{self.file.url}, row group {self.number},"
 
     def values_a_row(self, column: int) -> float | None:
@@ -81,7 +81,7 @@ class ParquetFiles:
         self._first: arrow_columns.Forms | None = None  # of the columns in _compared
 
     def _types_of(self, schema: pa.Schema, url: str) -> column_types.Types:
-        """The types of a file's columns that are read; null for one that is to be filled and that the file lacks."""
+        """Return the types of a file's columns that are read; null for a filled column that the file lacks."""
         import pyarrow as pa
 
         there = set(schema.names)
@@ -101,7 +101,7 @@ class ParquetFiles:
         return {**dict(types), **{name: pa.null() for name in absent}}
 
     def _check_fill(self, types: Mapping[str, column_types.Types]) -> None:
-        """Raise ArgumentError for a value for a column that no file has."""
+        """Raise ArgumentError if ``fill`` has a value for a column that no file has."""
         there = {name for of_file in types.values() for name in of_file}
         there |= {name for group in self._groups for name in group.description.schema.to_arrow_schema().names}
         if unknown := sorted(name for name in self._fill if not {name, name.partition(".")[0]} & there):
@@ -164,7 +164,7 @@ class ParquetFiles:
         return found
 
     def _arrays(self, table: pa.Table, group: RowGroup, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """The columns called ``names``, in this order; with those that the file lacks, and that are filled."""
+        """Return the columns ``names`` as arrays, in this order, including filled columns that the file lacks."""
         import pyarrow as pa
 
         told = [name for name in table.column_names if name in self._types or not pa.types.is_null(table[name].type)]
@@ -174,7 +174,7 @@ class ParquetFiles:
         return {name: found[name] for name in names}
 
     def _of_first(self) -> arrow_columns.Forms:
-        """What the very first row is like in the columns whose shape the files do not describe."""
+        """Return type and shape of the very first row in the columns whose shape the files do not describe."""
         import pyarrow as pa
 
         if self._first is None:
@@ -196,7 +196,7 @@ class ParquetFiles:
 
 
 def _places_of(lists: Collection[str], description: Any) -> dict[str, int]:
-    """Which of a file's columns of values are these lists, by name; without those that the file lacks."""
+    """Return the indices of these lists among a file's leaf columns, by name; lists that the file lacks are left out."""
     found = dict[str, int]()
     for place in range(description.num_columns):
         path = description.schema.column(place).path

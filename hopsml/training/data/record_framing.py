@@ -120,7 +120,7 @@ def first(read: Read, span: RecordSpan, url: str) -> bytes:
 
 
 def end_of_first(content: bytes) -> int:
-    """Where the record ends that this is the beginning of."""
+    """Return the byte offset of the end of the first record, which may lie beyond ``content``."""
     return HEADER + int(_LENGTH.unpack_from(content)[0]) + FOOTER
 
 

@@ -36,7 +36,7 @@ _Server = TypeVar("_Server")
 
 def serve(seat: SidecarSeat, tell: Tell) -> None:
     """Open the stage, tell the driver and this agent's workers where it is, and serve until the process ends."""
-    # Flight accepts whoever connects, and closes those that say nothing after two minutes: files need descriptors meanwhile.
+    # Flight accepts every connection, and closes silent ones after two minutes: files need free descriptors until then.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     certificate, key = make_key_pair(CERTIFIED)

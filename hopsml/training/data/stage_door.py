@@ -42,7 +42,7 @@ class StageDoor:
         self.port: int = listening.getsockname()[1]
 
     def serve(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         begun: Future[Callable[[], object]] = Future()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
@@ -52,7 +52,7 @@ class StageDoor:
         self._end = begun.result()
 
     def close(self) -> None:
-        """Accept no connection any more."""
+        """Stop accepting connections."""
         with contextlib.suppress(RuntimeError):  # closed already
             self._end()
         if self._thread is not None:

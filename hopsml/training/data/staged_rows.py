@@ -50,7 +50,7 @@ class StagedRows:
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
-        self._first: arrow_columns.Forms | None = None  # what a row is like
+        self._first: arrow_columns.Forms | None = None  # type and shape of a row
 
     def __getstate__(self) -> tuple[str, Path | None]:
         is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other

@@ -126,7 +126,7 @@ def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: b
 
 
 def _is_part(name: str) -> bool:
-    """True for what Spark and Hadoop call a part of a data set, without an ending that says of which kind."""
+    """True for the name of a data set's part by Spark's and Hadoop's convention, without an ending for its format."""
     return name.startswith("part-") and "." not in name
 
 

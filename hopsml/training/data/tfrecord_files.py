@@ -61,15 +61,15 @@ class TFRecordFiles:
         self._forms = self._common_forms(tables)
 
     def _flat(self, name: str, value: Any) -> Any:
-        """A value for a feature whose shape was named as the list that records have."""
+        """Flatten a fill value of a feature with a given shape to the list that records contain."""
         import numpy as np
 
         return np.ravel(value).tolist() if len(self._shapes.get(name, ())) > 1 else value
 
     def _common_types(self, tables: Mapping[str, pa.Table]) -> column_types.Types:
-        """The features' types in the first records of all files, by URL; or of what stands for them, where none has them.
+        """Return the features' types in the first records of all files, by URL; of the fill value if no record has one.
 
-        Raises ArgumentError where files differ, naming them.
+        Raises ArgumentError with the files' names if files differ.
         """
         import pyarrow as pa
 
@@ -83,7 +83,7 @@ class TFRecordFiles:
         return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
 
     def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
-        """What the first records of files are like. Raises ArgumentError where they differ, naming two files."""
+        """Return type and shape of the features in the files' first records. ArgumentError names two files that differ."""
         found: dict[str, arrow_columns.RowForm] = {}
         for url, table in tables.items():
             place = f"{url}, records 0 to 0,"
@@ -118,7 +118,7 @@ class TFRecordFiles:
         return found
 
     def _arrays(self, table: pa.Table, rows: int, place: str) -> dict[str, NDArray[Any]]:
-        """The features by name; with those that none of these records has, and that are filled."""
+        """Return the features as arrays, by name, including filled ones that none of these records has."""
         import pyarrow as pa
 
         for name in self._features or ():
@@ -148,7 +148,7 @@ def _slices(content: bytes) -> record_framing.Read:
 
 
 def _groups_of(file: StoredFile) -> tuple[list[RecordGroup], bytes]:
-    """What of a file is read as a whole; and its first record, b"" without any."""
+    """Return the groups of records of a file that are read together, and its first record; b"" if it has none."""
     if not file.length:
         return [], b""
     beginning = file.read(0, min(record_framing.BEGINNING, file.length))
@@ -166,7 +166,7 @@ def _groups_of(file: StoredFile) -> tuple[list[RecordGroup], bytes]:
 
 
 def _of_examples(kind: pa.DataType) -> pa.DataType:
-    """The type that an Example has for values of this type."""
+    """Return the type with which an Example stores values of this type."""
     import pyarrow as pa
 
     if column_types.is_list(kind):

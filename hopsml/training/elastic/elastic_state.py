@@ -279,7 +279,7 @@ class State:
         return True
 
     def _note_no_commits(self) -> None:
-        """Say at the first commit that nothing is kept of it: there will be no checkpoint, nor anything to resume from."""
+        """Publish a note at the first commit that it is not stored: there will be no checkpoint to resume from."""
         context = self._context
         if self._is_noted or context is None or not context.is_chief:
             return
@@ -293,8 +293,8 @@ class State:
             "with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
         )
         context.note(
-            f"State.commit() keeps nothing in {where}: no checkpoint of it is stored, an evaluator finds none, and the run "
-            f"cannot be resumed from it. Remedy: {remedy}"
+            f"State.commit() stores nothing in {where}: there is no checkpoint for an evaluator, and none from which the "
+            f"run can be resumed. Remedy: {remedy}"
         )
 
     def _is_divided(self) -> bool:
@@ -456,7 +456,7 @@ def _has_state_dict(value: Any) -> bool:
 
 
 def _apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The object's state dictionary without its tensors, and these as arrays."""
+    """Split an object's state dictionary into the part without tensors, and its tensors as arrays."""
     if "torch" not in sys.modules:
         return value.state_dict(), {}
     return state_tensors.apart(name, state_tensors.state_of(value))

@@ -75,7 +75,7 @@ def _average_after_step() -> None:
 
 
 def keeps_one_set(strategy: Any) -> bool:
-    """True if its replicas train one model: those of a group, and of a run that mirrors in one process."""
+    """True if a strategy's replicas train one model: those of a group, and those mirrored in one process."""
     import tensorflow as tf
 
     mirrors = mirrored.applies(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)

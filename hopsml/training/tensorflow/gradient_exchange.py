@@ -72,7 +72,7 @@ class GradientExchange:
     def step(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], apply: Apply, skip: Skip
     ) -> None:
-        """One step of an optimizer: calls ``apply`` with reduced gradients, or ``skip`` where there are none yet."""
+        """Do one step of an optimizer: call ``apply`` with reduced gradients, or ``skip`` if there are none yet."""
         import tensorflow as tf
 
         one = self._list(gradients, variables)

@@ -25,12 +25,11 @@ def prompt(dataset: Any) -> Any:
 
 
 def copied(dataset: Any) -> Any:
-    """Return the dataset with copied batches, if its batches may share memory with Python; anything else unchanged.
+    """Return the dataset with copied batches, if these may share memory with Python; any other value unchanged.
 
-    Batches from Python (``from_generator``, a ``PyDataset``) may lie in the memory of the user's arrays. Of a batch that is
-    divided TensorFlow lets a step write into a worker's share, and the next epoch would be of what it has left there. A
-    dataset that is batched by TensorFlow has memory of its own, and must stay as it is: TensorFlow divides it by the batch
-    size that it finds in its last operations.
+    Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets a step
+    write into a worker's share of a divided batch, which would change the data of the next epoch. A dataset that TensorFlow
+    batches has memory of its own, and is divided by the batch size that TensorFlow finds in its last operations.
     """
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops import distribute

@@ -83,9 +83,9 @@ def _repair_first_batch(trainer: ModuleType) -> None:
 
 
 def _specification(dataset: Any) -> Any:
-    """Return shapes and types of a replica's batches, which stand for one; None if a rank is not known before it is drawn.
+    """Return the shapes and types of a replica's batches; None if a rank is unknown until a batch is read.
 
-    A batch that is drawn cannot be put back: the source may be one that is read once, and an iterator draws ahead of it.
+    A batch that has been read cannot be put back: the source may be readable only once, and an iterator prefetches from it.
     """
     import tensorflow as tf
     from keras.src import tree
@@ -118,7 +118,7 @@ def _repair_log_reduction(trainer: ModuleType) -> None:
 
 
 def _local(value: Any) -> Any:
-    """Return this worker's value where a metric's result is a variable itself, which the strategy does not reduce."""
+    """Return this worker's value if a metric's result is a variable, which the strategy does not reduce."""
     import tensorflow as tf
     from keras.src.backend import Variable
 
@@ -198,7 +198,7 @@ def _with_shape_of(gradient: Any, variable: Any) -> Any:
 
 
 def _repair_clipping(optimizer: Any) -> None:
-    """Clip what the update is made of, as one process does with the same global batch: the sum over all workers."""
+    """Patch an optimizer to clip the gradients' sum over all workers, as one process does with the same global batch."""
     clip, update = optimizer._clip_gradients, optimizer._backend_update_step
 
     def clip_gradients(self: Any, grads: Any) -> Any:

@@ -140,7 +140,7 @@ def _prepare_strategies() -> None:
 
 
 def _explain_merge_call() -> None:
-    """Patch TensorFlow's own refusal to reduce within a condition or a loop to name what can be done."""
+    """Add a remedy to TensorFlow's error for a reduction within a condition or a loop."""
     from tensorflow.python.distribute import mirrored_run
 
     replica_context = mirrored_run._MirroredReplicaContext

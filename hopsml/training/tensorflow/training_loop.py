@@ -29,9 +29,9 @@ class _Paused:
     """Weights between two calls of ``run``, as lists of arrays.
 
     Attributes:
-        own: this worker's. others: its statistics.
-        mean: of all workers' weights.
-        shown: the trained model's, which the user sees.
+        own: this worker's weights. others: its statistics.
+        mean: mean of all workers' weights.
+        shown: the trained model's weights, which the user sees.
     """
 
     own: list[NDArray[Any]]
@@ -156,14 +156,14 @@ class TrainingLoop:
         chosen.begin(_values(self._trained), collective.place()[1])
 
     def _pause(self, chosen: Averaging) -> None:
-        """Make ``model`` the trained one so far; what this worker goes on with is kept."""
+        """Set ``model`` to the weights trained so far, and store the worker's own weights for the next call."""
         own, others = _values(self._trained), _values(self._others)
         mean = self._mean()
         self._assign(chosen.final(mean))
         self._paused = _Paused(own, others, mean, _values(self._trained))
 
     def _go_on(self, chosen: Averaging) -> None:
-        """Take up what was kept, if the model's weights are those of the pause on all workers; else begin anew."""
+        """Restore the stored weights if no worker has changed the model's since; otherwise start from the chief's."""
         import numpy as np
 
         paused, self._paused = self._paused, None

@@ -43,7 +43,7 @@ def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def gathered(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The tensors of all members, of one shape and type, along a new first axis."""
+    """Gather the tensors of all members, of the same shape and type, along a new first axis."""
     import torch
 
     with as_bytes(tensor) as array:
@@ -52,13 +52,13 @@ def gathered(group: Group, tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: str) -> tuple[int, torch.Tensor]:
-    """The sum of all members' sparse tensors, and of how many they were.
+    """Sum all members' sparse tensors; return the number of members and the sum.
 
     Args:
         group: the members.
-        tensor: this member's, coalesced.
-        counts: how many entries each member has, in rank order; the sum means nothing if there are other members by now.
-        name: of the operation, for the errors of members that disagree.
+        tensor: this member's tensor, coalesced.
+        counts: number of entries of each member, in rank order; the sum is undefined if the members have changed since.
+        name: name of the operation, for errors if members disagree.
     """
     import torch
 
@@ -78,13 +78,13 @@ def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: 
 
 
 class _Memory:
-    """The memory of a contiguous tensor of a CPU, for numpy to look into.
+    """Memory of a contiguous CPU tensor, as a numpy array interface.
 
-    Not by ``Tensor.numpy()``, which makes its memory one that can never be resized, as FullyShardedDataParallel does it.
+    ``Tensor.numpy()`` would make the memory impossible to resize, which FullyShardedDataParallel does.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor  # it lives as long as an array looks into it
+        self.tensor = tensor  # must live as long as an array uses its memory
         size = tensor.numel() * tensor.element_size()
         self.__array_interface__ = {
             "data": (tensor.data_ptr(), False),
@@ -102,7 +102,7 @@ def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 @cache
 def _type_of(dtype: torch.dtype) -> np.dtype[Any]:
-    """The type of numpy's that is the same."""
+    """Return numpy's type that corresponds to a type of torch."""
     import numpy as np
     import torch
 

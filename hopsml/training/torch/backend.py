@@ -41,7 +41,9 @@ def register() -> None:
     from torch._dynamo import trace_rules
 
     if not _registered:
-        trace_rules.add(__name__)  # torch.compile is not to compile what C++ calls here amid a compiled model
+        trace_rules.add(
+            __name__
+        )  # torch.compile must not compile functions here that C++ calls within a compiled model
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
         _registered = True
 
@@ -60,7 +62,7 @@ def _create(options: Any, _: Any) -> Any:
 
 
 class _Worker:
-    """A thread that carries out operations in order; it begins with the first one, and ends with the process."""
+    """Thread that runs operations in order, from the first operation to the end of the process."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
@@ -90,7 +92,7 @@ class _Worker:
         return future
 
     def call(self, task: Callable[[], Any]) -> Any:
-        """Carry out ``task`` behind all that was submitted before; returns its value, or raises its error."""
+        """Run ``task`` after all that were submitted before; return its value, or raise its error."""
         return task() if threading.current_thread() is self._thread else self.submit(task, small=True).wait()
 
     def _run(self) -> None:
@@ -118,7 +120,7 @@ def _value_of(done: Any) -> Any:
 
 @cache
 def communication() -> _Worker:
-    """The thread of this process that communicates. ``hopsml.all_reduce`` and its like keep its order from then on."""
+    """Return this process's communication thread. Operations such as ``hopsml.all_reduce`` use its order from then on."""
     worker = _Worker()
     collective.keep_order(worker.call)
     return worker
@@ -142,9 +144,9 @@ def _process_group() -> type:
             return True
 
         def get_future(self) -> Any:
-            """As C++ code takes it: with an error of its own where the operation fails.
+            """Return a future for C++ code, which fails with a C++ error if the operation fails.
 
-            A future of Python's that holds an exception is a success to it, and the exception its result.
+            C++ takes a Python future that holds an exception for a success with the exception as its result.
             """
             return self._future.then(_value_of)
 
@@ -182,7 +184,7 @@ def _process_group() -> type:
 
         @property
         def _device_types(self) -> list[torch.device]:
-            """For those that look for a group that takes a CPU's tensors, such as ``torch.distributed.checkpoint``."""
+            """Return the device types, by which ``torch.distributed.checkpoint`` and others find a group for CPU tensors."""
             return [torch.device("cpu")]
 
         def _submit(self, task: Callable[[Group], Any], results: Any, moved: Sequence[torch.Tensor] = ()) -> Operation:
@@ -311,7 +313,7 @@ def _process_group() -> type:
         def alltoall(
             self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
         ) -> Operation:
-            """Every part travels to everybody: for more than a few parts of small size another backend is quicker."""
+            """Exchange parts by sending each of them to all members; another backend is faster for many or large parts."""
 
             def exchange(group: Group) -> None:
                 _all_to_all(group, outputs, inputs)
@@ -352,12 +354,12 @@ def _reduce_sparse(group: Group, tensor: torch.Tensor, reduction: str) -> None:
     own = tensor.detach().coalesce()
     counts = gathered(group, torch.tensor([own._nnz()]), "torch all_reduce, sizes of sparse tensors")[:, 0].tolist()
     _, total = sparse_sum(group, own, counts, "torch all_reduce, sparse")
-    with torch.no_grad():  # a detached tensor would get other entries, and this one keep its own
+    with torch.no_grad():  # a change of a detached tensor would leave this tensor's entries unchanged
         tensor.copy_(total / len(counts) if reduction == "mean" else total)
 
 
 def _all_to_all(group: Group, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-    """Part i of ``inputs`` goes to member i, whatever their sizes; ``outputs``: where the members' parts for this one go."""
+    """Send part i of ``inputs``, of any size, to member i; ``outputs`` receives the members' parts for this one."""
     import torch
 
     own = torch.cat([one.detach().contiguous().reshape(-1).view(torch.uint8) for one in inputs])

@@ -39,9 +39,9 @@ _newest: BackwardPass | None = None
 
 @dataclass(eq=False)
 class Bucket:
-    """Some parameters of one type, and the memory in which their gradients travel.
+    """Some parameters of one type, and the buffer in which their gradients are reduced.
 
-    Behind the gradients are two numbers for each parameter: if there is a gradient, and if there is a dense one.
+    After the gradients, two numbers for each parameter show if it has a gradient, and if it has a dense one.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Bucket:
         self.missing, self.future = {id(one) for one in self.parameters}, None
 
     def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Each parameter with its place in the memory, and the place of its two numbers."""
+        """Yield each parameter with its part of the buffer, and the part with its two numbers."""
         offset, present = 0, self.memory[-2 * len(self.parameters) :].view(-1, 2)
         for index, one in enumerate(self.parameters):
             size = one.numel() * (2 if one.is_complex() else 1)
@@ -85,10 +85,10 @@ class Bucket:
 
 
 class BackwardPass:
-    """A backward pass under way, and the modules whose gradients it makes.
+    """Backward pass in progress, and the modules whose gradients it computes.
 
-    A pass that raises has no end that anybody learns of: torch drops its ``PassEnd`` then, which nobody else holds, not even
-    the frames of the error that it has raised.
+    torch does not report the end of a pass that raises: it only drops its ``PassEnd``, to which there is no other reference,
+    not even from the frames of the error.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class BackwardPass:
         self._end: weakref.ref[PassEnd] | None = None
 
     def begin(self) -> None:
-        """Have torch call its end; called in a hook of a gradient."""
+        """Register the callback for the end of the pass; called in a hook of a gradient."""
         from torch.autograd import Variable
 
         end = PassEnd(self)
@@ -117,7 +117,7 @@ class BackwardPass:
 
 
 class PassEnd:
-    """What torch calls at the end of a backward pass."""
+    """Callback that torch calls at the end of a backward pass."""
 
     def __init__(self, of_pass: BackwardPass) -> None:
         self._pass = of_pass
@@ -127,7 +127,7 @@ class PassEnd:
 
 
 def _current_pass() -> BackwardPass:
-    """The pass under way; called in a hook of a gradient, which it has made."""
+    """Return the backward pass in progress; called in a hook of one of its gradients."""
     global _newest
     if _newest is None or not _newest.is_under_way:
         _newest = BackwardPass()
@@ -136,7 +136,7 @@ def _current_pass() -> BackwardPass:
 
 
 class GradientAverage:
-    """The gradients of one module; ``group`` reduces them. ``number``: its place among those that were prepared."""
+    """Averages the gradients of one module by ``group``; ``number``: the module's position among the prepared ones."""
 
     def __init__(self, module: torch.nn.Module, group: Group, number: int = 0) -> None:
         self.enabled, self.number = True, number
@@ -159,7 +159,7 @@ class GradientAverage:
             hook.remove()
 
     def _lay_out(self, module: torch.nn.Module) -> None:
-        """Buckets for all parameters that are trained, or were at any time."""
+        """Create buckets for all parameters that are trained, or were at any time."""
         trained = [one for one in module.parameters() if one.requires_grad or id(one) in self._of]
         rows = sparse_weights(module)
         self._sparse = [one for one in trained if id(one) in rows]
@@ -186,9 +186,9 @@ class GradientAverage:
             self._send(self._buckets[self._next])
 
     def _begin(self) -> None:
-        """Another backward pass has made the first gradient of the module."""
+        """Start a backward pass, at its first gradient of the module."""
         for bucket in self._buckets[: self._next]:  # of a pass that raised
-            with suppress(Exception):  # what is on its way is nobody's any more, but has to arrive
+            with suppress(Exception):  # the result is not used any more, but the operation has to end
                 bucket.future.wait()
         module = self._module()
         if module is not None:
@@ -225,7 +225,7 @@ class GradientAverage:
                 bucket.future.wait()
                 bucket.empty()
             for bucket in last:
-                # There is nothing more to compute beside it: no other thread is needed, unless one is at work.
+                # There is nothing left to compute in parallel: no other thread is needed, unless one is active.
                 communication().call(partial(self._mean, bucket))
                 bucket.empty()
             if self._sparse:
@@ -235,7 +235,7 @@ class GradientAverage:
             self._next = 0
 
     def _average_rows(self) -> None:
-        """Of sparse gradients: those of all workers, one after another; a dense one on any worker makes it dense."""
+        """Average the sparse gradients one after another; a dense gradient on any worker makes the mean dense."""
         import torch
 
         of_it = type(self._module()).__name__
@@ -252,7 +252,7 @@ class GradientAverage:
             one.grad = gradient
 
     def _averaged(self, parameter: torch.Tensor, counts: list[int], name: str) -> tuple[int, torch.Tensor | None]:
-        """The mean gradient of a parameter, and of how many members it is; 0 where that need not be known."""
+        """Return the number of members (0 if it is not needed) and the mean gradient of a parameter."""
         import torch
 
         own = parameter.grad
@@ -286,12 +286,12 @@ class GradientAverage:
 
 
 def _rows_of(gradient: torch.Tensor | None) -> int:
-    """The number of rows of a sparse gradient, or what says that it is none."""
+    """Return the number of rows of a sparse gradient, or the code for an absent or dense one."""
     return _ABSENT if gradient is None else int(gradient.coalesce()._nnz()) if gradient.is_sparse else _DENSE
 
 
 def _as_is(parameter: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """Memory of real numbers in the parameter's shape and type."""
+    """Return a buffer of real numbers as a view in the parameter's shape and type."""
     import torch
 
     if parameter.is_complex():
@@ -300,7 +300,7 @@ def _as_is(parameter: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 
 
 def sparse_weights(module: torch.nn.Module) -> set[int]:
-    """The weights of embeddings with sparse gradients, by identity."""
+    """Return the identities of the weights of embeddings with sparse gradients."""
     import torch
 
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)

@@ -84,7 +84,7 @@ def no_sync(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _refuse_workers_apart() -> None:
-    """Raise ArgumentError in a worker that trains with others, but not in a process group of torch's."""
+    """Raise ArgumentError in a worker of a group of several that has no torch process group."""
     context = current()
     if context is None or context.collective is None or not context.spec.group.collective:
         return
@@ -103,7 +103,7 @@ def _refuse_workers_apart() -> None:
 
 
 def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.parallel.DistributedDataParallel:
-    """A new DistributedDataParallel of the module, or of what is in the one that is given."""
+    """Wrap a module, or the module in a given DistributedDataParallel, in a new DistributedDataParallel."""
     import torch
 
     from hopsml.training.torch import late_parameters

@@ -119,9 +119,9 @@ def _store(context: WorkerContext, limit: timedelta) -> Any:
 
 
 def _late_store(make: Callable[[], Any]) -> Any:
-    """A store that is made when it is first used: by a further group, of another backend than hopsml's.
+    """Return a store that is created at its first use, by a further group with another backend than hopsml's.
 
-    Until then nobody listens for it; from then on rank 0 does, as with that backend as the run's own.
+    No port is open until then; afterwards rank 0 listens, as it does if that backend is the run's.
     """
     import torch.distributed as dist
 
@@ -133,7 +133,7 @@ def _late_store(make: Callable[[], Any]) -> Any:
         return made[0]
 
     class LateStore(dist.Store):
-        """Every call is one of the store that is made then."""
+        """Proxy that creates the store at its first call, and forwards all calls to it."""
 
     for name in (
         "set", "get", "add", "compare_set", "delete_key", "check", "num_keys", "wait", "append", "multi_get", "multi_set",

@@ -47,7 +47,7 @@ def agreed(due: bool) -> bool:
 
 
 def state_of(value: Any) -> Any:
-    """The state dictionary of an object; that of a module has the names of what is in its wrappers."""
+    """Return an object's state dictionary; a module's has the names without its wrappers."""
     import torch
 
     state = value.state_dict()
@@ -58,7 +58,7 @@ def state_of(value: Any) -> Any:
 
 
 def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of the module with the names that it has now, whichever wrappers it was in when that was taken."""
+    """Rename a module's state to its present names, whichever wrappers it had when the state was saved."""
     own = module.state_dict(keep_vars=True)
     there = {bare: name for name, bare in _bare_names(module, own).items()}
     if not any(
@@ -72,7 +72,7 @@ def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _bare_names(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Each of these names without what wrappers put into it: they come and go with the number of workers."""
+    """Return each of these names without its wrappers' prefixes, which depend on the number of workers."""
     import torch
     from torch._dynamo.eval_frame import OptimizedModule
 

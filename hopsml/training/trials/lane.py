@@ -55,7 +55,7 @@ class Lane:
         self.done = False
         self._poll = select.poll()
         self._connection: socket.socket | None = None
-        self._unsent = bytearray()  # that the runner has not taken yet, which may still import a framework
+        self._unsent = bytearray()  # not read by the runner yet, which may still import a framework
         self._sends_no_more = False  # to this runner, behind what is unsent
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
@@ -144,7 +144,7 @@ class Lane:
         self._push()
 
     def _push(self) -> None:
-        """Send what the runner takes now; the rest follows when it reads, however late that is."""
+        """Send as many bytes as the runner reads now; the rest is sent when it reads again, without a time limit."""
         if self._connection is None:
             self._unsent.clear()  # it is gone: its pidfd is about to be readable
             return

@@ -173,7 +173,7 @@ def obtain_checkpoint(context: WorkerContext, trial: RunTrial, timeout_s: float)
 
 
 def _empty(parent: Path, step: int) -> Path:
-    """The path of a checkpoint's copy, where nothing is."""
+    """Return the path for a checkpoint's copy, without a file there."""
     target = parent / step_name(step)
     shutil.rmtree(target, ignore_errors=True)
     parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s:
 
 
 def _fetch(context: WorkerContext, trial: RunTrial, newest: int, parent: Path) -> Path | None:
-    """A copy of the checkpoint ``newest``, or of the newest sound one where that is corrupt; None without any."""
+    """Copy the checkpoint ``newest``, or the newest intact one if that is corrupt; return None without any."""
     from hopsml.storage import checkpoints, filesystem
 
     url, step = _shared(context, trial), newest
