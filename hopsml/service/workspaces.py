@@ -352,8 +352,12 @@ def _missing(folder: Path, name: str, task: Task) -> str:
         return ""
     (named,) = task.files()
     kind = "script" if task.script is not None else "function"
-    file = (folder / named).resolve()
-    if not file.is_file() or not file.is_relative_to(folder.resolve()):
+    try:
+        file = (folder / named).resolve()
+        is_there = file.is_file() and file.is_relative_to(folder.resolve())
+    except OSError:  # a name that is too long
+        is_there = False
+    if not is_there:
         return f"tasks.{name}.{kind}: there is no file {named!r} in the uploaded code"
     function = (task.function or "").rpartition(":")[2]
     if function and not _binds(folder / named, function):

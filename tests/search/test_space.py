@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.space.parameter import distinct
 from hopsml.search.space.space import Searchspace, check_function
 
 pytestmark = pytest.mark.fast
@@ -423,3 +424,9 @@ def test_functions_that_do_not() -> None:
         check_function(space, train)
     with pytest.raises(ArgumentError, match="no_default: act needs a default, such as act=None"):
         check_function(space, no_default)
+
+
+def test_values_are_told_apart_by_type_and_those_that_cannot_be_hashed_by_comparison() -> None:
+    nan = float("nan")
+    values = [1, True, 1.0, 1, "1", [1], [1], (1,), nan, None, None, {"a": 1}, {"a": 1}]
+    assert repr(distinct(values)) == repr((1, True, 1.0, "1", [1], (1,), nan, None, {"a": 1}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -132,3 +133,15 @@ def test_what_is_no_parquet_file_is_refused_in_words(tmp_path: Path, content: by
     (tmp_path / "x.bin").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"of \*\.csv"):
         tables.head(f"file://{tmp_path}/x.bin")
+
+
+def test_rows_that_unpack_to_gigabytes_are_not_read_in_the_server(tmp_path: Path) -> None:
+    """A file of a few kilobytes whose hundred rows share a text of 16 MiB, with a schema that says nothing of it."""
+    path = tmp_path / "bomb.parquet"
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 100), pa.array(["x" * (16 << 20)]))
+    pq.write_table(pa.table({"a": text}), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 100_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ArgumentError, match="download it"):
+        tables.head(f"file://{path}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB

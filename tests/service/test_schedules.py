@@ -160,3 +160,11 @@ def test_it_outlives_the_sessions_of_an_owner_who_signs_in_and_not_what_ends_the
     assert tokens.may_submit("ana", now + 3 * day)
     tokens.revoke([one for one in tokens.all() if one.user == "ana"][-1].id, now + 3 * day)
     assert not tokens.may_submit("ana", now + 3 * day)
+
+
+def test_an_owner_has_a_bounded_number_of_them(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopsml.service.store.schedules.MOST", 2)
+    made = [put(served, spec=NIGHTLY.replace("digits", f"digits-{n}")).status_code for n in range(3)]
+    assert made == [201, 201, 400]
+    assert put(served, spec=NIGHTLY.replace("digits", "digits-1")).status_code == 201, "in the place of the one before"
+    assert put(served, "bob").status_code == 201

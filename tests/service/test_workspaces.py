@@ -387,3 +387,9 @@ def test_a_list_of_a_million_names_is_refused_before_it_is_read(kept: Workspaces
     content = listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, len(listed), 0, 0)
     with pytest.raises(ArgumentError, match="lists more than 100000 entries"):
         kept.put(content)
+
+
+def test_a_name_that_no_file_system_holds_is_a_file_that_is_not_there(kept: Workspaces) -> None:
+    digest = kept.put(zipped(("train.py", b"")))
+    job = specs.loads(f"name: a\ntasks: {{t: {{script: {'a' * 5000}.py}}}}\n")
+    assert "there is no file" in kept.missing(job, digest)[0]

@@ -226,8 +226,16 @@ def _conditions(name: str, given: object) -> dict[str, tuple[Any, ...]]:
 def distinct(region: Iterable[Any]) -> tuple[Any, ...]:
     """The values without duplicates, in order; they need not be hashable."""
     kept: list[Any] = []
+    known: set[tuple[type, Any]] = set()
+    others: list[Any] = []  # which cannot be hashed: each is compared with all of them
     for value in region:
-        if not any(same(known, value) for known in kept):
+        try:
+            is_new = value != value or (type(value), value) not in known  # NaN is none of those before it
+            known.add((type(value), value))
+        except (TypeError, ValueError):  # an array's comparison has no truth value
+            is_new = not any(same(other, value) for other in others)
+            others.append(value)
+        if is_new:
             kept.append(value)
     return tuple(kept)
 

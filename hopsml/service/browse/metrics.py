@@ -76,10 +76,7 @@ class _Lines:
                 return
             try:
                 yield from _decoder.decode_lines(complete)
-            except (
-                msgspec.MsgspecError,
-                RecursionError,
-            ):  # a NaN, which Python writes and JSON does not know; or no report at all
+            except (msgspec.MsgspecError, RecursionError):  # a NaN, which Python writes and JSON does not know; or none
                 yield from parse_lines(complete)
 
 
@@ -210,7 +207,7 @@ class Metrics:
 
 def _step(report: dict[str, Any], number: float) -> float:
     step = report.get("step")
-    return float(step) if _is_number(step) else number
+    return float(step) if isinstance(step, int | float) and _is_number(step) else number
 
 
 def _is_number(value: Any) -> bool:

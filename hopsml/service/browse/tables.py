@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, StorageError
 from hopsml.service.browse import files
+from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
 
 ROWS, COLUMNS, LETTERS = 100, 60, 200  # that are shown, the last ones of a cell
 CSV_BYTES = 256 << 10
 PARQUET_BYTES = 32 << 20  # of its end, and of the pages that hold the first rows
+READER_BYTES, READER_S = 1 << 30, 30.0  # address space of the process that reads Parquet; its longest pause
+READER_CPU_S = 20  # that it may compute
+ANSWER_BYTES = 16 << 20
+_readers = threading.BoundedSemaphore(2)  # processes at once
+_FROM_READER, _TO_READER = struct.Struct("<qq"), struct.Struct("<q")  # offset, size (-1: of the answer); size (-1: refused)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _BUFFER = 64 << 10
 
@@ -36,7 +49,7 @@ def head(url: str) -> TableHead:
     if length is not None and ending in _SEPARATORS:
         return _of_text(for_url(url).read_range(url, 0, min(CSV_BYTES, length)) if length else b"", length, ending)
     if length is not None and ending == ".parquet":
-        return _of_parquet(_Ranges(url, length))
+        return _of_parquet(url, length)
     raise ArgumentError(
         f"path={url.rpartition('/')[2][:80]!r}: of *.csv, *.tsv and *.parquet rows are shown here; download it"
     )
@@ -57,18 +70,86 @@ def _of_text(content: bytes, length: int, ending: str) -> TableHead:
     return TableHead(_cells(names), [_cells(row) for row in rows[:ROWS]], None if is_cut else len(rows), is_cut)
 
 
-def _of_parquet(file: _Ranges) -> TableHead:
+def _of_parquet(url: str, length: int) -> TableHead:
+    """Read in a process of its own: a kilobyte of compressed pages may stand for gigabytes of rows."""
+    if not _readers.acquire(timeout=0.5):  # nobody waits here for long: threads of the server would all wait
+        raise ArgumentError("other tables are being read at this moment; try again")
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(_readers.release)
+        ours, theirs = socket.socketpair()
+        at_end.enter_context(ours)
+        ours.settimeout(READER_S)
+        with theirs:
+            descriptor = theirs.fileno()
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            reader = python_child.start(__name__, str(length), str(descriptor), pass_fds=[descriptor], **quiet)
+        try:
+            answer = _serve_ranges(ours, url, length)
+        except (OSError, EOFError) as error:  # it was ended, or takes too long
+            if isinstance(error, StorageError):
+                raise
+            limit = f"{READER_BYTES >> 20} MiB of memory or {READER_CPU_S} s"
+            raise ArgumentError(f"its first rows take more than {limit}; download it") from error
+        finally:
+            reader.kill()
+            reader.wait()
+    try:
+        return msgspec.json.decode(answer, type=TableHead)
+    except msgspec.MsgspecError:
+        raise ArgumentError(f"its rows cannot be shown ({answer.decode(errors='replace')[:200]}); download it") from None
+
+
+def _serve_ranges(connection: socket.socket, url: str, length: int) -> bytes:
+    """Send the pieces of a file that a reader asks for, at most ``PARQUET_BYTES``, until it sends its answer."""
+    left = PARQUET_BYTES
+    while True:
+        offset, size = _FROM_READER.unpack(_received(connection, _FROM_READER.size))
+        if offset < 0:
+            return _received(connection, min(size, ANSWER_BYTES))
+        size = max(0, min(size, length - offset))
+        left -= size
+        if left < 0:
+            connection.sendall(_TO_READER.pack(-1))
+            continue
+        found = for_url(url).read_range(url, offset, size) if size else b""
+        connection.sendall(_TO_READER.pack(len(found)) + found)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    pieces = bytearray()
+    while len(pieces) < size:
+        if not (piece := connection.recv(min(size - len(pieces), 1 << 20))):
+            raise EOFError
+        pieces += piece
+    return bytes(pieces)
+
+
+def _answer(length: int, connection: socket.socket) -> None:
+    """The reader's side: send the head of the table, or what is wrong, as text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    pa.set_cpu_count(1)
+    resource.setrlimit(resource.RLIMIT_AS, (READER_BYTES, READER_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (READER_CPU_S, READER_CPU_S))
     try:
-        with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as parquet:
+        with pq.ParquetFile(_Ranges(connection, length), buffer_size=_BUFFER, pre_buffer=False) as parquet:
             names, total = list(parquet.schema_arrow.names), int(parquet.metadata.num_rows)
-            batch = next(parquet.iter_batches(batch_size=ROWS, columns=names[:COLUMNS]), None)
-            rows = [] if batch is None else list(zip(*(one.to_pylist() for one in batch.columns), strict=True))
+            batch = next(parquet.iter_batches(batch_size=ROWS, columns=names[:COLUMNS], use_threads=False), None)
+            rows = [] if batch is None else list(zip(*(map(_cell, one) for one in batch.columns), strict=True))
+        head = TableHead(
+            _cells(names), [list(row) for row in rows], total, total > len(rows) or len(names) > COLUMNS
+        )
+        answer = msgspec.json.encode(head)
+    except MemoryError:
+        answer = f"its first rows take more than {READER_BYTES >> 20} MiB".encode()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ArgumentError(f"its rows cannot be shown ({str(error)[:200]}); download it") from error
-    return TableHead(_cells(names), [_cells(row) for row in rows], total, total > len(rows) or len(names) > COLUMNS)
+        answer = str(error).encode(errors="replace")
+    connection.sendall(_FROM_READER.pack(-1, len(answer)) + answer)
+
+
+def _cell(value: Any) -> str:
+    return _cells([value.as_py()])[0]
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -76,10 +157,10 @@ def _cells(values: Sequence[Any]) -> list[str]:
 
 
 class _Ranges(io.RawIOBase):
-    """A file on any store as pyarrow reads it, which refuses to read more than ``PARQUET_BYTES`` of it."""
+    """A file as pyarrow reads it, which another process sends piece by piece."""
 
-    def __init__(self, url: str, length: int) -> None:
-        self._url, self._length, self._at, self._left = url, length, 0, PARQUET_BYTES
+    def __init__(self, connection: socket.socket, length: int) -> None:
+        self._connection, self._length, self._at = connection, length, 0
 
     def readable(self) -> bool:
         """It is."""
@@ -101,8 +182,15 @@ class _Ranges(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """The next bytes. Raises OSError where that is too much."""
         wanted = max(0, min(self._length - self._at, size if size >= 0 else self._length))
-        if wanted > self._left:
+        self._connection.sendall(_FROM_READER.pack(self._at, wanted))
+        (length,) = _TO_READER.unpack(_received(self._connection, _TO_READER.size))
+        if length < 0:
             raise OSError(f"its first rows take more than {PARQUET_BYTES >> 20} MiB")
-        found = for_url(self._url).read_range(self._url, self._at, wanted) if wanted else b""
-        self._at, self._left = self._at + len(found), self._left - len(found)
+        found = _received(self._connection, length)
+        self._at += len(found)
         return found
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[2])) as opened:
+        _answer(int(sys.argv[1]), opened)

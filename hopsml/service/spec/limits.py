@@ -19,4 +19,6 @@ PORTS = 16  # of a worker
 SECRETS = 64
 RETRIES = 100
 TRIALS = 1_000_000
+PARAMETERS = 1_000  # of a search
+NESTED_VALUES = 1_000  # of a parameter: values that are lists or tables, which are compared with one another
 DURATION_S = 366 * 86_400

@@ -25,6 +25,7 @@ class Search(SpecPart):
 
     space: dict[str, JsonValue] = Field(
         min_length=1,
+        max_length=limits.PARAMETERS,
         description="Hyper-parameters by name: [low, high], [low, high, log], or [TYPE, region] and [TYPE, region, when] "
         "with the types of Searchspace: DOUBLE, INTEGER, LOGUNIFORM, LOGINTEGER, DISCRETE, CATEGORICAL.",
         examples=[{"lr": [0.0001, 0.1, "log"], "act": ["CATEGORICAL", ["relu", "gelu"]]}],
@@ -64,11 +65,25 @@ class Search(SpecPart):
 
     @model_validator(mode="after")
     def _space_can_be_searched(self) -> Self:
+        for name, given in self.space.items():
+            nested = sum(isinstance(value, list | dict) for part in _parts(given) for value in part)
+            if nested > limits.NESTED_VALUES:
+                raise ValueError(
+                    f"space: {name:.64} has {nested} lists or tables as values, and a parameter at most "
+                    f"{limits.NESTED_VALUES}: give them names, and look these up in the function"
+                )
         try:
             check_filled(searchspace(self.space))
         except ArgumentError as error:
             raise ValueError(f"space: {error}") from None
         return self
+
+
+def _parts(given: JsonValue) -> list[list[JsonValue]]:
+    """Lists of values in the words of a parameter: its region, and those of its conditions."""
+    words = given if isinstance(given, list) else []
+    regions = [*words, *(values for word in words if isinstance(word, dict) for values in word.values())]
+    return [region for region in regions if isinstance(region, list)]
 
 
 def searchspace(space: Mapping[str, Any]) -> Searchspace:

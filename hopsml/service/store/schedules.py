@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import delete, func, insert, or_, select, update
 
-from hopsml.errors import JobNotFound
+from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
 from hopsml.service.store.rows import Leader, NewJob, WishKind
 from hopsml.service.store.schema import jobs, schedules, wishes
@@ -18,6 +18,8 @@ from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row
+
+MOST = 1000  # of one owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class Schedules:
         with self._store.writing() as connection:
             changed = update(schedules).where(mine).values(**values, version=schedules.c.version + 1)
             if not connection.execute(changed).rowcount:
+                others = select(func.count()).where(schedules.c.owner == owner)
+                if connection.execute(others).scalar_one() >= MOST:
+                    raise ArgumentError(
+                        f"{owner} has {MOST} schedules, and more are not kept: remove some (`hopsml schedule rm`)"
+                    )
                 new = {"owner": owner, "name": name, "is_paused": False, "last_job": None, "version": 1}
                 connection.execute(insert(schedules).values(**new, **values))
             return _row(connection.execute(select(*_COLUMNS).where(mine)).one())

@@ -145,3 +145,28 @@ def test_what_is_beyond_a_limit_is_refused_before_the_rest_is_read() -> None:
     assert "job.yaml:1002: tasks: more than 1000 are given" in mistake(tasks + broken)
     labels = "labels: {" + ",".join(f"l{n}: x" for n in range(65)) + "}"
     assert "job.yaml:1: labels: more than 64 are given" in mistake(labels + broken)
+
+
+@pytest.mark.parametrize(
+    ("space", "refused"),
+    [
+        (f"x: [CATEGORICAL, [{', '.join(map(str, range(60_000)))}]]", ""),
+        (f"x: [CATEGORICAL, [{', '.join(f'[{n}]' for n in range(20_000))}]]", "x has 20000 lists or tables as values"),
+        (
+            "a: [CATEGORICAL, [1, 2]], b: [CATEGORICAL, [1, 2], {a: [%s]}]" % ", ".join(["[1]"] * 2_000),
+            "b has 2000 lists or tables as values",
+        ),
+        (
+            "a0: [CATEGORICAL, [1, 2]], "
+            + ", ".join(f"a{n}: [CATEGORICAL, [1, 2], {{a{n - 1}: [1]}}]" for n in range(1, 10_000)),
+            "at most 1000 are allowed",
+        ),
+    ],
+    ids=["values", "lists", "conditions", "parameters"],
+)
+def test_a_search_space_is_checked_in_proportion(space: str, refused: str) -> None:
+    text = f"name: a\ntasks: {{t: {{function: 'a.py:f'}}}}\nsearch: {{space: {{{space}}}}}\n"
+    if refused:
+        assert refused in mistake(text)
+    else:
+        assert spec.loads(text).searched() == "t"
