@@ -16,30 +16,29 @@ from hopsml.training.tensorflow import optimizers
 
 
 class _Thread(threading.local):
-    prepares = False  # True while a step is traced for the variables that it creates
+    updates: list[tuple[Any, list[Any]]] | None = None  # while a step is traced: its optimizers, and what each trains
 
 
 _thread = _Thread()
 
 
 def install() -> None:
-    """Patch Keras's optimizers to create their variables alone while a step is traced for what it creates."""
+    """Patch Keras's optimizers to note alone what they would update while a step is traced for what it creates."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
     for kind in (BaseOptimizer, LossScaleOptimizer):
-        _build_only_while_preparing(kind)
+        _note_only_while_tracing(kind)
 
 
-def _build_only_while_preparing(optimizer: Any) -> None:
+def _note_only_while_tracing(optimizer: Any) -> None:
     original = optimizer.apply
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if not _thread.prepares:
+        if _thread.updates is None:
             original(self, grads, trainable_variables)
-        elif not self.built and trainable_variables is not None:
-            self.build(list(trainable_variables))
-            self.built = True
+        elif trainable_variables is not None:
+            _thread.updates.append((self, list(trainable_variables)))
 
     optimizer.apply = apply
 
@@ -88,19 +87,27 @@ def _layers_are_built(model: Any) -> bool:
 
 def _trace(model: Any, batch: Any) -> None:
     """Run the model's step on symbols; an error of it, which the first real step raises as well, ends it early."""
+    import tensorflow as tf
     from keras.src import backend, tree
 
     def symbol(leaf: Any) -> Any:
         return None if leaf is None else backend.KerasTensor(leaf.shape, backend.standardize_dtype(leaf.dtype))
 
-    with _preparing(), contextlib.suppress(Exception):
-        backend.compute_output_spec(model.train_step, tree.map_structure(symbol, batch))
+    def step(data: Any) -> Any:
+        with tf.distribute.ReplicaContext(model.distribute_strategy, 0):  # where gradients of variables can be had
+            return model.train_step(data)
+
+    with _noting() as updates, contextlib.suppress(Exception):
+        backend.compute_output_spec(step, tree.map_structure(symbol, batch))
+    for optimizer, variables in updates:
+        if not optimizers.is_built(optimizer):
+            optimizer.build(variables)
 
 
 @contextlib.contextmanager
-def _preparing() -> Iterator[None]:
-    _thread.prepares = True
+def _noting() -> Iterator[list[tuple[Any, list[Any]]]]:
+    _thread.updates = updates = []
     try:
-        yield
+        yield updates
     finally:
-        _thread.prepares = False
+        _thread.updates = None

@@ -64,7 +64,8 @@ def _repair_first_batch(trainer: ModuleType) -> None:
 
     def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        if strategy is None or not batch_statistics.keeps_one_set(strategy):
+        # Not only in a group: the strategy of a single worker would lose what is drawn from a generator as well.
+        if strategy is None or getattr(strategy, "_should_use_with_coordinator", False):
             original(self, iterator=iterator, data_batch=data_batch)
             return
         batch = data_batch if iterator is None else _specification(iterator._distributed_dataset)
