@@ -106,7 +106,8 @@ def _trace(model: Any, batch: Any) -> None:
 
 @contextlib.contextmanager
 def _noting() -> Iterator[list[tuple[Any, list[Any]]]]:
-    _thread.updates = updates = []
+    updates: list[tuple[Any, list[Any]]] = []
+    _thread.updates = updates
     try:
         yield updates
     finally:
