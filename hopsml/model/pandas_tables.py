@@ -30,6 +30,7 @@ def arrow_of(df: Any) -> Any:
 
     Raises ArgumentError for columns that Arrow cannot hold, and for two of one name.
     """
+    import pandas as pd
     import pyarrow as pa
 
     if not df.columns.is_unique:
@@ -39,6 +40,8 @@ def arrow_of(df: Any) -> Any:
     for place, name in enumerate(names):
         try:
             column = df.iloc[:, place]
+            if isinstance(column.dtype, pd.SparseDtype):  # as get_dummies(sparse=True) makes them
+                column = column.sparse.to_dense()
             found.append(_array(column))
             fields.append(_field(name, found[-1].type, column))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:

@@ -175,6 +175,90 @@ def test_over_gloo_they_are_averaged_or_named_too(project: Path) -> None:
         assert isinstance(found[case][0], float), case
 
 
+def of_gradients_not_averaged() -> dict[str, list[Any]]:
+    """Parameters that are changed by a worker's own gradients: the error, or else what is printed."""
+    import contextlib
+    import io
+
+    import torch
+
+    import hopsml
+
+    rank = hopsml.distributed.rank()
+
+    def net() -> Any:
+        torch.manual_seed(0)
+        return hopsml.torch.prepare(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)))
+
+    def loss(model: Any) -> torch.Tensor:
+        return model(torch.ones(2, 3) * (1 + rank)).sum()
+
+    def stepping_in_hooks(by_hand: bool) -> None:
+        model = net()
+        for one in model.parameters():
+            optimizer = torch.optim.SGD([one], 0.1)
+
+            def step(parameter: torch.Tensor, optimizer: Any = optimizer) -> None:
+                if by_hand:
+                    with torch.no_grad():
+                        parameter.sub_(0.1 * parameter.grad)
+                else:
+                    optimizer.step()
+
+            one.register_post_accumulate_grad_hook(step)
+        loss(model).backward()
+
+    def beside_the_model() -> None:
+        model, scale = net(), torch.nn.Parameter(torch.ones(7))
+        optimizer = torch.optim.SGD([*model.parameters(), scale], 0.1)
+        for _ in range(2):
+            (loss(model) * scale.sum()).backward()
+            optimizer.step()
+
+    def kept_back() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with hopsml.torch.no_sync(model):
+            loss(model).backward()
+        optimizer.step()
+
+    def averaged() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with hopsml.torch.no_sync(model):
+            loss(model).backward()
+        loss(model).backward()
+        optimizer.step()
+        optimizer.step()
+
+    def of_max_norm() -> None:
+        hopsml.torch.prepare(torch.nn.Sequential(torch.nn.Embedding(5, 2, max_norm=1.0)))
+
+    def printed(case: Callable[[], None]) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            case()
+        return shown.getvalue()
+
+    return of_each_rank({
+        "an optimizer": lambda: stepping_in_hooks(False), "by hand": lambda: stepping_in_hooks(True),
+        **{one.__name__: lambda one=one: printed(one) for one in (beside_the_model, kept_back, averaged, of_max_norm)},
+    })  # fmt: skip
+
+
+def test_parameters_that_each_worker_changes_by_its_own_gradients_are_named(project: Path) -> None:
+    found = submit(of_gradients_not_averaged, num_workers=2).result(WAIT_S).metrics["json"]
+    for case in ("an optimizer", "by hand"):
+        for text in found[case]:
+            assert text.startswith("ArgumentError: ") and "step after backward() has returned" in text, (case, text)
+    for text in found["beside_the_model"]:
+        assert text.count("hopsml: SGD: it trains 1 parameter(s) of shape (7,), which no prepared model has") == 1, text
+    for text in found["kept_back"]:
+        assert "hopsml: SGD: it steps after a backward pass within no_sync()" in text, text
+    assert found["averaged"] == ["", ""]
+    for text in found["of_max_norm"]:
+        assert "embeddings with max_norm" in text and ": 0." in text, text
+
+
 def of_several_models() -> dict[str, list[Any]]:
     """Two models in one backward pass, also where a worker's batch leaves parameters out, and with other operations."""
     import torch

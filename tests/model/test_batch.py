@@ -353,6 +353,7 @@ TABLES = {
     "one row": MISSING[1:2],
     "another column": MISSING.assign(more=1.0)[["more", "is_new", "rank", "city", "age"]],
     "float32": MISSING.astype({"age": "float32"}),
+    "sparse": MISSING.assign(rank=pd.arrays.SparseArray([1, 0, 3, 1])),
 }
 
 

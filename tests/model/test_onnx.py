@@ -176,6 +176,10 @@ CASES = {
     ),
     "encoded booleans": (of_columns(scaled, ("f", OneHotEncoder(), ["flag"])), mixed, y),
     "ordinals": (of_columns(scaled, ("o", OrdinalEncoder(), ["city"]), last=RandomForestRegressor(5)), mixed, numbers),
+    "names with blanks, dots and other letters": (
+        of_columns(("s", StandardScaler(), ["sepal length (cm)", "größe.b"])),
+        table.rename(columns={"a": "sepal length (cm)", "b": "größe.b"}), y,
+    ),
     "a dict of columns": (of_columns(scaled), {name: table[name].to_numpy() for name in table}, y),
 }
 for name, (made, rows, wanted) in CASES.items():

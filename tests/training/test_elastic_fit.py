@@ -22,6 +22,13 @@ def test_a_successor_ends_with_the_weights_of_an_undisturbed_training(tmp_path: 
         assert 0 < broken_off[3] < undisturbed[3], f"{name}: it began anew"
 
 
+def test_a_successor_goes_on_with_an_optimizer_that_the_first_step_builds(tmp_path: Path) -> None:
+    (found,) = run_group("elastic_fit:second_optimizer", tmp_path, workers=1, slots=str(tmp_path / "slots"))
+    undisturbed, broken_off = found["undisturbed"], found["broken_off"]
+    assert broken_off[:3] == undisturbed[:3]
+    assert 0 < broken_off[3] < undisturbed[3], "it began anew"
+
+
 def test_uneven_shares_count_as_the_whole_batch_does(tmp_path: Path) -> None:
     slots = str(tmp_path / "slots")
     (alone,) = run_group("elastic_fit:together", tmp_path / "one", workers=1, slots=f"{slots}-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,14 @@ def test_state_of_a_layer_that_differs_between_workers_is_named(results: Results
     chief, other = (result["own_state"]["printed"] for result in results)
     assert chief == ""
     assert "none/last" in other and "mean/last" not in other and 'aggregation="mean"' in other
+
+
+def test_a_strategy_of_one_worker_reads_sources_once_and_needs_no_call(tmp_path: Path) -> None:
+    parts = ["read_once", "without_call"]
+    (result,) = run_group("strategy_contract:contract", tmp_path, 1, kind="tensorflow", parts=[], keras_parts=parts)
+    for source in ("generator", "stream", "threads", "shuffled"):
+        assert sorted(result["read_once"][source]) == list(range(48)), source
+    assert len(result["without_call"]) == 2
 
 
 def test_training_leaves_the_arrays_that_batches_lie_in(keras_results: Results) -> None:

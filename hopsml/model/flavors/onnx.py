@@ -142,7 +142,17 @@ def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str,
         sizes = output.type.tensor_type.shape.dim
         if output.type.HasField("tensor_type") and sizes:
             sizes[0].Clear()
+    _name_inputs(made.graph, [name for name, _ in given])
     return made
+
+
+def _name_inputs(graph: Any, names: Sequence[str]) -> None:
+    """Give the inputs the columns' names again, where the converter has put ``_`` for a sign of them."""
+    changed = {one.name: name for one, name in zip(graph.input, names, strict=True) if one.name != name}
+    for one in graph.input:
+        one.name = changed.get(one.name, one.name)
+    for node in graph.node if changed else ():
+        node.input[:] = [changed.get(name, name) for name in node.input]
 
 
 class _Rows:

@@ -148,6 +148,7 @@ class GradientAverage:
         self._labels: list[str] = []
         self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it travels as rows
         self._types: dict[int, torch.dtype] = {}
+        self._versions: list[tuple[torch.Tensor, int]] = []  # trained parameters, and their changes before this pass
         self._lay_out(module)
         self._next = 0  # bucket to travel
         self._is_first = True  # else modules that were prepared later go first, if the pass comes to them
@@ -173,6 +174,7 @@ class GradientAverage:
     def _made(self, parameter: torch.Tensor) -> None:
         """The backward pass has made this gradient."""
         if not self.enabled:
+            self._watch.kept_back = True
             return
         under_way = _current_pass()
         if self not in under_way.parts:
@@ -196,6 +198,7 @@ class GradientAverage:
             trained = [one for one in module.parameters() if one.requires_grad]
             if any(self._types.get(id(one)) is not one.dtype for one in trained):  # unfrozen, or converted
                 self._lay_out(module)
+            self._versions = [(one, one._version) for one in trained]
         for bucket in self._buckets:
             bucket.begin()
         self._next = 0
@@ -215,6 +218,7 @@ class GradientAverage:
 
     def finish(self) -> None:
         """The backward pass has ended: send what is left, and take what has come."""
+        module = self._module()
         others, last = self._buckets[:-1], self._buckets[-1:]
         try:
             while self._next < len(others):
@@ -233,6 +237,10 @@ class GradientAverage:
             self._average_statistics()
         finally:
             self._next = 0
+        self._watch.kept_back = False
+        if changed := {id(one) for one, version in self._versions if one._version != version}:
+            names = [name for name, one in module.named_parameters() if id(one) in changed] if module else []
+            late_parameters.refuse_change_in_backward(f"{', '.join(names[:10])} are changed")
 
     def _average_rows(self) -> None:
         """Average the sparse gradients one after another; a dense gradient on any worker makes the mean dense."""

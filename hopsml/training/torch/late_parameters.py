@@ -3,13 +3,14 @@
 A module may change after it was prepared: layers are unfrozen, a head is replaced, ``load_state_dict(assign=True)`` puts new
 parameters in the place of all. Gradients of what nobody averages would let the workers go apart in silence. Each such
 parameter is found when its gradient is made, by a hook that it gets when it is registered in a watched module, or at the
-latest when a step of a torch optimizer is about to use it.
+latest when a step of a torch optimizer is about to use it. Such a step is also refused within a backward pass, where
+gradients are not averaged yet, and what it trains that no prepared module has is named once.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
+_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # kinds of notes, by optimizer
 
 
 class Watch:
@@ -26,6 +28,7 @@ class Watch:
 
     def __init__(self, module: torch.nn.Module, averaged: Iterable[torch.Tensor], reason: str, any_type: bool) -> None:
         self._module, self._reason, self._any_type = weakref.ref(module), reason, any_type
+        self.kept_back = False  # True while gradients of a backward pass within no_sync() wait to be averaged
         # The tensors themselves: an identity says nothing once its object is gone.
         self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
 
@@ -120,6 +123,38 @@ def _registered(module: torch.nn.Module, new: Iterable[torch.Tensor]) -> None:
             hook(one, _check)
 
 
+def is_in_backward() -> bool:
+    """True in a function that autograd calls while a backward pass is under way in this thread."""
+    import torch
+
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def refuse_change_in_backward(what: str) -> None:
+    """Raise ArgumentError for parameters that are changed by gradients which have not been averaged yet."""
+    raise ArgumentError(
+        f"{what} within backward(), where the gradients have not been averaged over the workers yet, so each worker would "
+        "train a model of its own: step after backward() has returned, not in a hook of a gradient"
+    )
+
+
+def _shapes(parameters: Sequence[torch.Tensor]) -> str:
+    shown = ", ".join(str(tuple(one.shape)) for one in parameters[:5]) + (", ..." if len(parameters) > 5 else "")
+    return f"{len(parameters)} parameter(s) of shape {shown}"
+
+
+def _note(optimizer: Any, kind: str, text: str) -> None:
+    """Print once for each optimizer and kind that its workers train apart; a user may want that."""
+    told = _told.setdefault(optimizer, set())
+    if kind not in told:
+        told.add(kind)
+        print(
+            f"hopsml: {type(optimizer).__name__}: {text}: each worker changes its own by its own gradients. Call "
+            "hopsml.torch.prepare() for every module that is trained, or average by hopsml.all_reduce()",
+            flush=True,
+        )
+
+
 @cache
 def _install() -> None:
     """Register the global hooks that torch calls for every module and optimizer, once per process."""
@@ -136,9 +171,21 @@ def _install() -> None:
 
     def before_step(optimizer: Any, *arguments: Any) -> None:
         used = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        watches = list(_watches.values())
+        owners = [found for found in watches if any(map(found.averages, used))]
         late = list(filter(_is_late, used))
-        for found in list(_watches.values()) if late else ():
+        for found in watches if late else ():
             found.check(late)
+        if owners and is_in_backward() and not any(hasattr(one, "_in_backward_optimizers") for one in used):
+            refuse_change_in_backward(f"{type(optimizer).__name__}.step() is called")
+        if late:
+            _note(optimizer, "others", f"it trains {_shapes(late)}, which no prepared model has")
+        if any(found.kept_back for found in owners):
+            _note(
+                optimizer,
+                "kept back",
+                "it steps after a backward pass within no_sync(), whose gradients nobody has averaged",
+            )
 
     modules.register_module_parameter_registration_hook(on_parameter)
     modules.register_module_module_registration_hook(on_module)

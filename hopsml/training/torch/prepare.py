@@ -60,6 +60,7 @@ def prepare(module: Module) -> Module:
         _refuse_workers_apart()
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return module
+    _note_what_each_changes(module)
     if dist.get_backend() != "hopsml":
         devices = [0] if device().type == "cuda" else None
         return cast("Module", _wrapped(module, devices))
@@ -100,6 +101,20 @@ def _refuse_workers_apart() -> None:
         f"experiment.{context.spec.verb} forms none: each would train a model of its own. Do one of these: {remedy}; or "
         "call torch.distributed.init_process_group() before prepare()"
     )
+
+
+def _note_what_each_changes(module: torch.nn.Module) -> None:
+    """Print the names of weights that a forward pass changes by the worker's own rows."""
+    import torch
+
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    found = [name for name, one in module.named_modules() if isinstance(one, kinds) and one.max_norm is not None]
+    if found:
+        print(
+            f"hopsml: embeddings with max_norm change the rows that a worker has looked up, and so differ between workers: "
+            f"{', '.join(found)}. Limit the norm of all rows after optimizer.step() instead",
+            flush=True,
+        )
 
 
 def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.parallel.DistributedDataParallel:

@@ -34,26 +34,77 @@ def interrupted(slots: str) -> dict[str, Any]:
     }
 
 
-def _train(fit: Callable[..., Any], strategy: Any, folder: Path, at: int) -> list[Any]:
+def second_optimizer(slots: str) -> dict[str, Any]:
+    """The same of a model whose step has an optimizer of its own, which is built by it."""
+    strategy = hopsml.tensorflow.strategy()
+
+    def fit(model: Any, callbacks: list[Any]) -> Any:
+        return model.fit(*_arrays(), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
+
+    undisturbed, broken_off = [_train(fit, strategy, Path(slots, str(at)), at, _with_own_optimizer) for at in (0, 5)]
+    return {"undisturbed": undisturbed, "broken_off": broken_off}
+
+
+def _with_own_optimizer() -> Any:
+    import keras
+    import tensorflow as tf
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            self.own = keras.optimizers.Adam(0.05)
+
+        def call(self, inputs: Any) -> Any:
+            return self.inner(inputs)
+
+        def train_step(self, data: Any) -> Any:
+            variables = self.inner.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.inner(data[0]) - data[1]) ** 2)
+            self.own.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    model = Own()
+    model.compile()
+    return model
+
+
+def _sequential() -> Any:
+    import keras
+
+    layers = [
+        keras.layers.Dense(6, activation="tanh"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3),
+    ]
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model
+
+
+def _train(
+    fit: Callable[..., Any], strategy: Any, folder: Path, at: int, build: Callable[[], Any] = _sequential
+) -> list[Any]:
     """Broken off after so many batches, 0: not at all; then once more from the newest commit."""
     slots, announced = CommitSlots.create(folder), []
     if at:
         _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
         try:
-            _call(fit, strategy, at)
+            _call(fit, strategy, at, build)
         except BrokenOff:
             hopsml.training.elastic.commit_writer.writer_of(current().commits).wait()
         else:
             raise AssertionError("it was not broken off")
     _join(CommitPort(slots, announced[-1][2] if announced else -1, lambda *what: None))
-    return _call(fit, strategy, 0)
+    return _call(fit, strategy, 0, build)
 
 
 def _join(port: CommitPort) -> None:
     set_current(dataclasses.replace(current(), commits=port))
 
 
-def _call(fit: Callable[..., Any], strategy: Any, at: int) -> list[Any]:
+def _call(fit: Callable[..., Any], strategy: Any, at: int, build: Callable[[], Any] = _sequential) -> list[Any]:
     import keras
 
     elastic_fit._fits = elastic_fit._batches = 0  # another process
@@ -68,13 +119,7 @@ def _call(fit: Callable[..., Any], strategy: Any, at: int) -> list[Any]:
                 raise BrokenOff
 
     with strategy.scope():
-        layers = [
-            keras.layers.Dense(6, activation="tanh"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.3),
-        ]
-        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.05), "mse")
+        model = build()
     history = fit(model, [*hopsml.tensorflow.callbacks(checkpoint_every=1), Break()])
     return [digest(model.get_weights()), len(history.history["loss"]), history.history["loss"][-1], done]
 
