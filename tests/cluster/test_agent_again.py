@@ -53,7 +53,7 @@ LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running ta
 )  # fmt: skip
 def test_an_executor_that_is_lost_is_explained_by_its_exit_status(reason: str, status: int, remedy: str) -> None:
     said = why_executor_lost(LOST.format(caused="caused", reason=reason))
-    assert said.startswith("Spark says of executor 2: ") and reason[:60] in said
+    assert said.startswith("Spark reports for executor 2: ") and reason[:60] in said
     assert f"(exit status {status}: " in said and remedy in said
 
 
@@ -62,9 +62,9 @@ def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
     said = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
     assert said == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
     unknown = why_executor_lost(LOST.format(caused="caused", reason="Command exited with code 52"))
-    assert unknown == "Spark says of executor 2: Command exited with code 52"
+    assert unknown == "Spark reports for executor 2: Command exited with code 52"
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.apache"
-    assert why_executor_lost(crashed) == "Spark says that its Python process crashed, and its executor lives"
+    assert why_executor_lost(crashed) == "Spark reports that its Python process crashed; its executor is running"
     assert why_executor_lost("TaskKilled (its agent does not answer)") == ""
 
 
