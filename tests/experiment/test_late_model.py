@@ -1,8 +1,9 @@
-"""A model that was built outside the strategy's scope: TensorFlow's bare AssertionError gets a remedy."""
+"""Models that are built late, or outside of the strategy's scope, and optimizers that their first step builds."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,53 @@ def test_the_remedy_names_the_scope(store: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"with strategy\.scope\(\):") as failed:
         experiment.collective_all_reduce(train, num_workers=1, progress=False)
     assert failed.value.cause == "AssertionError"
+
+
+def test_an_elastic_fit_goes_on_without_its_chief_where_the_first_step_builds_an_optimizer(
+    store: Path, tmp_path: Path
+) -> None:
+    def train(mark: str) -> dict[str, int]:
+        import os
+        import pathlib
+        import signal
+
+        import keras
+        import numpy as np
+        import tensorflow as tf
+
+        import hopsml
+
+        strategy = hopsml.tensorflow.strategy()
+
+        class Own(keras.Model):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(3)])
+
+            def train_step(self, data: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(self.inner(data) ** 2)
+                variables = self.inner.trainable_variables
+                self.second.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+                return {"loss": loss}
+
+        class Kill(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                steps = int(self.model.second.iterations.numpy())
+                if hopsml.distributed.rank() == 0 and steps == 14 and not os.path.exists(mark):
+                    pathlib.Path(mark).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        with strategy.scope():
+            model = Own()
+            model.compile()
+            model.second = keras.optimizers.Adam(0.01)
+        model.fit(
+            np.ones((64, 3), "float32"), batch_size=16, epochs=8, verbose=0,
+            callbacks=[*hopsml.tensorflow.callbacks(checkpoint_every=1), Kill()],
+        )  # fmt: skip
+        return {"steps": int(model.second.iterations.numpy())}
+
+    arguments = {"mark": str(tmp_path / "mark")}
+    result = experiment.collective_all_reduce(train, args=arguments, min_workers=1, max_workers=2, progress=False)
+    assert result.value == {"steps": 32}

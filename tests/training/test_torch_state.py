@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from hopsml.errors import ArgumentError
 from hopsml.training.torch.state_tensors import apart, load, state_of, together
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_imported")]
 
 
@@ -83,7 +87,14 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
 
 
 def test_a_state_has_the_names_that_its_module_has_without_wrappers() -> None:
-    """Their number changes with that of the workers: alone no model is in a DistributedDataParallel."""
+    # In a process of its own: torch.compile imports triton, which crashes in one that has imported TensorFlow.
+    code = f"import {__name__} as tests; tests.check_names_of_wrapped_modules()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def check_names_of_wrapped_modules() -> None:
+    """Raise AssertionError unless states have the names of bare modules: one worker alone has no DistributedDataParallel."""
     import torch
     import torch.distributed as dist
 

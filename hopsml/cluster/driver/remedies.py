@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Callable
 
-_LATE_UPDATE = "_distributed_tf_update_step"  # where Keras 3's optimizer asserts, without a word
+# Where Keras 3's optimizer asserts, without a word, and what calls it; its own lines may be left out of the traceback.
+_LATE_UPDATE = ("_distributed_tf_update_step", "backend_update_step")
 _LATE_MODEL = (
     "was not created in the distribution strategy scope",
     "Trying to create optimizer slot variable under the scope",
@@ -55,7 +56,7 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
             "was suspended: check its link, routes and firewall. A group of fixed size ends with the first worker that is "
             "lost: with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
         )
-    is_bare = cause == "AssertionError" and _LATE_UPDATE in traceback
+    is_bare = cause == "AssertionError" and any(line in traceback for line in _LATE_UPDATE)
     if is_bare or any(words in cause for words in _LATE_MODEL):
         return (
             "the model, its optimizer or a metric was made outside the strategy's scope: build and compile it below "

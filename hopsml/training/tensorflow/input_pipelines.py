@@ -25,14 +25,18 @@ def prompt(dataset: Any) -> Any:
 
 
 def copied(dataset: Any) -> Any:
-    """Return a dataset whose batches are copies of the given one's; any other value unchanged.
+    """Return the dataset with copied batches, if these may share memory with Python; any other value unchanged.
 
     Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets a step
-    write into a worker's share of a divided batch, which would change the data of the next epoch.
+    write into a worker's share of a divided batch, which would change the data of the next epoch. A dataset that TensorFlow
+    batches has memory of its own, and is divided by the batch size that TensorFlow finds in its last operations.
     """
     import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import distribute
 
-    if not isinstance(dataset, tf.data.Dataset):
+    if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
+        return dataset
+    if int(distribute.compute_batch_size(dataset)) > 0:
         return dataset
     is_tuple = isinstance(dataset.element_spec, tuple)
 

@@ -63,8 +63,12 @@ def _repair_first_batch(trainer: ModuleType) -> None:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        import tensorflow as tf
+
         strategy = self._distribute_strategy
-        if strategy is None or not batch_statistics.keeps_one_set(strategy):
+        # One of one worker trains as one of several does: on the same order of a dataset that shuffles anew.
+        spans = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        if strategy is None or not (spans or batch_statistics.keeps_one_set(strategy)):
             original(self, iterator=iterator, data_batch=data_batch)
             batch = _specification(iterator._distributed_dataset) if strategy is None and iterator is not None else None
             if batch is not None:
