@@ -252,8 +252,8 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
 
     ``HOPSML_PROJECT_URL`` if set; else the ``store`` of the profile that ``HOPSML_PROFILE`` names; else
     ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration names an HDFS; else the folder ``.hopsml`` of the
-    working directory, or ``local``. Another ``project`` lies beside this one. Raises ArgumentError where there is no such
-    profile.
+    working directory, or ``local``. Another ``project`` is a sibling of this folder. Raises ArgumentError if there is no
+    such profile.
     """
     own = (os.environ.get("HOPSML_PROJECT_URL") or _profiles_store()).rstrip("/")
     name = project or project_name()

@@ -57,7 +57,7 @@ def server(
         bool, typer.Option("--trust-users", help="let several accounts run jobs where those run as this server")
     ] = False,
     audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
-    keep_days: Annotated[float, typer.Option(help="how long files of jobs that are over are kept")] = 90.0,
+    keep_days: Annotated[float, typer.Option(help="days for which files of ended jobs are retained")] = 90.0,
     changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
     reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
 ) -> None:

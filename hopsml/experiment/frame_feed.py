@@ -161,7 +161,7 @@ class FrameFeed:
         self._told_whole: set[str] = set()  # DataFrames of which it was said that all rows are there
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
-        self._waits_for_others = False  # which people were told
+        self._waits_for_others = False  # True once a note has reported it
         self._state: RunState
 
     # ------------------------------------------------------------------------------------------ from other threads

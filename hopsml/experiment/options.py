@@ -78,7 +78,7 @@ class GroupTrainingOptions(TrainingOptions):
         heartbeat_timeout: seconds of silence after which a member of an elastic group counts as lost.
         progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging, by default ten
             times the usual step, at least 30; seconds for which all workers of a fixed group may do nothing (no processor
-            used, nothing read or written) before the run ends, by default any number: a note tells of it after 120.
+            used, nothing read or written) before the run ends, by default any number: a note reports it after 120.
         host_failure_limit, host_cooldown: a host on which so many members of an elastic group have failed is set aside for
             so many seconds, and for twice as long each time again; where all are on one host there is nowhere else to go.
         checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.

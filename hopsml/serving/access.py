@@ -93,6 +93,6 @@ def _put(name: str, project: str, file: str, content: msgspec.Struct) -> None:
 def _get(name: str, project: str, file: str) -> bytes | None:
     url = urls.join(places.private_url(name, project), file)
     try:
-        return trust.read_bytes(url, "it says where a serving answers, and with which tokens")[0]
+        return trust.read_bytes(url, "it has a serving's addresses and tokens")[0]
     except PathNotFound:
         return None

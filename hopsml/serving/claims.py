@@ -127,7 +127,7 @@ def read(name: str, project: str) -> ServerRecord | None:
     """
     url = places.server_url(name, project)
     try:
-        data, _ = trust.read_bytes(url, "it says where requests and their token are sent")
+        data, _ = trust.read_bytes(url, "it has the address to which requests and their token are sent")
     except PathNotFound:
         return None
     try:

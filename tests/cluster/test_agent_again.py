@@ -46,14 +46,14 @@ LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running ta
          "yarn.nodemanager.vmem-check-enabled"),
         ("Container container_e01_1_0001_01_000002 on host: node3 was preempted.", -102, "YARN preempted the container"),
         ("Container from a bad node: container_1 on host: node3. Exit status: 137. Diagnostics: [2026-11-28 10:00:00.000]"
-         "Container killed on request. Exit code is 137\n", 137, "SIGKILL: of the kernel for lack of memory"),
-        ("Container from a bad node: container_1 on host: node3. Exit status: 143. Diagnostics: ...", 143, "SIGTERM: of"),
-        ("Command exited with code 137", 137, "SIGKILL: of the kernel for lack of memory"),
+         "Container killed on request. Exit code is 137\n", 137, "SIGKILL: by the kernel for lack of memory"),
+        ("Container from a bad node: container_1 on host: node3. Exit status: 143. Diagnostics: ...", 143, "SIGTERM: by"),
+        ("Command exited with code 137", 137, "SIGKILL: by the kernel for lack of memory"),
     ],
 )  # fmt: skip
 def test_an_executor_that_is_lost_is_explained_by_its_exit_status(reason: str, status: int, remedy: str) -> None:
     said = why_executor_lost(LOST.format(caused="caused", reason=reason))
-    assert said.startswith("Spark says of executor 2: ") and reason[:60] in said
+    assert said.startswith("Spark reports for executor 2: ") and reason[:60] in said
     assert f"(exit status {status}: " in said and remedy in said
 
 
@@ -62,9 +62,9 @@ def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
     said = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
     assert said == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
     unknown = why_executor_lost(LOST.format(caused="caused", reason="Command exited with code 52"))
-    assert unknown == "Spark says of executor 2: Command exited with code 52"
+    assert unknown == "Spark reports for executor 2: Command exited with code 52"
     crashed = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.apache"
-    assert why_executor_lost(crashed) == "Spark says that its Python process crashed, and its executor lives"
+    assert why_executor_lost(crashed) == "Spark reports that its Python process crashed; its executor is running"
     assert why_executor_lost("TaskKilled (its agent does not answer)") == ""
 
 

@@ -63,4 +63,4 @@ def test_a_core_dump_is_not_kept_whatever_its_name(tmp_path: Path, order: tuple[
     os.mkfifo(folder / "pipe")
     note = worker_folder.keep(folder, target)
     assert sorted(path.name for path in target.rglob("*")) == ["library.so", "notes"]
-    assert note.startswith("below/crash.bin, core: a core dump is not kept")
+    assert note.startswith("below/crash.bin, core: a core dump is not stored")

@@ -208,7 +208,7 @@ def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: 
 def test_commits_of_an_elastic_group_are_stored_and_nothing_is_noted(store: Path) -> None:
     training = experiment.submit(commits, min_workers=1, max_workers=1, progress=False, keep_warm=60.0)
     assert training.result(WAIT_S).value == 3
-    assert not any("keeps nothing" in note for note in training.state.notes)
+    assert not any("stores nothing" in note for note in training.state.notes)
     assert checkpoints.steps(training.directory.checkpoints) == [3]
 
 

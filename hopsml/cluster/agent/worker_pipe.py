@@ -1,6 +1,6 @@
 """The agent's ends of the two pipes to its worker: the driver's messages go down one, its events come up the other.
 
-A worker that does not read blocks nobody. Events are read piece by piece, as fast as they are handled.
+A worker that does not read blocks no other process. Events are read in pieces, as fast as they are handled.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def keep(folder: Path, target: Path, before: Mapping[Path, Stamp] | None = None,
         room -= size
         _bring(path, target / path.relative_to(folder))
     note = (
-        f"{', '.join(str(path.relative_to(folder)) for path in dumps[:_NAMED])}: a core dump is not kept, as it holds the "
+        f"{', '.join(str(path.relative_to(folder)) for path in dumps[:_NAMED])}: a core dump is not stored, as it holds the "
         "memory of a process with all its secrets" if dumps else ""
     )  # fmt: skip
     if not left_out:

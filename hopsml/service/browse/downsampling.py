@@ -25,7 +25,7 @@ class Curve:
         Args:
             most: Number of points that are stored, at least 512.
         """
-        self.count = 0  # of all points, kept or merged
+        self.count = 0  # of all points, stored or merged
         self.steps, self.times, self.values = array("d"), array("d"), array("d")
         self._numbers = array("q")
         self._most = most

@@ -22,7 +22,7 @@ from hopsml.tracking import catalog
 KEPT = 256  # readers of metrics and of searches: more than are ever compared
 KEPT_LOGS = 8  # views of logs: eight bytes a line
 LOGS_SHARE = 0.25  # of the memory, for views of logs
-IDLE_S = 900.0  # after which what nobody views any more is dropped, and read again when somebody does
+IDLE_S = 900.0  # seconds after the last view of a run until its cached data is dropped
 
 
 class Held(Protocol):

@@ -142,7 +142,7 @@ class Guarded:
                 return
             kept = cookies.value(headers, self._cookie)
             if await self._caller(kept) not in (None, found):
-                asked = kept  # an address that somebody else has sent must not make this browser act in his name
+                asked = kept  # another user's link must not make this browser act as that user
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
         elif _is_of_another_page(scope["method"], headers):
             await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)

@@ -144,7 +144,7 @@ async def answer(
 ) -> None:
     """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
 
-    With a certificate over TLS alone. ``sweep`` is called once a minute: what nobody uses any more is dropped.
+    With a certificate over TLS alone. ``sweep`` is called once a minute, and drops cached data that is not used any more.
     ``trusted_proxies``: addresses whose X-Forwarded-For names the caller.
     """
     import uvicorn

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WRITES = "hopsml_writes"  # the option of connections that begin by taking SQLite's lock
 BUSY_S = 10.0  # that a write waits for another one's end
-# A server that stands still within a transaction must not hold the lock on the lead: its transaction is ended.
+# A server that is suspended within a transaction must not hold the lock on the lease: its transaction is aborted.
 _POSTGRESQL_OPTIONS = (
     f"-c lock_timeout={int(BUSY_S * 1000)} -c idle_in_transaction_session_timeout={int(BUSY_S * 1000)}"
 )

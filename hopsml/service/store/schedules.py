@@ -128,7 +128,7 @@ class Schedules:
     def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, lead: Leader, now: float) -> int | None:
         """Store how a schedule stands now, and the job that is due, once for each planned time; the job's serial.
 
-        Raises StaleRecord where ``lead`` is not the newest lease, or the schedule was changed meanwhile: nothing was stored.
+        Raises StaleRecord if ``lead`` is not the newest lease, or the schedule was changed since: nothing is stored then.
         """
         once = replace(new, idempotency_key=f"schedule {row.id} at {row.planned_s:.0f}")
         mine = (jobs.c.owner == new.owner) & (jobs.c.idempotency_key == once.idempotency_key)

@@ -246,8 +246,8 @@ class JobStore:
     ) -> JobRecord:
         """Store what has become of a job; returns its record with the new version.
 
-        ``lead``: the lease under which it was decided. Raises StaleRecord where the job has changed meanwhile, or that lease
-        is not the newest one, or the stored state is one that is never left.
+        ``lead``: the lease under which it was decided. Raises StaleRecord if the job has changed since, if that lease is
+        not the newest one, or if the stored state is final.
         """
         values = _columns(after, account)
         with self.writing() as connection:

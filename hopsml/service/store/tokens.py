@@ -129,7 +129,7 @@ class Tokens:
         """End a token that signing in has made; one that was given otherwise stays."""
         with self._store.writing() as connection:
             rule = (tokens.c.digest == _digest(token)) & (tokens.c.label == SIGNED_IN) & tokens.c.revoked_s.is_(None)
-            # Not revoked: what somebody ends in order says nothing of whether he may come again.
+            # Not revoked: a user who signs out may sign in again.
             if connection.execute(update(tokens).where(rule).values(expires_s=now)).rowcount:
                 also(connection, _digest(token)[:ID_LENGTH])
 

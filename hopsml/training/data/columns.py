@@ -29,7 +29,7 @@ def arrays(
     Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
     objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
     for a null, by column. ``place`` is where the table came from, to people; ``nulls``: what they can do about nulls.
-    ``types``: of the columns of nulls whose type the table does not tell.
+    ``types``: types of the columns of nulls, for which the table has none.
 
     Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
     """

@@ -191,7 +191,7 @@ def tfrecords(
     Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming
     the file, the record and its place for what is damaged or cut off. ArgumentError for a column that some records lack,
     whose lists differ in length, or that changes its type: naming two files whose first records differ so, while it is read
-    for all other records. While it is read: StorageError for a file that is gone or was changed.
+    for all other records. While it is read: StorageError for a file that was deleted or changed.
     """
     _check_texts("features", features)
     _check_fill(fill)

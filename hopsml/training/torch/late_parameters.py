@@ -29,7 +29,7 @@ class Watch:
     def __init__(self, module: torch.nn.Module, averaged: Iterable[torch.Tensor], reason: str, any_type: bool) -> None:
         self._module, self._reason, self._any_type = weakref.ref(module), reason, any_type
         self.kept_back = False  # True while gradients of a backward pass within no_sync() wait to be averaged
-        # The tensors themselves: an identity says nothing once its object is gone.
+        # The tensors themselves: an identity is meaningless once its object is deleted.
         self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
 
     def averages(self, parameter: torch.Tensor) -> bool:

@@ -167,7 +167,7 @@ def obtain_checkpoint(context: WorkerContext, trial: RunTrial, timeout_s: float)
     if here < 0:
         return None
     target = _empty(parent, here)
-    # Hard links: its writer may delete it at any time, and nobody changes a complete one.
+    # Hard links: the writer may delete a checkpoint at any time, and a complete one is never changed.
     shutil.copytree(folder / step_name(here), target, copy_function=_link)
     return target
 

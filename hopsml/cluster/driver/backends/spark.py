@@ -425,7 +425,9 @@ def why_executor_lost(error: str) -> str:
     """Return why a failed task's executor was lost, with the meaning of its exit status; "" if it was not lost."""
     found = re.search(r"ExecutorLostFailure \(executor (\S+) .*?Reason: (.*)", error, re.DOTALL)
     if found is None:
-        return "Spark says that its Python process crashed, and its executor lives" if PYTHON_CRASHED in error else ""
+        return (
+            "Spark reports that its Python process crashed; its executor is running" if PYTHON_CRASHED in error else ""
+        )
     executor, reason = found[1], " ".join(found[2].split())[:MOST_REASON]
     if "disassociated" in reason:  # Spark got no reason, and lists possible ones
         return f"Spark lost executor {executor} without a reason: {reason.partition('.')[0]}"
@@ -439,7 +441,7 @@ def why_executor_lost(error: str) -> str:
         status = -102
     meaning = CONTAINER_ENDS.get(status) if status is not None else None
     means = f" (exit status {status}: {meaning})" if meaning else ""
-    return f"Spark says of executor {executor}: {reason}{means}"
+    return f"Spark reports for executor {executor}: {reason}{means}"
 
 
 def application_attempt(context: Any) -> int:
