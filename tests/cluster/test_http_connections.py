@@ -111,3 +111,34 @@ def test_a_crowd_without_a_token_keeps_nobody_out_who_has_one(
             await asyncio.open_connection(*address)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_a_head_without_an_end_is_not_kept_in_memory(http: Any) -> None:
+    """Neither of a first request, nor of one after a body that nobody has read, nor what follows a body in pieces."""
+
+    async def play(begin: bytes) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(_with_token, http=http, lifespan="off", log_config=None)
+        config.load()
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        async with accepting(server, listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            sent = 0
+            with pytest.raises(ConnectionError):
+                writer.write(begin)
+                while sent < 64 << 20:
+                    writer.write(b"A%d: %s\r\n" % (sent, b"a" * (1 << 16)))
+                    await writer.drain()
+                    sent += 1 << 16
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    head, post = b"GET / HTTP/1.1\r\nHost: a\r\n", b"POST / HTTP/1.1\r\nHost: a\r\n"
+    pieces = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    for begin in (head, post + b"Content-Length: 1\r\n\r\nx" + head, post + pieces):
+        asyncio.run(play(begin))

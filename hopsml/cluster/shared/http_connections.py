@@ -22,6 +22,7 @@ from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, ConnectionLimits, 
 
 KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
 LOOK_S = 1.0  # between two looks for connections on which no request comes about
+MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those that came with its first one; and of what follows its body
 FEWEST_OF_A_USER = 8  # connections that a user may have however few descriptors there are
 _RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
 
@@ -159,12 +160,35 @@ async def _watch_heads(server: Any) -> None:
 
 
 def _watched(base: Any) -> Any:
+    parses_itself = hasattr(base, "on_message_begin")
+
     class WatchedConnection(base):  # type: ignore[misc]
-        """uvicorn's side of a connection, which releases it at its end."""
+        """uvicorn's side of a connection, which releases it at its end, and ends one whose head has none.
+
+        With h11 that bounds heads by itself; ``httptools`` keeps whatever comes.
+        """
 
         def __init__(self, lost: Callable[[], None], **settings: Any) -> None:
             super().__init__(**settings)
-            self._lost = lost
+            self._lost, self._head_bytes = lost, 0
+
+        def on_message_begin(self) -> None:
+            self._head_bytes = 0
+            super().on_message_begin()
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._head_bytes = 0
+            super().on_message_complete()
+
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data) if parses_itself else 0
+            super().data_received(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._lost()

@@ -10,7 +10,7 @@ import html
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -171,14 +171,14 @@ class Guarded:
 
     async def _come_again(self, scope: Scope, send: Send) -> None:
         """Have the browser ask once more, from a page of this server: then it sends the cookie that it may have."""
-        target = html.escape("./" + scope["path"].rpartition("/")[2] + "?" + scope["query_string"].decode("latin-1"))
+        target = html.escape("./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1"))
         page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Go on</a>'
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
         await _answer(send, 200, headers, page.encode())
 
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
         """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""
-        target = "./" + scope["path"].rpartition("/")[2] + ("?" + urlencode(rest) if rest else "")
+        target = "./" + quote(scope["path"].rpartition("/")[2]) + ("?" + urlencode(rest) if rest else "")
         kept = cookies.header(self._cookie, token, scope)
         headers = [(b"location", target.encode()), kept, (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
