@@ -28,7 +28,10 @@ READER_BYTES, READER_S = 1 << 30, 30.0  # address space of the process that read
 READER_CPU_S = 20  # that it may compute
 ANSWER_BYTES = 16 << 20
 _readers = threading.BoundedSemaphore(2)  # processes at once
-_FROM_READER, _TO_READER = struct.Struct("<qq"), struct.Struct("<q")  # offset, size (-1: of the answer); size (-1: refused)
+_FROM_READER, _TO_READER = (
+    struct.Struct("<qq"),
+    struct.Struct("<q"),
+)  # offset, size (-1: of the answer); size (-1: refused)
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _BUFFER = 64 << 10
 
@@ -96,7 +99,9 @@ def _of_parquet(url: str, length: int) -> TableHead:
     try:
         return msgspec.json.decode(answer, type=TableHead)
     except msgspec.MsgspecError:
-        raise ArgumentError(f"its rows cannot be shown ({answer.decode(errors='replace')[:200]}); download it") from None
+        raise ArgumentError(
+            f"its rows cannot be shown ({answer.decode(errors='replace')[:200]}); download it"
+        ) from None
 
 
 def _serve_ranges(connection: socket.socket, url: str, length: int) -> bytes:
@@ -137,9 +142,7 @@ def _answer(length: int, connection: socket.socket) -> None:
             names, total = list(parquet.schema_arrow.names), int(parquet.metadata.num_rows)
             batch = next(parquet.iter_batches(batch_size=ROWS, columns=names[:COLUMNS], use_threads=False), None)
             rows = [] if batch is None else list(zip(*(map(_cell, one) for one in batch.columns), strict=True))
-        head = TableHead(
-            _cells(names), [list(row) for row in rows], total, total > len(rows) or len(names) > COLUMNS
-        )
+        head = TableHead(_cells(names), [list(row) for row in rows], total, total > len(rows) or len(names) > COLUMNS)
         answer = msgspec.json.encode(head)
     except MemoryError:
         answer = f"its first rows take more than {READER_BYTES >> 20} MiB".encode()

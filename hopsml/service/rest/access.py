@@ -171,7 +171,9 @@ class Guarded:
 
     async def _come_again(self, scope: Scope, send: Send) -> None:
         """Have the browser ask once more, from a page of this server: then it sends the cookie that it may have."""
-        target = html.escape("./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1"))
+        target = html.escape(
+            "./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1")
+        )
         page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Go on</a>'
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"cache-control", b"no-store")]
         await _answer(send, 200, headers, page.encode())

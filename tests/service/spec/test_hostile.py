@@ -153,7 +153,7 @@ def test_what_is_beyond_a_limit_is_refused_before_the_rest_is_read() -> None:
         (f"x: [CATEGORICAL, [{', '.join(map(str, range(60_000)))}]]", ""),
         (f"x: [CATEGORICAL, [{', '.join(f'[{n}]' for n in range(20_000))}]]", "x has 20000 lists or tables as values"),
         (
-            "a: [CATEGORICAL, [1, 2]], b: [CATEGORICAL, [1, 2], {a: [%s]}]" % ", ".join(["[1]"] * 2_000),
+            f"a: [CATEGORICAL, [1, 2]], b: [CATEGORICAL, [1, 2], {{a: [{', '.join(['[1]'] * 2_000)}]}}]",
             "b has 2000 lists or tables as values",
         ),
         (
