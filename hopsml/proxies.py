@@ -51,7 +51,10 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
 
 
 def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """Return the opener for ``url``: direct for this machine's addresses, through the environment's proxy for others."""
+    """Return the opener for ``url``: direct for this machine's addresses, through the environment's proxy for others.
+
+    ``urllib.request.urlopen`` would use the proxies that the environment had at its first call in this process.
+    """
     direct = [urllib.request.ProxyHandler({})] if _is_loopback(_host(url)) else []
     return urllib.request.build_opener(*direct, *handlers)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 import urllib.request
 
 import pytest
@@ -100,3 +102,24 @@ def test_the_job_services_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("http_proxy", "127.0.0.1:1")
     with pytest.raises(ServiceError, match=r"went through the proxy 127\.0\.0\.1:1"):
         Client("http://jobs.invalid:8080", "token").jobs()
+
+
+def test_a_request_to_this_machine_passes_no_proxy_and_each_request_reads_the_environment_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with pytest.raises(web.NoAnswer, match="refused"):
+        web.request("http://manager.invalid:8088/ws", 2.0)
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        address = f"http://127.0.0.1:{server.server_port}/ws"
+        server.timeout = 30
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        assert web.request(address, 30.0).status == 501  # the server itself has no method
+        thread.join()
+        monkeypatch.delenv("http_proxy")
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        with pytest.raises(web.NoAnswer, match="HTTP 501"):
+            web.opened(address, 30.0)
+        thread.join()

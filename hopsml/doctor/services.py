@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import settings
+from hopsml import proxies, settings
 from hopsml.errors import HopsmlError, PathNotFound
 from hopsml.storage import filesystem, urls
 from hopsml.yarn import rm_addresses
@@ -154,7 +154,7 @@ def _get(address: str) -> tuple[dict[str, Any], float | None]:
     """The answer's JSON, and the server's clock minus ours in seconds, by the header Date of whole seconds."""
     before = time.time()
     request = urllib.request.Request(address, headers={"Accept": "application/json"})
-    with urllib.request.urlopen(request, timeout=STEP_S) as answer:
+    with proxies.opener(request.full_url).open(request, timeout=STEP_S) as answer:
         content, date = json.load(answer), answer.headers.get("Date")
     if not date:
         return content, None

@@ -43,7 +43,7 @@ def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | No
     deadline = time.monotonic() + timeout_s
     try:
         try:
-            with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
+            with proxies.opener(url).open(asked, timeout=timeout_s) as answer:
                 return _read(answer, deadline)
         except urllib.error.HTTPError as refused:
             with refused:
@@ -61,7 +61,7 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
     NoAnswer where nobody answers, or answers with a refusal.
     """
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=timeout_s)
+        answer: http.client.HTTPResponse = proxies.opener(url).open(url, timeout=timeout_s)
     except urllib.error.HTTPError as refused:
         refused.close()
         raise NoAnswer(f"{_without_query(url)}: HTTP {refused.code} {refused.reason}") from refused

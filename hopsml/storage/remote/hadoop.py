@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from hopsml import settings
+from hopsml import proxies, settings
 from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import StoreCapacity
 from hopsml.storage.remote.store import RemoteStore
@@ -48,7 +47,7 @@ class HadoopStore(RemoteStore):
         for address in web_addresses(url):
             bean = f"{kind}://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
             try:
-                with urllib.request.urlopen(bean, timeout=_WEB_TIMEOUT_S) as answer:
+                with proxies.opener(bean).open(bean, timeout=_WEB_TIMEOUT_S) as answer:
                     facts = json.load(answer)["beans"][0]
                 return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
             except (OSError, ValueError, LookupError) as error:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hopsml import proxies
 from hopsml.delivery import logger_aside
 from hopsml.spark_home import spark_submit
 
@@ -190,7 +190,8 @@ def _of_worker(context: Any, application: str, number: str) -> str:
     answer = classes.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")
     for worker in master.askSync(question, jvm.scala.reflect.ClassTag.apply(answer)).workers():
         query = f"appId={application}&executorId={number}&logType=stderr&byteLength={_LOG_BYTES}"
-        with urllib.request.urlopen(f"{worker.webUiAddress()}/log?{query}", timeout=_WEB_TIMEOUT_S) as page:
+        address = f"{worker.webUiAddress()}/log?{query}"
+        with proxies.opener(address).open(address, timeout=_WEB_TIMEOUT_S) as page:
             head, _, body = page.read(2 * _LOG_BYTES).decode(errors="replace").partition("\n")
         if head.startswith("==== Bytes ") and body.strip():
             return str(body)
