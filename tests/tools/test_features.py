@@ -33,7 +33,7 @@ def test_workers_that_train_what_one_process_does_are_equal_within_the_tolerance
 @pytest.mark.fast
 def test_a_refusal_counts_only_with_its_remedy_on_all_workers() -> None:
     refused = feature(expected="refused", reason="take the other")
-    single, error = Outcome({}), Outcome(error="Wrapped\nArgumentError: take the other one")
+    single, error = Outcome({}), Outcome(error="Wrapped\n\x1b[1mArgumentError: take the other one\x1b[0m")
     assert judge(refused, single, [error, error]) == Verdict("refused", "ArgumentError: take the other one")
     assert judge(refused, single, [error, Outcome({})]).state == "differs"
     assert judge(refused, single, [Outcome(error="crash"), error]).state == "differs"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Values = Mapping[str, Any]  # numbers, text, None, and (nested) lists, tuples and mappings of them
+_ESCAPES = re.compile("\\x1b\\[[0-9;]*m")  # of terminals
 State = Literal["equal", "refused", "differs", "by design"]
 
 
@@ -103,8 +104,9 @@ def _judge_refusal(feature: Feature, workers: Sequence[Outcome]) -> Verdict:
             return Verdict(
                 "differs", f"rank {rank} fails without {feature.reason!r} in its message: {_first_line(outcome.error)}"
             )
-    lines = workers[0].error.splitlines()
-    return Verdict("refused", next((line.strip() for line in lines if re.search(feature.reason, line)), ""))
+    # The framework may wrap the message of the refusal, and colour it.
+    lines = [_ESCAPES.sub("", line).strip() for line in workers[0].error.splitlines()]
+    return Verdict("refused", next((line for line in lines if re.search(feature.reason, line)), ""))
 
 
 def difference(expected: Any, found: Any, relative: float, absolute: float, path: str = "") -> str:
