@@ -35,7 +35,7 @@ async def _obey(connection: ClientConnection) -> None:
                 result = f"rank {message.rank}".encode()
                 for answer in (
                     protocol.WorkerStarted(*key),
-                    protocol.WorkerReports(*key, (protocol.Report(message.rank, {}, 0.0),)),
+                    protocol.WorkerReports(*key, (protocol.ReportedStep(message.rank, {}, 0.0),)),
                     protocol.WorkerFinished(*key, result=result),
                     protocol.WorkerClosed(*key),
                 ):

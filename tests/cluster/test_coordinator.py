@@ -200,7 +200,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
     words = [
         protocol.FailureReport(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
         protocol.WorkerFinished(*key, result=b"sabotage"),
-        protocol.WorkerReports("another_run", generation, (protocol.Report(99, {"loss": 99.0}, 0.0),)),
+        protocol.WorkerReports("another_run", generation, (protocol.ReportedStep(99, {"loss": 99.0}, 0.0),)),
     ]
 
     async def speak() -> None:

@@ -302,7 +302,7 @@ class Work:
         """Send reports to the driver, and append the chief's to the run directory, one JSON line each."""
         if self.launch.rank == 0:
             self._append("metrics.jsonl", *({"time": one.time, "step": one.step, **one.metrics} for one in events))
-        reports = tuple(protocol.Report(one.step, one.metrics, one.time) for one in events)
+        reports = tuple(protocol.ReportedStep(one.step, one.metrics, one.time) for one in events)
         self.send(protocol.WorkerReports(*self.key, reports))
 
     def _on_event(self, event: Event) -> None:

@@ -406,7 +406,7 @@ class Persisted(Message, frozen=True, tag="persisted"):
     missed: int = 0
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReportedStep(msgspec.Struct, frozen=True):
     """One report of the training function: a step and metrics, or any values."""
 
     step: int | None
@@ -419,7 +419,7 @@ class WorkerReports(Message, frozen=True, tag="worker-reports"):
 
     run_id: str
     generation: int
-    reports: tuple[Report, ...]
+    reports: tuple[ReportedStep, ...]
 
 
 class WorkerProgress(Message, frozen=True, tag="worker-progress"):

@@ -45,6 +45,9 @@ class TableHead(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
+_table = msgspec.json.Decoder(TableHead)
+
+
 def head(url: str) -> TableHead:
     """The first rows. Raises ArgumentError where the file is no table that is shown here, StorageError."""
     ending = "." + url.rpartition(".")[2].lower()
@@ -97,7 +100,7 @@ def _of_parquet(url: str, length: int) -> TableHead:
             reader.kill()
             reader.wait()
     try:
-        return msgspec.json.decode(answer, type=TableHead)
+        return _table.decode(answer)
     except msgspec.MsgspecError:
         raise ArgumentError(
             f"its rows cannot be shown ({answer.decode(errors='replace')[:200]}); download it"
