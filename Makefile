@@ -123,7 +123,7 @@ soak: $(STAMP) $(NATIVE)  ## jobs, runs, views and recoveries over and over, and
 features: $(STAMP) $(NATIVE)  ## one process against workers, feature by feature: docs/features.md, one closing line of JSON
 	@$(BIN)/python -m tools.features
 
-mutants: $(STAMP)  ## change the code that decides, and count what its tests do not notice; benchmarks/results/mutants.md
+mutants: $(STAMP)  ## mutation tests of the pure modules, a sample of 600; benchmarks/results/mutants.md; MUTANTS=all for every mutant, MUTANTS="--sample 1200 --seed 7"
 	@$(BIN)/python -m tools.mutants $(MUTANTS)
 
 hadoop-up: $(STAMP)  ## a real HDFS and YARN on this machine; runs until hadoop-down

@@ -1,4 +1,4 @@
-"""The record of `make mutants`: what is said of a change that no test noticed stands beside that change, and no other."""
+"""`make mutants`: the sample that is drawn, the figures, and the page of surviving changes with their reasons."""
 
 from __future__ import annotations
 
@@ -36,6 +36,22 @@ def test_the_summary_counts_the_mutants_that_were_run() -> None:
     assert mutants.summary(found) == {"mutants": 7, "survived": 1}
 
 
+def test_only_the_drawn_mutants_are_counted_though_others_have_results_of_earlier_runs() -> None:
+    records = {"a": {"a.1": 0, "a.2": 1, "a.3": 33}, "b": {"b.1": 0}, "c": {"c.1": None, "c.2": 1}}
+    drawn = list(mutants.modules(records, {"a.1", "a.2", "c.1"}))
+    assert [(one.name, one.total, one.not_run, one.left) for one in drawn] == [("a", 2, 0, ["a.1"]), ("c", 1, 1, [])]
+    assert mutants.summary(list(mutants.modules(records))) == {"mutants": 5, "survived": 3}
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_never_larger_than_all() -> None:
+    names = [f"m.x_f__mutmut_{number}" for number in range(100)]
+    drawn = mutants.draw(names, 30, seed=1)
+    assert len(set(drawn)) == 30
+    assert drawn == mutants.draw(names[::-1], 30, seed=1)
+    assert drawn != mutants.draw(names, 30, seed=2)
+    assert mutants.draw(names, 200, seed=1) == sorted(names)
+
+
 def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken_out() -> None:
     reasons = {"m.f": {r"strict=(None|False)": "they are equally long"}}
     change = "-    zip(a, b, strict=True)\n+    zip(a, b, strict=False)"
@@ -48,7 +64,7 @@ def test_a_reason_is_for_the_line_that_was_put_in_not_for_the_one_that_was_taken
 def test_the_page_shows_the_reason_beside_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "change_of", lambda name: "- one\n+ two")
     found = [mutants.Module("m", total=4, left=["m.x_f__mutmut_1", "m.x_g__mutmut_2"])]
-    text = mutants.page(found, {"m.f": {"two": "it is the same"}})
+    text = mutants.page(found, "All mutants.", {"m.f": {"two": "it is the same"}})
     assert "| `m` | 4 | 2 | 50.0% |\n| all | 4 | 2 | 50.0% |\n" in text
     assert "`m.x_f__mutmut_1`: it is the same\n```diff\n- one\n+ two\n```\n" in text
     assert "`m.x_g__mutmut_2`\n```diff\n" in text
