@@ -28,6 +28,7 @@ from hopsml import proxies
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
 from hopsml.states import Lifecycle
+from hopsml.storage import backoff
 
 CA = "HOPSML_SERVER_CA"
 TIMEOUT_S = 60.0  # in which a server has to say something
@@ -527,7 +528,7 @@ class Client:
         attempts = iter(range(tries if repeat else 1))
         while (attempt := next(attempts, None)) is not None:
             if attempt:
-                time.sleep(max(asked_s, _PAUSE_S * 2 ** (attempt - 1)))
+                time.sleep(max(asked_s, backoff.pause_s(attempt, _PAUSE_S)))
             refusal, asked_s = None, 0.0
             try:
                 with self._opener.open(request, timeout=TIMEOUT_S) as answer:

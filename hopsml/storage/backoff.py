@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 _MOST_DOUBLINGS = 30
 
 
-def pause_s(failures: int, first_s: float, longest_s: float) -> float:
+def pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
     """Seconds from the last of ``failures`` in a row to the next attempt: ``first_s``, then twice as long each time."""
     return min(longest_s, first_s * 2.0 ** min(max(0, failures - 1), _MOST_DOUBLINGS))
 

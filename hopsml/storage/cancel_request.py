@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hopsml import settings
 from hopsml.errors import PathNotFound, StorageError
-from hopsml.storage import urls
+from hopsml.storage import backoff, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
@@ -39,28 +39,32 @@ def read(directory: RunDir) -> str:
 
 @dataclass
 class Polling:
-    """How often to look for a request: seldom on a remote store, more and more seldom on one that does not answer."""
+    """Schedule of reads of a cancel request: seldom on a remote store, with growing pauses while it does not answer."""
 
-    pause_s: float  # until the next look
     usual_s: float
+    failures: int = 0  # looks in a row that the store did not answer
 
     @classmethod
     def of(cls, directory: RunDir) -> Polling:
         """As often as the store of a run's directory bears it."""
-        usual_s = LOCAL_S if urls.is_local(directory.url) else REMOTE_S
-        return cls(usual_s, usual_s)
+        return cls(LOCAL_S if urls.is_local(directory.url) else REMOTE_S)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next read."""
+        return backoff.pause_s(self.failures + 1, self.usual_s, SLOWEST_S)
 
     @property
     def is_usual(self) -> bool:
         """Whether the store answered the last time."""
-        return self.pause_s == self.usual_s
+        return not self.failures
 
     def poll(self, directory: RunDir) -> str:
-        """As ``read``, but "" for a store that does not answer; sets ``pause_s``."""
+        """Return what ``read`` returns, but "" for a store that does not answer, which makes ``pause_s`` longer."""
         try:
             reason = read(directory)
         except StorageError:
-            self.pause_s = min(2 * self.pause_s, SLOWEST_S)
+            self.failures += 1
             return ""
-        self.pause_s = self.usual_s
+        self.failures = 0
         return reason

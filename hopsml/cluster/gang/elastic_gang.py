@@ -28,13 +28,14 @@ from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
 from hopsml.cluster.gang.pace import Liveness, Pace
 from hopsml.cluster.shared.spec import ElasticGroup
+from hopsml.storage.backoff import pause_s
 
 WITHOUT_COMMITS = (
     "Without a commit nobody can join or be replaced, and whoever is lost lets all begin anew: give fit "
     "callbacks=hopsml.tensorflow.callbacks(), or call commit() of a hopsml.elastic.State in a loop of your own"
 )
 END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
-STORE_MOST_S = 30.0  # between two looks whether a store that was away answers
+STORE_FIRST_S, STORE_MOST_S = 2.0, 30.0  # pauses between attempts to reach a store that did not answer
 UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was committed: the first step makes a commit
 
 
@@ -535,7 +536,7 @@ class ElasticGang(Gang):
                 events.Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}")
             )
         self.store_tries += 1
-        pause = min(STORE_MOST_S, 2.0**self.store_tries, self.store_away + limit - now)
+        pause = min(pause_s(self.store_tries, STORE_FIRST_S, STORE_MOST_S), self.store_away + limit - now)
         self.try_again_at = now + pause
         return None
 

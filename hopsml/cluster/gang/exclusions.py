@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hopsml.storage.backoff import pause_s
+
 
 @dataclass
 class Exclusions:
@@ -19,7 +21,7 @@ class Exclusions:
         count = self.failures[host] = self.failures.get(host, 0) + 1
         if count < self.limit:
             return None
-        length: float = self.cooldown_s * 2 ** (count - self.limit)
+        length = pause_s(count - self.limit + 1, self.cooldown_s)
         self.until[host] = now + length
         return length
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hopsml.service.autoscaler.model import FleetNode, NodeGroup, NodePhase
 from hopsml.service.scheduler.resources import Resources
+from hopsml.storage.backoff import pause_s
 
 BOOTS = 15  # that the median is of
 FIRST_REST_S, LONGEST_REST_S = 60.0, 3600.0
@@ -33,8 +34,8 @@ class GroupMemory:
 
     def failed(self, now: float) -> GroupMemory:
         """Something that was asked for has not come."""
-        pause = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(self.failures, 10))
-        return replace(self, failures=self.failures + 1, rests_until_s=now + pause)
+        failures = self.failures + 1
+        return replace(self, failures=failures, rests_until_s=now + pause_s(failures, FIRST_REST_S, LONGEST_REST_S))
 
     def came(self, boot_s: float) -> GroupMemory:
         """A node has."""

@@ -20,6 +20,7 @@ from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources
 from hopsml.service.scheduler.running import Running
 from hopsml.service.scheduler.waiting import WaitingLines, Walk
+from hopsml.storage.backoff import pause_s
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was not filled
 LOOKED_AT = 50  # of those behind a job for which room is kept, so many are asked whether they may pass
@@ -166,7 +167,7 @@ class Scheduler:
         """
         job = self.jobs[job_id]
         job.failed_fills += 1
-        job.not_before_s = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (job.failed_fills - 1))
+        job.not_before_s = now + pause_s(job.failed_fills, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         heapq.heappush(self._pauses, job.not_before_s)
         return self.released(job_id, now)
 

@@ -11,6 +11,7 @@ from typing import Any
 from hopsml import suggestions
 from hopsml.errors import ArgumentError, PathNotFound, StartTimeout
 from hopsml.storage import urls
+from hopsml.storage.backoff import pause_s
 from hopsml.storage.filesystem import for_url
 from hopsml.training.discovery import names
 
@@ -35,7 +36,8 @@ def addresses(
     given = os.environ if variables is None else variables
     known = _known(task, port, given)
     folder = urls.join(given[names.FOLDER], task)
-    deadline, pause = time.monotonic() + timeout_s, _SOON_S
+    deadline = time.monotonic() + timeout_s
+    looks = 0
     while True:
         found = _look(folder, port or known["ports"][0])
         if isinstance(found, list):
@@ -46,8 +48,8 @@ def addresses(
                 f"task {task!r}: {there} of {wanted or known['count']} workers have said where they listen within "
                 f"{timeout_s:g} s; its log says why (`hopsml job logs`), or give them more time with timeout_s="
             )
-        time.sleep(min(pause, left))
-        pause = min(2 * pause, _LATER_S)
+        looks += 1
+        time.sleep(min(pause_s(looks, _SOON_S, _LATER_S), left))
 
 
 def found_now(folder: str, task: str, port: str) -> list[str]:
