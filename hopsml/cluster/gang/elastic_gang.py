@@ -76,7 +76,7 @@ class ElasticGang(Gang):
         return (Phase.FORMING, Phase.RUNNING, Phase.PARKING)
 
     def begin(self, now: float) -> list[Action]:
-        """Request agents, of which ``spec.minimum`` are needed; return the first actions.
+        """Request the group's agents, of which ``spec.minimum`` are needed, and return the first actions.
 
         Args:
             now: Monotonic time in seconds.
@@ -137,7 +137,7 @@ class ElasticGang(Gang):
             events.Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
         ]
 
-    # -------------------------------------------------------------------------------- who could take part
+    # -------------------------------------------------------------------------------- candidates for membership
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
         if self.phase is Phase.STOPPING:
@@ -260,7 +260,7 @@ class ElasticGang(Gang):
         """
         return len(self.spares), f"at least {self.spec.minimum}"
 
-    # -------------------------------------------------------------------------------- changes that are planned
+    # -------------------------------------------------------------------------------- planned changes
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
         actions = super()._started(event, now)
@@ -414,7 +414,7 @@ class ElasticGang(Gang):
             table.pop(agent_id, None)
         self.drains.forget(agent_id)
 
-    # -------------------------------------------------------------------------------- its end
+    # -------------------------------------------------------------------------------- end of the run
 
     def _conclude_if_over(self) -> list[Action]:
         """Conclude the run once every member has ended, with its last commit stored as a checkpoint if it has finished.
@@ -575,7 +575,7 @@ class ElasticGang(Gang):
         self.try_again_at = now + pause
         return None
 
-    # -------------------------------------------------------------------------------- time, and the end
+    # -------------------------------------------------------------------------------- deadlines and the end
 
     def _tick(self, now: float) -> list[Action]:
         """Enforce deadlines, and check liveness, progress and commits."""

@@ -76,7 +76,7 @@ class Gang:
         return (Phase.FORMING, Phase.RUNNING)
 
     def begin(self, now: float) -> list[Action]:
-        """Request agents; return the first actions.
+        """Request the group's agents and return the first actions.
 
         Args:
             now: Monotonic time in seconds, as everywhere.
@@ -297,7 +297,7 @@ class Gang:
             return self._settle(now)
         return self._conclude_if_over()
 
-    # -------------------------------------------------------------------------------- those that do nothing
+    # -------------------------------------------------------------------------------- idle and stopped members
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         """Process a heartbeat; report a process that is stopped (SIGSTOP) at the first one that shows it."""
@@ -371,7 +371,7 @@ class Gang:
             )
         ]
 
-    # -------------------------------------------------------------------------------- the end of the run
+    # -------------------------------------------------------------------------------- end of the run
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
         """Stop the workers that are still active, then conclude; the first failure determines the outcome."""

@@ -128,7 +128,7 @@ class Liveness:
     idle: dict[str, float] = field(default_factory=dict)  # since when the worker has used no processor time
 
     def heard(self, agent_id: str, stopped: bool, idle_s: float, now: float) -> None:
-        """Record a heartbeat.
+        """Record the heartbeat of a worker.
 
         Args:
             agent_id: The worker's agent.
