@@ -230,7 +230,7 @@ class _Handler:
             connection.close(NOT_OURS, "no hello")
 
     def take(self, connection: Connection, message: bytes) -> None:
-        """Process a message; the first is the hello, and most others are heartbeats."""
+        """Process a message of the agent: the first is the hello, and most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
         elif message == _HEARTBEAT:

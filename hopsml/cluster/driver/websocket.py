@@ -38,7 +38,10 @@ class Handler(Protocol):
         """Process the completed upgrade; messages may follow."""
 
     def take(self, connection: Connection, message: bytes) -> None:
-        """Process one message; an error that this raises is passed to ``failed``, and no further message is handled."""
+        """Process one message of the peer.
+
+        An error that this raises is passed to ``failed``, and no further message is handled.
+        """
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Process an error that ``take`` has raised; ``take`` is not called again."""
@@ -106,7 +109,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------ as of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport; called by asyncio when the connection is made."""
+        """Store the transport when asyncio has made the connection."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
