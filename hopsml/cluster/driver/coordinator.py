@@ -287,7 +287,7 @@ class Coordinator:
     async def _watch_backend(self) -> None:
         """Poll the backend's state, and at once when an agent is lost, as the backend's end may be the cause.
 
-        This is a task of its own apart from the timers: a JVM that does not respond must not delay leases and
+        This runs as a separate task, not among the timers: a JVM that does not respond must not delay leases and
         deadlines.
         """
         while True:
@@ -354,7 +354,7 @@ class Coordinator:
         while self.door.agents and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
-    # ------------------------------------------------------------------------------------------ what the door tells
+    # ------------------------------------------------------------------------------------------ reports of the server
 
     def joined(self, session: AgentSession) -> None:
         """Add a new agent to the pool; see ``sessions.Listener``."""

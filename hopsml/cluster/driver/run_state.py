@@ -124,7 +124,7 @@ class RunState:
         self._closed: Change | None = None
         self._over = threading.Event()
 
-    # -------------------------------------------------------------------------------- the coordinator writes
+    # -------------------------------------------------------------------------------- written by the coordinator
 
     def begin_generation(self, generation: int, size: int) -> None:
         """Remove the members of the last generation; ``size``: number of members of the new one."""
@@ -175,7 +175,7 @@ class RunState:
         self._over.set()
         self.publish(Change("end"))
 
-    # -------------------------------------------------------------------------------- anybody reads
+    # -------------------------------------------------------------------------------- read by any thread
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait at most ``timeout_s`` seconds for the run's end (None: for ever); return True if the run has ended."""

@@ -50,7 +50,7 @@ class AgentSession:
     was_cut: bool = False  # disconnected by the coordinator: it may still exist, frozen
     commit_door: tuple[int, str] | None = None  # port and certificate of the server from which others can fetch commits
     unsent: int = 0  # bytes that waited to be sent at the last check
-    clogged_since: float | None = None  # monotonic seconds: since when it has received none of them
+    clogged_since: float | None = None  # monotonic seconds: since when it has not received any of them
     handled: int = 0  # bytes of its messages that have not been acknowledged
 
     @property
@@ -71,7 +71,7 @@ class AgentSession:
             self.handled = 0
 
     def clogged_s(self, now: float) -> float:
-        """Return for how many seconds the agent has received none of the pending bytes; 0.0 if none are pending."""
+        """Return for how many seconds the agent has received no pending byte; 0.0 if nothing is pending."""
         before, self.unsent = self.unsent, self.connection.transport.get_write_buffer_size()
         if not self.unsent or self.unsent < before:
             self.clogged_since = None

@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self.was_open = False
         self.heard = 0.0  # monotonic seconds, of the last byte: a large message takes a while to arrive
 
-    # ------------------------------------------------------------------------------------------ for who has it
+    # ------------------------------------------------------------------------------------------ for the owner
 
     @property
     def address(self) -> Any:
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         if self._end is None:
             self._end = asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)
 
-    # ------------------------------------------------------------------------------------------ as of asyncio
+    # ------------------------------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport when asyncio has made the connection."""
