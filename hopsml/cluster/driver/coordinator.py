@@ -53,7 +53,7 @@ ENDING_S = 2.0  # the same after leases may have expired: agents check once a se
 
 
 class InterpreterEnds(Exception):
-    """Error if threads accept no calls any more: the main thread has ended, and ``close`` has not been called yet."""
+    """Error raised when threads accept no calls any more, as the main thread has ended before ``close`` was called."""
 
 
 class Coordinator:
@@ -158,7 +158,7 @@ class Coordinator:
         return state
 
     def resize(self, run_id: str, size: int) -> None:
-        """Set the largest number of workers of an elastic run, effective from its next commit."""
+        """Set the largest number of workers of a run whose group may change; it applies from the next commit or pause."""
         self._call(self._resize, run_id, size)
 
     def allow(self, slots: int) -> None:
@@ -187,7 +187,7 @@ class Coordinator:
         self._call(self._profile, run_id, rank, wish)
 
     def release(self, run_id: str, rank: int, at_once: bool = False) -> None:
-        """End an independent worker and return its agent to the pool.
+        """End an independent worker and release its agent to the pool.
 
         Args:
             run_id: The run.
@@ -403,7 +403,7 @@ class Coordinator:
     def patience_s(self, session: AgentSession) -> float:
         """Return the seconds without a message after which an agent counts as lost.
 
-        Fewer if its group can continue then.
+        A group that continues without lost members may set a shorter limit than the lease.
         """
         run = self.runs.get(session.work[0]) if session.work is not None else None
         silence_s = run.request.spec.group.silence_s if run is not None else None
@@ -469,7 +469,7 @@ class Coordinator:
     def _begin(self, request: RunRequest, state: RunState) -> None:
         """Start a run.
 
-        After a standstill of this interpreter a little later, as some agents may have ended during it.
+        After a standstill of this interpreter it is started a little later, as some agents may have ended.
         """
         now = time.monotonic()
         self._note_standstill(now)
@@ -586,9 +586,10 @@ class Coordinator:
             self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
 
     def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:
-        """Return the session of the agent that works as this rank of a run, and its generation.
+        """Find the agent that works as this rank of a run.
 
-        None if there is none.
+        Returns:
+            The session of its agent and the generation in which it works; None if there is no such worker.
         """
         run = self.runs.get(run_id)
         agent_id = run.gang.agent_of(rank) if run is not None else None
@@ -698,7 +699,7 @@ class Coordinator:
         """Remove a run that has ended, release its agents and report its end."""
         run_id = run.run_id
         del self.runs[run_id]
-        for session in self.door.agents.values():  # agents that the group has not returned
+        for session in self.door.agents.values():  # agents that the group has not released
             if session.work is not None and session.work[0] == run_id:
                 self._let_go(run, session)
         self.inspection.ended(run_id)
@@ -781,7 +782,7 @@ class Coordinator:
     def _begin_on_thread(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function on another thread without waiting for it.
 
-        At the interpreter's end ``close`` does the rest.
+        It is not called if the interpreter is ending: ``close`` releases everything then.
         """
         with contextlib.suppress(RuntimeError):
             self._loop.run_in_executor(None, function, *arguments)

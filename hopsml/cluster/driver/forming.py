@@ -23,7 +23,7 @@ log = logger_aside("hopsml.coordinator")
 
 
 class Former:
-    """Start-up of the workers of groups that begin or change."""
+    """Starter of the workers of groups, at a run's beginning and at changes of its group."""
 
     def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, events.Event], None]) -> None:
         """Use these agents; ``tell`` passes an event to a run's group."""

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Ignore further messages and begin the closing handshake.
 
-        Abort after ``CLOSE_S`` seconds without a response.
+        The connection is aborted after ``CLOSE_S`` seconds without a response.
         """
         self._is_deaf = True
         if self._protocol.state is Stage.OPEN:

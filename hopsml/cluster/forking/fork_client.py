@@ -153,7 +153,7 @@ class ForkClient:
         for future in futures:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a waiting task gets the error; without this call it is logged if there is none
+                future.exception()  # marks the error as retrieved: asyncio would log it if no task waits
 
     def _how_it_ended(self) -> str:
         """Return how the server has ended, as text."""

@@ -78,7 +78,7 @@ class ZygoteProcess:
         return ""
 
     def close(self) -> None:
-        """End the zygote; fork servers that were forked from it continue until their agents end."""
+        """End the zygote process; fork servers that were forked from it continue until their agents end."""
         self._control.close()
         try:
             self._process.wait(CLOSE_S)

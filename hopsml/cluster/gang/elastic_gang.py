@@ -148,9 +148,9 @@ class ElasticGang(Gang):
         return self._use_spares(now)
 
     def _shed(self) -> list[Action]:
-        """Return surplus spare agents of a group that has reached its target size.
+        """Release surplus spare agents of a group that has reached its target size.
 
-        Spare agents that leave are returned by ``_let_go``. Members that leave do not count: spares will replace them.
+        Spare agents that leave are released by ``_let_go``. Members that leave do not count: spares will replace them.
         """
         staying = [agent_id for agent_id in self.members if agent_id not in self.leaving]
         if self.phase not in self.training or len(staying) < self.target:
@@ -158,7 +158,7 @@ class ElasticGang(Gang):
         return self._give_back(tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving))
 
     def _give_back(self, agent_ids: tuple[str, ...]) -> list[Action]:
-        """Return these agents to the pool."""
+        """Release these agents to the pool."""
         for agent_id in agent_ids:
             self._forget(agent_id)
         return [events.ReturnAgents(agent_ids)] if agent_ids else []
@@ -365,7 +365,7 @@ class ElasticGang(Gang):
         return fetched or not self.drains.is_safe(self.commits[agent_id])
 
     def _let_go(self, now: float) -> list[Action]:
-        """Return the spare agents that leave and are not needed any more."""
+        """Release the spare agents that leave and are not needed any more."""
         actions: list[Action] = []
         for agent_id, reason in list(self.leaving.items()):
             if agent_id in self.spares and not self._is_needed(agent_id, now):
@@ -409,7 +409,7 @@ class ElasticGang(Gang):
         return actions + self._over(event.agent_id, now)
 
     def _forget(self, agent_id: str) -> None:
-        """Remove an agent that is lost or returned from all tables."""
+        """Remove an agent that is lost or released from all tables."""
         for table in (self.spares, self.commits, self.leaving):
             table.pop(agent_id, None)
         self.drains.forget(agent_id)
@@ -659,7 +659,7 @@ class ElasticGang(Gang):
         return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
 
     def _take_no_more(self) -> list[Action]:
-        """Withdraw the request for agents, and return the spare ones."""
+        """Withdraw the request for agents, and release the spare ones."""
         return [events.AskAgents(0, 0), *self._give_back(tuple(self.spares))]
 
 

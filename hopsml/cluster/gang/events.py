@@ -108,7 +108,7 @@ class Forming:
 
 @dataclass(frozen=True)
 class Mendable:
-    """Report that the worker's group can continue in the same processes after it has lost members.
+    """Report that the worker's group can lose members and continue in its processes.
 
     ``fixed``: the reason why no new worker can join the group; empty if one can.
     """
@@ -262,7 +262,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class ReleaseAsked:
-    """Request that a member finishes its work and returns its agent; ``at_once``: stop it without waiting."""
+    """Request that a member finishes its work and releases its agent; ``at_once``: stop it without waiting."""
 
     rank: int
     at_once: bool = False
@@ -297,7 +297,7 @@ Event = (
 
 @dataclass(frozen=True)
 class AskAgents:
-    """Request for ``count`` agents, granted all together, and for more agents up to ``most``."""
+    """Request for ``count`` agents, granted all together, and for further ones up to ``most`` in total."""
 
     count: int
     most: int
@@ -347,7 +347,7 @@ class PauseGroup:
 class MendGroup:
     """Continue with these members as the next generation, in the processes that they have.
 
-    ``agent_ids``: in rank order; joining workers take the ranks after those of the members. ``meets``: all of them
+    ``agent_ids``: members in rank order, then joining workers, whose ranks the layout assigns. ``meets``: all of them
     exchange the chief's state before they continue, because workers are joining, or were joining in an attempt before
     this one.
     """
@@ -400,7 +400,7 @@ class DropAgents:
 
 @dataclass(frozen=True)
 class ReturnAgents:
-    """Return agents that the run no longer needs; they are dismissed if ``leave`` gives a reason."""
+    """Release agents that the run no longer needs; they are dismissed if ``leave`` gives a reason."""
 
     agent_ids: tuple[str, ...]
     leave: str = ""
@@ -427,7 +427,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Conclude:
-    """End of the run; of a failed one with the error's kind, the failure that caused it, and its agent and rank.
+    """End of the run, with the kind, reason, agent and rank of the first failure if it has failed.
 
     ``missing`` maps each rank that did not start to what was missing.
     """

@@ -402,7 +402,7 @@ class Gang:
     def _take_no_more(self) -> list[Action]:
         """Withdraw the request for agents.
 
-        Comes before agents are returned: a group that may grow would be granted them again.
+        Comes before agents are released: a group that may grow would be granted them again.
         """
         return []
 

@@ -225,7 +225,7 @@ class GrowingGang(MendingGang):
         return super()._drain(event, now)
 
     def _forget(self, agent_id: str) -> None:
-        """Remove an agent that is lost or returned from all tables."""
+        """Remove an agent that is lost or released from all tables."""
         super()._forget(agent_id)
         self.newcomers.pop(agent_id, None)
 

@@ -84,7 +84,7 @@ class IndependentGang(Gang):
         return []
 
     def _resize(self, target: int, now: float) -> list[Action]:
-        """Set the number of wanted lanes; the search chooses those that end, but agents on excluded hosts go first."""
+        """Set the number of wanted lanes; agents on excluded hosts are released first, then the search chooses lanes."""
         if self.phase is Phase.STOPPING:
             return []
         self.target = target
@@ -96,7 +96,7 @@ class IndependentGang(Gang):
     # -------------------------------------------------------------------------------- start of lanes
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
-        """Start a lane on each granted agent, and return surplus ones."""
+        """Start a lane on each granted agent, and release surplus ones."""
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
         actions: list[Action] = []
         for agent_id in event.agent_ids:
@@ -146,7 +146,7 @@ class IndependentGang(Gang):
         return [events.ParkWorkers(lane.rank, (agent_id,), leave)]
 
     def _break_off(self, agent_id: str) -> list[Action]:
-        """Stop the lane's worker without waiting for its trial; its agent is returned."""
+        """Stop the lane's worker without waiting for its trial; its agent is released."""
         lane = self.members[agent_id]
         if self.phase is Phase.STOPPING:
             return []
@@ -154,7 +154,7 @@ class IndependentGang(Gang):
         return [events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, self.spec.failed_flush_s)]
 
     def _drain(self, event: events.DrainAsked) -> list[Action]:
-        """Record that an agent will end: return it, or let its lane finish."""
+        """Record that an agent will end: release it, or let its lane finish."""
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
             return [events.ReturnAgents((event.agent_id,), event.reason)]
@@ -175,7 +175,7 @@ class IndependentGang(Gang):
         return self._left(lane, event.cause)
 
     def _left(self, lane: LaneMember, reason: str) -> list[Action]:
-        """Announce a lane's end, at its first sign; a lane that never started was not announced and is not now."""
+        """Announce a lane's end at its first sign, unless the lane never started and so was never announced."""
         if not lane.started or lane.over:
             return []
         lane.over = True
@@ -194,7 +194,7 @@ class IndependentGang(Gang):
         return actions + self._conclude_if_over()
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
-        """Return the agent whose worker has ended, or start another lane on it."""
+        """Release the agent whose worker has ended, or start another lane on it."""
         lane = self.members.pop(agent_id)
         actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
         if self.phase is Phase.STOPPING:
@@ -303,7 +303,7 @@ class IndependentGang(Gang):
         return actions
 
     def _take_no_more(self) -> list[Action]:
-        """Withdraw the request for agents before any is returned, as it would be granted again."""
+        """Withdraw the request for agents before any is released, as it would be granted again."""
         resting, self.resting = tuple(self.resting), []
         return [events.AskAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
 

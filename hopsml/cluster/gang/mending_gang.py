@@ -245,11 +245,11 @@ class MendingGang(ElasticGang):
         return actions + self._ended(now) if was_ending else actions
 
     def _ended(self, now: float) -> list[Action]:
-        """Do what had to wait for the end of a lost worker."""
+        """Continue with the steps that waited for the end of a lost worker."""
         return [*self._next_if_over(now), *self._conclude_if_over()]
 
     def _forget(self, agent_id: str) -> None:
-        """Remove an agent that is lost or returned from all tables."""
+        """Remove an agent that is lost or released from all tables."""
         super()._forget(agent_id)
         self.ending.pop(agent_id, None)
         self.mendable.discard(agent_id)

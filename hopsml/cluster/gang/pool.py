@@ -31,7 +31,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Submit:
-    """Request to the cluster for ``count`` more agents of one kind; each agent reports its number (``ask``)."""
+    """Request for ``count`` more agents of one kind; each agent reports the request's number (``ask``)."""
 
     ask: int
     count: int
@@ -132,7 +132,7 @@ class Pool:
         """Remove an agent that has disconnected.
 
         The caller calls ``serve`` only after the agent's run has processed the loss: a run that ends because of it must
-        not return the lost agent, and a run that has not processed it must not be granted another.
+        not release the lost agent, and a run that has not processed it must not be granted another.
 
         Args:
             agent_id: The agent.
@@ -161,7 +161,10 @@ class Pool:
         return self.serve()
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
-        """Expect no more agents of this request; after one that ``failed``, growth is requested ever more rarely."""
+        """Expect no more agents of this request; after one that ``failed``, growth is requested with a delay.
+
+        The delay doubles with each failure in a row, up to ``RETRY_MOST_S``.
+        """
         self.expected.forget(ask)
         self.going.pop(ask, None)
         if failed:

@@ -3,7 +3,7 @@
     granted ──(own figures there?)──▶ evaluated ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and a request for others
 
 A run with "warn" gets its agents at once, and notes findings. One with "enforce" waits for the figures, for at most
-``FIGURES_S``: they arrive while the agents import the framework. A slot that fails is excluded, not returned: its agent
+``FIGURES_S``: they arrive while the agents import the framework. A slot that fails is excluded, not released: its agent
 continues to hold it, so that the cluster cannot offer the same slot again.
 
 An evaluation compares all members of a run, so it is not repeated for each report: waiting agents are evaluated when
@@ -53,7 +53,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class AskAgain:
-    """Replacement of agents after some were refused: return these, and wait for ``count`` agents again."""
+    """Replacement of agents after some were refused: release these, and wait for ``count`` agents again."""
 
     run_id: str
     agent_ids: tuple[str, ...]
