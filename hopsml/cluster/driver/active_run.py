@@ -57,7 +57,7 @@ class ActiveRun:
     checkpoints_fail: bool = False  # the last one could not be written
     behind: set[str] = field(default_factory=set)  # agents whose mirrors are behind
     losses: dict[str, asyncio.Task[str]] = field(default_factory=dict)  # lost agents, and why
-    mirrors_fail: bool = False  # as was published
+    mirrors_fail: bool = False  # True if a note about failing mirrors was published
 
     def __post_init__(self) -> None:
         group = self.request.spec.group

@@ -39,17 +39,25 @@ class MemberView:
 class Change:
     """Change of a run's state, as published to observers.
 
-    ``kind`` is phase, member, report, progress, said, system, log, note, profile, skipped, joined, left, slots, end or
-    closed.
+    The meaning of the fields depends on the kind. ``progress``: ``step`` of ``total``, in units of ``text``. ``said``:
+    ``data`` is a worker's message, for code that knows its encoding, such as a search. ``profile``: the request whose
+    id is ``data`` has been carried out, or not for the reason in ``text``. ``joined`` and ``left``: an independent
+    member, with its host, or with the reason. ``skipped``: ``text`` has what was omitted because the observer was too
+    slow. ``slots``: independent members may use ``total`` slots. ``end``: the group has ended. ``closed``, the last
+    one: the run directory is complete; with ``metrics`` the function's outputs, or with the ``error`` that the caller
+    gets.
 
-    ``progress``: ``step`` of ``total``, in units of ``text``. ``said``: ``data`` is a worker's message, for code that
-    knows its encoding, such as a search. ``profile``: the request whose id is ``data`` has been carried out, or not for
-    the reason in ``text``. ``joined`` and ``left``: an independent member, with its host, or with the reason.
-    ``skipped``: ``text`` has what was omitted because the observer was too slow. ``slots``: independent members may use
-    ``total`` slots.
-
-    ``end``: the group has ended. ``closed``, the last one: the run directory is complete; with ``metrics`` the
-    function's outputs, or with the ``error`` that the caller gets.
+    Attributes:
+        kind: phase, member, report, progress, said, system, log, note, profile, skipped, joined, left, slots, end or
+            closed.
+        rank: Rank that it concerns; -1: the whole run.
+        text: Text for users.
+        metrics: Values by name.
+        step: Steps done.
+        time: Seconds since the epoch, for values that a worker has reported.
+        error: The run's error.
+        data: Message or id as bytes.
+        total: Largest value of ``step``, or a number of slots.
     """
 
     kind: str

@@ -110,7 +110,10 @@ class Forming:
 class Mendable:
     """Report that the worker's group can lose members and continue in its processes.
 
-    ``fixed``: the reason why no new worker can join the group; empty if one can.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of the group.
+        fixed: Why no new worker can join the group; empty if one can.
     """
 
     agent_id: str
@@ -120,10 +123,13 @@ class Mendable:
 
 @dataclass(frozen=True)
 class Mended:
-    """Report that the worker continues, in its process, as a member of ``generation``.
+    """Report that the worker continues in place as a member of another generation, or that it cannot.
 
-    ``step``: batches since the beginning of the run; -1: unknown. ``problem``: why it could not continue; empty if it
-    did.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: The new generation.
+        step: Batches since the beginning of the run; -1: unknown.
+        problem: Why it could not continue; empty if it did.
     """
 
     agent_id: str
@@ -148,8 +154,13 @@ class Paused:
 class Stepped:
     """Heartbeat with the worker's state and progress.
 
-    ``step``: batches since the beginning of the run; -1: unknown. ``stopped``: its process is stopped (SIGSTOP).
-    ``age_s``: seconds since it finished the last step. ``idle_s``: seconds for which it has used no processor time.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of its group.
+        step: Batches since the beginning of the run; -1: unknown.
+        stopped: True if its process is stopped (SIGSTOP).
+        age_s: Seconds since it finished the last step.
+        idle_s: Seconds for which it has used no processor time.
     """
 
     agent_id: str
@@ -189,11 +200,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """Failure of a worker.
+    """Failure of a worker, with its cause as text.
 
-    ``secondary``: it only follows from another member's failure. ``raised``: an error of the user's code. ``outside``:
-    the worker was ended by a signal that no crash sends. ``storage``: it was not started, because shared storage did
-    not respond.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of its group.
+        cause: The error, or how its process ended.
+        secondary: True if it only follows from another member's failure.
+        raised: True for an error of the user's code.
+        outside: True if a signal that no crash sends ended the worker.
+        storage: True if the worker was not started because shared storage did not respond.
     """
 
     agent_id: str
@@ -217,7 +233,10 @@ class Closed:
 class DrainAsked:
     """Warning that an agent will end, because its node is going away or its executor is being decommissioned.
 
-    ``time_s``: seconds until then; None if unknown.
+    Attributes:
+        agent_id: The agent.
+        reason: Why it will end.
+        time_s: Seconds until then; None if unknown.
     """
 
     agent_id: str
@@ -245,7 +264,9 @@ class ResizeAsked:
 class CancelAsked:
     """Request to end the run, made by the user, an interrupt or the end of the program.
 
-    ``complete``: the work of a group of independent members is done, so the run has succeeded.
+    Attributes:
+        reason: Who requested it, or why.
+        complete: True if the work of a group of independent members is done, so that the run has succeeded.
     """
 
     reason: str
@@ -307,9 +328,13 @@ class AskAgents:
 class StartGeneration:
     """Start the group: launch a worker on each member.
 
-    For a group of fixed size the index in ``agent_ids`` is the rank. ``step``: the commit to continue from, -1 for
-    none; ``holders``: the agents that hold it. Without a commit, ``stored`` is the step of the run's checkpoint to
-    continue from, -1 if none is known.
+    Attributes:
+        generation: Number of the generation.
+        agent_ids: The members; for a group of fixed size the index is the rank.
+        step: The commit to continue from; -1: none.
+        holders: The agents that hold it.
+        why: What ended the generation before.
+        stored: Without a commit, the step of the run's checkpoint to continue from; -1: none is known.
     """
 
     generation: int
@@ -324,8 +349,12 @@ class StartGeneration:
 class PrepareNewcomers:
     """Launch joining workers, which prepare by themselves what the members have and then wait to be admitted.
 
-    ``members``: the present members in rank order. ``step``: the commit to prepare from; ``holders``: the agents that
-    hold it.
+    Attributes:
+        generation: Generation in which their processes begin.
+        agent_ids: Their agents.
+        members: Agents of the present members, in rank order.
+        step: The commit to prepare from.
+        holders: The agents that hold it.
     """
 
     generation: int
@@ -347,9 +376,11 @@ class PauseGroup:
 class MendGroup:
     """Continue with these members as the next generation, in the processes that they have.
 
-    ``agent_ids``: members in rank order, then joining workers, whose ranks the layout assigns. ``meets``: all of them
-    exchange the chief's state before they continue, because workers are joining, or were joining in an attempt before
-    this one.
+    Attributes:
+        generation: Number of the new generation.
+        agent_ids: Members in rank order, then joining workers, whose ranks the layout assigns.
+        meets: True if all of them exchange the chief's state before they continue, because workers are joining, or were
+            joining in an attempt before this one.
     """
 
     generation: int
@@ -377,9 +408,13 @@ class PersistCommit:
 class StopWorkers:
     """Stop the workers of these members.
 
-    ``grace_s``: seconds between SIGTERM and SIGKILL. ``flush_s``: seconds for copying the last files to shared storage.
-    ``keep``: another generation follows, so the agents retain commits and files. ``dump``: first have the Python
-    threads write their stacks to the log.
+    Attributes:
+        generation: Generation of the workers.
+        agent_ids: Their agents.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        flush_s: Seconds for copying the last files to shared storage.
+        keep: True if another generation follows, so that the agents retain commits and files.
+        dump: True to have the Python threads write their stacks to the log first.
     """
 
     generation: int
@@ -410,7 +445,10 @@ class ReturnAgents:
 class Announce:
     """Report to observers that an independent member has joined or left.
 
-    ``kind``: ``joined`` or ``left``. ``text``: the member's host, or why it left.
+    Attributes:
+        kind: ``joined`` or ``left``.
+        rank: Number of the member.
+        text: Its host, or why it left.
     """
 
     kind: str
@@ -427,9 +465,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Conclude:
-    """End of the run, with the kind, reason, agent and rank of the first failure if it has failed.
+    """End of the run, with the first failure if it has failed.
 
-    ``missing`` maps each rank that did not start to what was missing.
+    Attributes:
+        phase: The final phase.
+        error: Kind of the error.
+        reason: The error as text.
+        agent_id: Agent of the member that failed first.
+        rank: Its rank; -1: none.
+        missing: Pairs of a rank that did not start and what was missing.
     """
 
     phase: Phase

@@ -24,7 +24,9 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.gang import MemberState, ranks
 from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
 
-TOGETHER_S = 5.0  # for which a joining worker that is ready waits for others that prepare: one pause instead of two
+TOGETHER_S = (
+    5.0  # time for which a joining worker that is ready waits for others that prepare: one pause instead of two
+)
 PAUSE_S = 10.0  # from the first member's pause to the last one's: members are at most a part of a batch apart
 AGAIN_S = 10.0  # wait after a pause without a result
 DIVERGED = "members called different operations"  # part of the collective's error message, the same in all frameworks
@@ -340,9 +342,9 @@ class GrowingGang(MendingGang):
         return actions
 
     def _blame_newcomer(self, failure: Failure, now: float) -> None:
-        """Exclude a failed new member's agent for a while.
+        """Exclude a failed new member's agent for a while, unless the user's code failed.
 
-        If the user's code failed, stop admitting workers in place.
+        In that case workers are no longer admitted in place.
         """
         if failure.raised and not failure.echo:
             self.anew = failure.cause

@@ -42,7 +42,7 @@ class MendingGang(ElasticGang):
     )  # agents of lost workers -> deadline for the end of their processes
     # the failures of the members without which the group is about to continue
     lost: list[Failure] = field(default_factory=list)
-    attempts: int = 0  # to continue, since the group last trained
+    attempts: int = 0  # attempts to continue since the group last trained
     went_on: int = -1  # the furthest step at which any member has continued
     grow_at: float = 0.0  # joining workers are not admitted before this time
 

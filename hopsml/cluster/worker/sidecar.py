@@ -20,7 +20,7 @@ from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.framing import framed, read_frame
 
 PROBLEM = "problem"  # file in its folder: why it ends
-ADDRESS = "address"  # in the folder that successive sidecars of this agent share
+ADDRESS = "address"  # file in the folder that successive sidecars of this agent share
 
 
 class SidecarSeat(msgspec.Struct, frozen=True):

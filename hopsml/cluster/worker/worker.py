@@ -45,7 +45,7 @@ from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
-_SETTLE_S = 1.0  # for a note
+_SETTLE_S = 1.0  # longest wait for a note to be sent
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
 _ECHO_PHRASES = (
     "Connection closed by peer",

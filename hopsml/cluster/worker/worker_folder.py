@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-LIMIT_BYTES = 1 << 30  # of a worker's folder that are stored at most
+LIMIT_BYTES = 1 << 30  # largest total of the files of one worker's folder that are stored
 FOR_RECORDS = 1 << 20  # bytes that copies leave free on the disk: the run's outcome is still to be written
 PRIVATE = ("resume", "runner.pickle")  # hopsml's own
 PRIVATE_PREFIX = "hopsml-unused-"

@@ -391,9 +391,9 @@ class SparkBackend:
         return ""
 
     def gone(self) -> str:
-        """Return why no agent can be started: Python or Spark has stopped the SparkContext, or the JVM has ended.
+        """Return why no agent can be started any more; "" while agents can be.
 
-        Else "".
+        The reason is that Python or Spark has stopped the SparkContext, or that the JVM has ended.
         """
         context = self.context._jsc
         if context is None:

@@ -66,9 +66,9 @@ class Profiles:
         return builder.build
 
     def refusal(self) -> str:
-        """Return why this Spark provides no agents without a GPU although executors have some.
+        """Return why this Spark provides no agents without a GPU although executors have some; "" if it does.
 
-        "" if it does. Cached.
+        The answer is cached.
         """
         if self._refusal is None:
             profile = self.of(bare=True)
