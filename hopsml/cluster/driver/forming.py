@@ -72,6 +72,7 @@ class Former:
             self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: ActiveRun, action: events.StartGeneration) -> None:
+        """Make the layout, and send the messages that start the workers of a generation."""
         group = run.request.spec.group
         if not group.collective:
             self._start_lane(run, action)
@@ -108,6 +109,7 @@ class Former:
             self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
+        """Make the layout with joining workers, and send the messages that start these."""
         there = [agent_id for agent_id in action.agent_ids if agent_id in self._agents]
         for agent_id in there:
             session = self._agents[agent_id]

@@ -158,7 +158,7 @@ class Keeper:
 def _may_hold(text: str) -> bool:
     """Return True if a text may contain a secret of a known form.
 
-    Called for every string of a list, so it must be cheap.
+    It is called for every string of a list, so it must be cheap.
     """
     if _ASSIGNS in text:
         return True

@@ -41,7 +41,7 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
     """Return the remedy for a worker's error as a sentence without its full stop; "" if the error is self-explanatory.
 
     Args:
-        cause: The error's last line, as the worker reported it.
+        cause: Cause of the failure, as text.
         traceback: The worker's traceback.
         host: Host on which the worker ran.
         here: Function that returns True if the driver could import a module.

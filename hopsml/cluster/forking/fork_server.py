@@ -109,6 +109,8 @@ class NoProcess(Exception):
 
 @dataclass
 class _Worker:
+    """Id and pid of a running worker."""
+
     id: int
     pid: int
 

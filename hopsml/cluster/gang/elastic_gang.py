@@ -100,6 +100,7 @@ class ElasticGang(Gang):
         return actions + self._secure() if self.leaving and goes_on else actions
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a group that may change."""
         match event:
             case events.Ready():
                 if event.agent_id in self.spares:
@@ -124,6 +125,7 @@ class ElasticGang(Gang):
         return []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        """Process a heartbeat, and report a member that slows the others down."""
         notes = super()._stepped(event, now)
         if event.step < 0:
             return notes
@@ -140,6 +142,7 @@ class ElasticGang(Gang):
     # -------------------------------------------------------------------------------- candidates for membership
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        """Add the granted agents to the spare ones."""
         if self.phase is Phase.STOPPING:
             return [events.ReturnAgents(event.agent_ids)]
         ready = event.ready or (False,) * len(event.agent_ids)
@@ -263,6 +266,7 @@ class ElasticGang(Gang):
     # -------------------------------------------------------------------------------- planned changes
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Record that a worker has started, and so holds the state that the generation continues from."""
         actions = super()._started(event, now)
         if event.agent_id in self.members:  # it has received the state that the generation continues from
             self._holds(event.agent_id, self.base)

@@ -84,6 +84,7 @@ class GrowingGang(MendingGang):
         return max(self.generation, self.launched) + 1
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of pauses and joining workers, then those of ``MendingGang``."""
         match event:
             case events.Paused():
                 return self._paused(event, now)

@@ -69,6 +69,7 @@ class IndependentGang(Gang):
         return lane is not None and lane.rank == generation
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a group of lanes."""
         match event:
             case events.Heard():
                 self.exclusions.failures.pop(self.hosts[event.agent_id], None)

@@ -62,6 +62,7 @@ class MendingGang(ElasticGang):
         return since <= generation <= max(since, self.generation)
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a reconfiguration in place, then those of ``ElasticGang``."""
         match event:
             case events.Mendable():
                 if self.phase not in (Phase.PARKING, Phase.REFORMING):

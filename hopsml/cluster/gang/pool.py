@@ -172,6 +172,7 @@ class Pool:
         return self.serve()
 
     def _failed(self, now: float) -> None:
+        """Count a failed request, and set the time of the next one for growth."""
         self.failures += 1
         self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
 
@@ -306,6 +307,7 @@ class Pool:
         return actions
 
     def _waited_for(self, bare: bool) -> int:
+        """Return how many agents of one kind the queued runs need."""
         return sum((self.bare if bare else self.demands).values())
 
     def _serve_growth(self) -> list[Action]:
@@ -317,6 +319,7 @@ class Pool:
         return grants
 
     def _grant(self, run_id: str, most: int, bare: int = 0) -> Grant:
+        """Grant up to ``most`` idle agents with GPUs and ``bare`` idle ones without to a run."""
         agent_ids = self._spread(self.agents.idle(False))[:most]
         if bare:
             agent_ids += self._spread(self.agents.idle(True))[:bare]
@@ -337,6 +340,7 @@ class Pool:
         )
 
     def _submit(self, count: int, bare: bool = False) -> Submit:
+        """Register a new agent request, and return its action."""
         self.asks += 1
         self.going[self.asks] = False
         self.expected.ask(self.asks, count, bare)

@@ -185,7 +185,7 @@ class LocalBackend:
         return {}
 
     def why_lost(self, task: int, pid: int) -> str:
-        """Return the signal that has ended the process; "" if none has."""
+        """Return as text which signal has ended the agent's process; "" if none has."""
         with self._lock:
             process = next((one for group in self._processes.values() for one in group if one.pid == pid), None)
         if process is not None:

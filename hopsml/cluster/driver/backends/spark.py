@@ -259,6 +259,7 @@ class SparkBackend:
         )
 
     def _launches(self) -> spark_executors.Launches:
+        """Return the executors granted so far; none if messages are not collected."""
         return self._messages.launches() if self._messages is not None else spark_executors.Launches()
 
     def _failed_launches(self) -> str:

@@ -201,7 +201,7 @@ class Gate:
         return tuple(group.aside) if group is not None else ()
 
     def returned(self, agent_ids: Iterable[str]) -> None:
-        """Remove these agents from their runs, which have returned them and continue."""
+        """Remove these agents from their runs, which have released them and continue."""
         for group in self.groups.values():
             for one in agent_ids:
                 group.passed.pop(one, None)

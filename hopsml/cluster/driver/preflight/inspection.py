@@ -66,13 +66,13 @@ class Inspection:
         self._do(self._gate.left(agent_id, time.monotonic()))
 
     def returned(self, agent_ids: tuple[str, ...]) -> None:
-        """Remove agents from their run, which has returned them."""
+        """Remove agents from their run, which has released them."""
         self._gate.returned(agent_ids)
 
     def ended(self, run_id: str) -> None:
         """Dismiss the agents that were excluded for a run that has ended.
 
-        Those that it held are returned separately.
+        Those that it held are released separately.
         """
         if aside := self._gate.ended(run_id):
             self._carry_out(self._pool.dismiss(aside, "its slot failed the preflight"))
