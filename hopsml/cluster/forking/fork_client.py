@@ -184,7 +184,7 @@ class ForkClient:
         continue without it.
 
         Args:
-            is_needed: True while a task waits for the server.
+            is_needed: True if the agent needs the server to start workers.
 
         Returns:
             A text for users; "" if there is nothing to report.
