@@ -1,1 +1,1 @@
-"""Runs in the driver: the coordinator, what it is given, and whom it asks for executors."""
+"""Driver side of a cluster: coordinator, capture of the user's function, and backends that provide agents."""

@@ -1,4 +1,4 @@
-"""What the coordinator knows of one run: what was asked, its gang, and the state that the driver sees."""
+"""State of a run that the coordinator carries out: request, group state machine and the state for observers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MACHINES: Mapping[type[AnyGroup], Any] = {
 
 
 def gang_for(group: AnyGroup, roles: Roles = _ALL_TRAIN) -> Gang:
-    """The state machine of a group of fixed size, of changing size, of independent members, of a chief and servers."""
+    """Return the state machine for a group: of fixed size, elastic, independent members, or a chief and servers."""
     if isinstance(group, ServerGroup):
         return ServerGang(group, roles=roles)
     machine: Gang = _MACHINES[type(group)](group)
@@ -39,24 +39,25 @@ def gang_for(group: AnyGroup, roles: Roles = _ALL_TRAIN) -> Gang:
 
 @dataclass
 class ActiveRun:
-    """A run that has begun and is not over; used on the coordinator's event loop alone."""
+    """State of a run that has begun and not ended; used only on the coordinator's event loop."""
 
     request: RunRequest
     state: RunState
-    allowed: int | None = None  # workers, at most, of a group that changes, whatever it asks for; None: no limit
-    asked: int = field(init=False)  # workers
+    # largest number of workers of a group that changes, whatever it requests; None: no limit
+    allowed: int | None = None
+    asked: int = field(init=False)  # number of workers
     gang: Gang = field(init=False)
     failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
-    seats: dict[str, Member] = field(default_factory=dict)  # that the placements were made of, with the workers' ports
+    seats: dict[str, Member] = field(default_factory=dict)  # the layout's input, with the workers' ports
     hosts: dict[str, str] = field(default_factory=dict)
     key: bytes = field(default=b"", repr=False)  # that members prove to each other
     result: bytes = b""
-    waits_for: str = ""  # which people were told
+    waits_for: str = ""  # last published text about missing agents
     checkpoints_fail: bool = False  # the last one could not be written
-    behind: set[str] = field(default_factory=set)  # agents whose mirrors are
-    losses: dict[str, asyncio.Task[str]] = field(default_factory=dict)  # agents that are lost, and why
-    mirrors_fail: bool = False  # which people were told
+    behind: set[str] = field(default_factory=set)  # agents whose mirrors are behind
+    losses: dict[str, asyncio.Task[str]] = field(default_factory=dict)  # lost agents, and why
+    mirrors_fail: bool = False  # True if a note about failing mirrors was published
 
     def __post_init__(self) -> None:
         group = self.request.spec.group
@@ -71,15 +72,15 @@ class ActiveRun:
 
     @property
     def size(self) -> int:
-        """How many workers a group that changes may have now."""
+        """Number of workers that a group that changes may have now."""
         return self.asked if self.allowed is None else min(self.asked, self.allowed)
 
     @property
     def claim(self) -> SlotClaim:
-        """What it wants of the slots that its program may have."""
+        """Claim of the run to the slots that all runs share."""
         return claim(self.request.spec.group, self.asked)
 
     @property
     def run_id(self) -> str:
-        """``<application>_<n>``, as the run directory is called."""
+        """Name of the run directory: ``<application>_<n>``."""
         return self.request.run_id

@@ -1,8 +1,8 @@
-"""Turning the user's function into bytes that an executor without the user's files can run.
+"""Serialization of the user's function for executors that do not have the user's files.
 
-Modules of the user's own are pickled by value; installed ones by name. The pickler shows every object to
-``_Pickler`` before it is taken apart, so that what cannot be shipped is refused wherever it hides, and a
-second look finds the way to it for the error message.
+The user's own modules are pickled by value, installed ones by name. The pickler passes every object to ``_Pickler``
+before it is reduced, so that objects that cannot be shipped are refused wherever they are nested; a second pass finds
+the path to such an object for the error message.
 """
 
 from __future__ import annotations
@@ -46,37 +46,38 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 WARNING_BYTES = 8 * 2**20
-NOTE_BYTES = 2**20  # said in the run's notes
+NOTE_BYTES = 2**20  # size from which the run's notes report the largest parts
 MOST_PARTS = 200  # parts of a container that are measured individually
 LARGE_SHARE, SMALL_SHARE = (
     0.05,
     0.01,
-)  # least size of a part that is named: of its container's, and of the largest part's
-# Worth importing before the function arrives: each takes a second or more, in this order where one needs the other.
+)  # smallest share of a part that is reported: of its container, and of the largest part
+# Worth importing before the function arrives: each takes a second or more; dependencies come first.
 PRELOADABLE = ("numpy", "pandas", "sklearn", "tensorflow", "keras", "tf_keras", "torch", "jax")
-_FILE_NAME = 10  # which argument of CodeType it is
+_FILE_NAME = 10  # index among the arguments of CodeType
 
 _registry_lock = threading.Lock()  # cloudpickle's list of modules by value belongs to the whole process
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A function and its arguments, ready to be shipped."""
+    """Function and its arguments, ready to be shipped."""
 
     name: str
-    payload: bytes  # without secrets, as it is recorded; ``shipped`` is for ``restore``
+    payload: bytes  # without secrets, as it is recorded; ``shipped`` is the form for ``restore``
     preload: tuple[str, ...]  # frameworks that the function will need, of PRELOADABLE
     own_imports: tuple[str, ...]  # the user's modules that it imports when it runs, so they are not in the payload
     source: str  # "" if it is not available
-    sha256: str  # of the payload: the bytes that were shipped
-    code_sha256: str  # of the source, or else of the byte code: the same function has the same one tomorrow
-    large: str = ""  # what makes it larger than NOTE_BYTES, in words
-    secrets: tuple[Kept, ...] = ()  # that ``payload`` has placeholders for
-    unrecorded: str = ""  # why ``payload`` must not be written down: a secret stands in it all the same
+    sha256: str  # of the payload, without secrets
+    # of the source, or else of the byte code: unlike the payload's, it is equal for the same function at another time
+    code_sha256: str
+    large: str = ""  # text about the parts that make it larger than NOTE_BYTES
+    secrets: tuple[Kept, ...] = ()  # secrets for which ``payload`` has placeholders
+    unrecorded: str = ""  # why ``payload`` must not be recorded: it contains a secret nevertheless
 
     @property
     def shipped(self) -> bytes:
-        """``payload`` with the secrets that it needs: for workers alone, never for a file that stays."""
+        """Payload with the secrets that it needs: for workers alone, never for a permanent file."""
         return seal(self.payload, self.secrets)
 
 
@@ -87,11 +88,21 @@ def capture(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     importable: Collection[str] = (),
 ) -> Captured:
-    """Pickles ``function`` and ``args`` with all that they refer to.
+    """Pickle ``function`` and ``args`` with all objects that they refer to.
 
-    ``importable`` names modules of the user's own that the executors have (``--py-files``): they go by name. Raises
-    ArgumentTypeError if ``function`` cannot be called or ``args`` is no dict with str keys, CaptureError naming the
-    object that cannot be shipped, and the way to it, or the largest objects if the payload exceeds ``limit_bytes``.
+    Args:
+        function: The function to run on executors.
+        args: Its keyword arguments; None: none.
+        limit_bytes: Largest size of the payload.
+        importable: The user's own modules that the executors have (``--py-files``), which are pickled by name.
+
+    Returns:
+        The payload and its description.
+
+    Raises:
+        ArgumentTypeError: ``function`` cannot be called, or ``args`` is no dict with str keys.
+        CaptureError: An object cannot be shipped, with the path to it; or the payload exceeds ``limit_bytes``, with its
+            largest objects.
     """
     if not callable(function):
         raise ArgumentTypeError(f"a function was expected, not {type_name(function)}: {function!r:.80}")
@@ -129,7 +140,7 @@ def capture(
 
 
 def name_of(function: object) -> str:
-    """What a function is called in records and messages."""
+    """Return the name of a function in records and messages."""
     return str(getattr(function, "__name__", type_name(function)))
 
 
@@ -137,15 +148,15 @@ def name_of(function: object) -> str:
 
 
 class _TooLarge(Exception):
-    """The payload passed its limit; nothing more was written."""
+    """Error for a payload that has reached its limit; nothing more was written."""
 
 
 class _Refused(Exception):
-    """An object that must not be shipped was met."""
+    """Error for an object that must not be shipped."""
 
 
 class _Seen:
-    """What the functions that are shipped will import."""
+    """Modules that the shipped functions will import, as found while pickling."""
 
     def __init__(self, keeper: Keeper | None = None) -> None:
         self.modules: set[str] = set()  # top-level names
@@ -153,7 +164,7 @@ class _Seen:
         self.keeper = keeper
 
     def look_at(self, obj: object, importable: Collection[str]) -> None:
-        """Notes the module that an object comes from, and the imports in the code of a shipped function."""
+        """Record the module of an object, and the imports in the code of a shipped function."""
         self.modules.add(_origin(obj).partition(".")[0])
         if isinstance(obj, FunctionType) and _by_value(obj, importable):
             for code in code_objects(obj.__code__):
@@ -162,6 +173,7 @@ class _Seen:
                 self.keeper.remember_literals(_source(obj))
 
     def _look_at_code(self, code: CodeType, importable: Collection[str]) -> None:
+        """Record the imports in a piece of code."""
         imported = {
             str(instruction.argval).partition(".")[0]
             for instruction in dis.get_instructions(code)
@@ -175,7 +187,7 @@ class _Seen:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Sees each object before it is reduced: registers the user's modules, refuses what must not go."""
+    """Pickler that checks each object before it is reduced, registers the user's modules, and refuses some objects."""
 
     def __init__(self, file: _Buffer, importable: Collection[str], limit_bytes: int, seen: _Seen) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -183,11 +195,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._importable = importable
         self._limit_bytes = limit_bytes
         self._seen = seen
-        if seen.keeper is not None:  # asked for everything, before all else
+        if seen.keeper is not None:  # called for every object before ``reducer_override``
             self.persistent_id = seen.keeper.placeholder
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for everything but plain numbers, texts and containers."""
+        """Return the reduction of an object.
+
+        Pickle calls this for everything but plain numbers, texts and containers.
+        """
         if refusal(obj) is not None:
             raise _Refused
         if _array_bytes(obj) > self._limit_bytes:  # before it is copied
@@ -204,6 +219,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return reduction
 
     def _register(self, name: str) -> None:
+        """Register the user's own module to be pickled by value."""
         module = sys.modules.get(name)
         if module is None or name in self._importable or not is_own_module(module):
             return
@@ -213,18 +229,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 def _with_its_file(code: CodeType) -> tuple[Any, ...]:
-    """How cloudpickle takes code apart, with the file that it is of, which cloudpickle leaves out from 3.1.3 on.
+    """Return cloudpickle's reduction of code together with its file name, which cloudpickle omits from 3.1.3 on.
 
     Tracebacks show lines of that file; ``inspect.getsource``, and so AutoGraph and ``torch.jit.script``, read it.
     """
     make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
     named = list(arguments)
-    named[_FILE_NAME] = "".join(code.co_filename)  # a copy: the same bytes, whatever else has this text
+    # a copy, so that the bytes do not depend on other references to the same text
+    named[_FILE_NAME] = "".join(code.co_filename)
     return (make, tuple(named), *rest)
 
 
 class _Measure(_Pickler):
-    """Counts bytes and keeps none; arrays are counted without being copied."""
+    """Pickler that counts bytes without storing them; arrays are counted without being copied."""
 
     def __init__(self, importable: Collection[str]) -> None:
         self._sink = _Buffer(sys.maxsize, keep=False)
@@ -233,18 +250,18 @@ class _Measure(_Pickler):
 
     @property
     def total(self) -> int:
-        """Bytes counted so far."""
+        """Number of bytes counted so far."""
         return self._sink.size + self._array_bytes
 
     def reducer_override(self, obj: Any) -> Any:
-        """An array is counted, and something small pickled in its place."""
+        """Return the reduction of an object; an array is counted, and a small object is pickled in its place."""
         size = _array_bytes(obj)
         self._array_bytes += size
         return (int, ()) if size else super().reducer_override(obj)
 
 
 class _Buffer:
-    """Where pickle writes to: keeps the bytes if asked to, and stops at a limit."""
+    """Output of a pickler that stores the bytes on request, and stops at a limit."""
 
     def __init__(self, limit_bytes: int, keep: bool) -> None:
         self._limit_bytes = limit_bytes
@@ -253,7 +270,11 @@ class _Buffer:
         self.chunks: list[bytes] = []
 
     def write(self, data: Any) -> int:
-        """Raises _TooLarge beyond the limit."""
+        """Count and store a piece of output.
+
+        Raises:
+            _TooLarge: The limit is exceeded.
+        """
         count = memoryview(data).nbytes
         self.size += count
         if self.size > self._limit_bytes:
@@ -264,6 +285,7 @@ class _Buffer:
 
 
 def _dump(pickler: _Pickler, obj: object) -> None:
+    """Pickle an object, and undo the registration of modules in cloudpickle afterwards."""
     with _registry_lock:
         try:
             pickler.dump(obj)
@@ -275,14 +297,14 @@ def _dump(pickler: _Pickler, obj: object) -> None:
 def _without_secrets(
     name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str]
 ) -> tuple[bytes, _Seen, tuple[Kept, ...], str]:
-    """The payload with placeholders for secrets, those secrets, and why it cannot be recorded for all that."""
+    """Return the payload without secrets, the imports seen, the secrets, and why it cannot be recorded, if so."""
     while True:
         known = redact.known()
         keeper = Keeper(known)
         payload, seen = _payload(name, function, args, limit_bytes, importable, keeper)
         for value, found in keeper.found.items():
             redact.register(found, value)
-        if redact.known() == known:  # else one was met before what tells that it is a secret
+        if redact.known() == known:  # else a secret was met before the object that shows that it is one
             break
     variables = redact.of_environment(os.environ)
     secrets = tuple(Kept(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
@@ -298,6 +320,7 @@ def _without_secrets(
 def _payload(
     name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str], keeper: Keeper
 ) -> tuple[bytes, _Seen]:
+    """Pickle function and arguments, with errors that explain which object is the reason."""
     buffer, seen = _Buffer(limit_bytes, keep=True), _Seen(keeper)
     try:
         _dump(_Pickler(buffer, importable, limit_bytes, seen), (function, args))
@@ -307,25 +330,28 @@ def _payload(
             f"{_largest(function, args, importable)}. Put the data on shared storage and read it "
             "inside the function"
         ) from None
-    except Exception as error:  # whatever a __reduce__ of anybody's raises
+    except Exception as error:  # any __reduce__ method may raise anything
         raise CaptureError(_explanation(name, function, args, importable, error)) from error
     return b"".join(buffer.chunks), seen
 
 
-# -- explaining
+# -- explanations for error messages
 
 
 def _parts(function: object, args: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the objects that the function refers to and the arguments, each with its description."""
     return [*references(function), *((f"args[{name!r}]", value) for name, value in args.items())]
 
 
 def _explanation(
     name: str, function: object, args: Mapping[str, object], importable: Collection[str], error: Exception
 ) -> str:
+    """Return the message about an object that cannot be shipped, with the path to it."""
+
     def fails(obj: object) -> bool:
         try:
             _dump(_Measure(importable), obj)
-        except Exception:  # noqa: BLE001  (whatever a __reduce__ of anybody's raises)
+        except Exception:  # noqa: BLE001  (any __reduce__ method may raise anything)
             return True
         return False
 
@@ -400,16 +426,19 @@ def _inside(obj: object) -> list[tuple[str, object]]:
 
 
 def _mib(count: int) -> str:
+    """Return a number of bytes as text in MiB."""
     return f"{count / 2**20:.1f} MiB"
 
 
 def _plain_function(function: object) -> object:
+    """Return the function inside partial objects and decorators."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.unwrap(function) if callable(function) else function
 
 
 def _source(function: object) -> str:
+    """Return the source of a function without indentation; "" if it is not available."""
     try:
         return textwrap.dedent(inspect.getsource(cast(Any, _plain_function(function))))
     except (OSError, TypeError):  # typed into a console, built in, or an object that is called
@@ -417,39 +446,40 @@ def _source(function: object) -> str:
 
 
 def _byte_code(function: object) -> bytes:
+    """Return bytes that identify a function without source: its code, its names and its default values."""
     plain: Any = _plain_function(function)
     code = getattr(plain, "__code__", None) or getattr(vars(type(plain)).get("__call__"), "__code__", None)
     if code is None:
         return type_name(function).encode()
     given = [*(getattr(plain, "__defaults__", None) or ()), *(getattr(plain, "__kwdefaults__", None) or {}).items()]
-    # Not of objects: their text may hold their address.
+    # No text of other objects: it may contain their address.
     defaults = repr([one if isinstance(one, (int, float, str, bytes, tuple)) else type_name(one) for one in given])
     parts = (part.co_code + repr((part.co_names, _constants(part))).encode() for part in code_objects(code))
     return b"".join([type_name(function).encode(), defaults.encode(), *parts])
 
 
 def _constants(code: CodeType) -> list[str]:
-    """Numbers, text and the like that stand in the code itself; the same in every process."""
+    """Return the constants in the code, such as numbers and text, in a form that is equal in every process."""
     plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
     return [repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one) for one in plain]
 
 
 def _origin(obj: object) -> str:
-    """The module that an object is, comes from, or is an instance of something from."""
+    """Return the name of the module that an object is, is defined in, or is an instance of a class from."""
     if isinstance(obj, ModuleType):
         return obj.__name__
     return str(obj.__module__ if isinstance(obj, FunctionType | type) else type(obj).__module__)
 
 
 def _array_bytes(obj: object) -> int:
-    """The size of a NumPy array; 0 for anything else, also for an array of Python objects."""
+    """Return the size of a NumPy array in bytes; 0 for anything else, also for an array of Python objects."""
     if type(obj).__module__ != "numpy" or not hasattr(obj, "nbytes") or not hasattr(obj, "dtype"):
         return 0
     return 0 if obj.dtype.hasobject else int(obj.nbytes)
 
 
 def _by_value(function: FunctionType, importable: Collection[str]) -> bool:
-    """Whether its code is in the payload: of a notebook or script, nested, or of the user's own module."""
+    """Return True if the function's code is in the payload: notebook, script, nested or the user's own module."""
     module = sys.modules.get(function.__module__)
     if module is None or function.__module__ == "__main__" or "<locals>" in function.__qualname__:
         return True
@@ -457,6 +487,7 @@ def _by_value(function: FunctionType, importable: Collection[str]) -> bool:
 
 
 def _is_own_import(name: str) -> bool:
+    """Return True if the module of this name is the user's own."""
     if name in sys.stdlib_module_names or name in INSTALLED:
         return False
     if name in sys.modules:

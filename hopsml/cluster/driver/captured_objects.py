@@ -1,4 +1,4 @@
-"""What a function refers to, what of it must not be shipped and why, and which modules are the user's own."""
+"""References of a function, the objects among them that must not be shipped, and the user's own modules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from types import AsyncGeneratorType, CodeType, CoroutineType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-MAX_DEPTH = 30  # steps from the function to an object that is described in a message
+MAX_DEPTH = 30  # longest path from the function to an object that a message describes
 
-# Never pickled by value, wherever they lie: on YARN pyspark comes as a zip outside site-packages.
+# Never pickled by value, wherever they are installed: on YARN pyspark is a zip outside site-packages.
 INSTALLED = frozenset(
     {"hopsml", "pyspark", "py4j", "cloudpickle", "numpy", "pandas", "pyarrow", "sklearn"}
     | {"tensorflow", "keras", "tf_keras", "torch", "jax", "jaxlib"}
@@ -29,7 +29,7 @@ INSTALLED = frozenset(
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an object stays, and what to do instead."""
+    """Reason why an object must not be shipped, and what the user can do instead."""
 
     why: str
     remedy: str
@@ -78,7 +78,7 @@ _GENERATORS = (GeneratorType, CoroutineType, AsyncGeneratorType)
 
 
 def refusal(obj: object) -> Refusal | None:
-    """Why ``obj`` must not be shipped; None for all that pickle may try. Imports no framework to find out."""
+    """Return why ``obj`` must not be shipped; None if pickle may try. Imports no framework for the check."""
     for kind in type(obj).__mro__:
         for package, reason in _RULES_BY_NAME.get(kind.__name__, ()):
             if kind.__module__ == package or kind.__module__.startswith(package + "."):
@@ -92,6 +92,7 @@ def refusal(obj: object) -> Refusal | None:
 
 
 def _on_device(obj: object) -> bool:
+    """Return True if a tensor or array is on a device other than the CPU."""
     packages = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
     if not packages & {"torch", "jax", "jaxlib", "cupy"}:
         return False
@@ -101,18 +102,18 @@ def _on_device(obj: object) -> bool:
 
 
 def type_name(obj: object) -> str:
-    """For messages: pyspark.sql.session.SparkSession, int, module helpers."""
+    """Return the type of an object as text, such as pyspark.sql.session.SparkSession, int, module helpers."""
     if isinstance(obj, ModuleType):
         return f"module {obj.__name__}"
     kind = type(obj)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-# -- the way to an object
+# -- the path to an object
 
 
 def code_objects(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of all functions and classes defined in it."""
+    """Yield a function's code and that of all functions and classes defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -120,7 +121,7 @@ def code_objects(code: CodeType) -> Iterator[CodeType]:
 
 
 def references(obj: object) -> Iterator[tuple[str, object]]:
-    """What ``obj`` refers to and would take along, each with its description."""
+    """Yield the objects that ``obj`` refers to and that would be pickled with it, each with its description."""
     if isinstance(obj, FunctionType):
         yield from _function_references(obj)
     elif isinstance(obj, MethodType):
@@ -141,6 +142,7 @@ def references(obj: object) -> Iterator[tuple[str, object]]:
 
 
 def _function_references(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield the globals, closure variables, default values and attributes of a function."""
     code = function.__code__
     names = {
         str(instruction.argval): None
@@ -167,9 +169,10 @@ def _function_references(function: FunctionType) -> Iterator[tuple[str, object]]
 
 
 def _attributes(obj: object) -> dict[str, Any]:
+    """Return the attributes of an object, including those in slots."""
     found = dict(getattr(obj, "__dict__", {}))
     if isinstance(obj, ModuleType):
-        found.pop("__builtins__", None)  # not pickled with it; libraries keep things there, as pybind11's do
+        found.pop("__builtins__", None)  # not pickled with it; libraries, such as pybind11's, store values there
     for kind in type(obj).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -179,7 +182,12 @@ def _attributes(obj: object) -> dict[str, Any]:
 
 
 def descend(choices: Iterable[tuple[str, object]], follow: Callable[[object], bool]) -> tuple[list[str], object] | None:
-    """From ``choices`` on, the way to the deepest object that ``follow`` holds for; None if for none."""
+    """Return the path to the deepest object for which ``follow`` returns True, and that object; None if there is none.
+
+    Args:
+        choices: Objects to begin with, each with its description.
+        follow: Condition for following an object's references.
+    """
     path: list[str] = []
     visited: set[int] = set()
     found: object = None
@@ -190,17 +198,17 @@ def descend(choices: Iterable[tuple[str, object]], follow: Callable[[object], bo
         path.append(step[0])
         found = step[1]
         visited.add(id(found))
-        if refusal(found) is not None:  # that is the one to name, not the lock inside it
+        if refusal(found) is not None:  # the message shall name this object, not the lock inside it
             break
         choices = references(found)
     return (path, found) if path else None
 
 
-# -- whose module
+# -- the user's own modules
 
 
 def is_own_module(module: ModuleType) -> bool:
-    """Whether it is a source file of the user's own: not installed, not of the standard library."""
+    """Return True if it is a source file of the user's own: not installed, not of the standard library."""
     top = module.__name__.partition(".")[0]
     path = getattr(module, "__file__", None)
     return top not in INSTALLED and module.__name__ != "__main__" and path is not None and is_own_path(path)
@@ -208,7 +216,7 @@ def is_own_module(module: ModuleType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_own_path(path: str) -> bool:
-    """Whether a module's file is the user's own."""
+    """Return True if a module's file is the user's own."""
     file = Path(path)
     if file.suffix != ".py" or {"site-packages", "dist-packages"} & set(file.parts):
         return False
@@ -217,13 +225,14 @@ def is_own_path(path: str) -> bool:
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages, each with a final slash."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages()]
     return tuple({folder.rstrip("/") + "/" for folder in folders})
 
 
 def _among_wheels(file: Path) -> bool:
-    """Whether pip put it there with ``--target``: then .dist-info folders lie beside the package."""
+    """Return True if pip installed it with ``--target``, which leaves .dist-info folders next to the package."""
     folder = file.parent
     while (folder / "__init__.py").exists():
         folder = folder.parent
@@ -232,4 +241,5 @@ def _among_wheels(file: Path) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _has_wheels(folder: Path) -> bool:
+    """Return True if the folder contains metadata of installed packages."""
     return next(folder.glob("*.dist-info"), None) is not None

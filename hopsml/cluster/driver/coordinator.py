@@ -1,7 +1,7 @@
-"""Carries out what gangs and pool decide, on a thread of the driver: messages become events, actions become messages.
+"""Coordinator thread of the driver, which executes the decisions of the group and pool state machines.
 
-Decisions are made in gang.py and pool.py, connections are kept by sessions.py. A message about a run or a generation
-that is not its sender's is refused and counted.
+It converts messages to events, and actions to messages. Decisions are made in gang.py and pool.py; sessions.py manages
+the connections. A message about a run or a generation that is not its sender's is refused and counted.
 """
 
 from __future__ import annotations
@@ -45,19 +45,23 @@ Answer = TypeVar("Answer")
 
 TICK_S = 0.25
 RENEW_S = 1.0
-LINGER_S = 2.0  # after the last agent has gone
-STANDSTILL_S = 3.0  # agents say something every second
-CATCH_UP_S = 0.1  # for reading messages and ends of connections that have come meanwhile
-ANSWER_S = 5.0  # in which its loop surely answers another thread
-ENDING_S = 2.0  # the same where leases may have run out: agents look once a second, and take a while to end
+LINGER_S = 2.0  # after the last agent has disconnected
+STANDSTILL_S = 3.0  # agents send a message every second
+CATCH_UP_S = 0.1  # for reading messages and closed connections that have accumulated
+ANSWER_S = 5.0  # in which its loop certainly responds to another thread
+ENDING_S = 2.0  # the same after leases may have expired: agents check once a second, and take a while to end
 
 
 class InterpreterEnds(Exception):
-    """Threads take no calls any more: the main thread is over, and ``close`` has not been called yet."""
+    """Error raised when threads accept no calls any more, as the main thread has ended before ``close`` was called."""
 
 
 class Coordinator:
-    """Serves the agents and runs of one application; ``launch``, ``cancel`` and ``close`` may be called from any thread."""
+    """Coordinator of the agents and runs of one application, with an event loop on another thread.
+
+    Methods from ``start`` to ``close`` may be called from any thread; those of ``sessions.Listener`` are called on the
+    event loop.
+    """
 
     def __init__(
         self,
@@ -70,8 +74,16 @@ class Coordinator:
         zygote: ZygoteProcess | None = None,
         allowed: int | None = None,
     ) -> None:
-        """``zygote``: from which fork servers of agents on this machine are forked; closed with the coordinator.
-        ``allowed``: as of ``allow``.
+        """Prepare the coordinator; ``start`` starts its thread.
+
+        Args:
+            backend: Source of agents.
+            keep_warm_s: Seconds for which an agent without a run is retained.
+            lease_s: Seconds without a message from the coordinator after which an agent ends.
+            port_range: First and last port that may be used; None: any free port.
+            sys_path: Entries of the driver's module path for the agents' processes.
+            zygote: Process from which fork servers of agents on this machine are forked; closed with the coordinator.
+            allowed: Limit as in ``allow``; None: no limit.
         """
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path, self.zygote = sys_path, zygote
@@ -86,13 +98,13 @@ class Coordinator:
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
         self._others_wait = False  # another job of the application finds no free slot
-        self._gate = threading.Lock()  # a launch and the decision to close for idleness exclude each other
+        self._gate = threading.Lock()  # a launch and the decision to close when idle exclude each other
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
-        self._ticked = math.inf  # when the loop last kept time
-        self._caught_up_at = 0.0  # until then it may not know yet who outlived a standstill
+        self._ticked = math.inf  # time of the loop's last tick
+        self._caught_up_at = 0.0  # until then the losses of agents during a standstill may be unknown
         self._preload: tuple[str, ...] = ()
-        self._cancelled: set[int] = set()  # slot requests that were withdrawn
+        self._cancelled: set[int] = set()  # agent requests that were withdrawn
         self._unexplained: set[asyncio.Task[str]] = (
             set()
         )  # losses of agents that ended runs, and whose reason is awaited
@@ -107,7 +119,11 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ from any thread
 
     def start(self) -> None:
-        """Start the thread and open the server. Raises OSError when no port can be had."""
+        """Start the thread and open the server.
+
+        Raises:
+            OSError: No port is available.
+        """
         self._thread.start()
         self._ready.wait()
         if self._problem is not None:
@@ -115,13 +131,21 @@ class Coordinator:
 
     @property
     def is_alive(self) -> bool:
-        """Whether runs can still be launched."""
+        """True if runs can still be launched."""
         return self._thread.is_alive() and not self._closing.is_set()
 
     def launch(self, request: RunRequest, observe: Callable[[RunState], object] = lambda state: None) -> RunState:
-        """Begin a run; returns its state at once. Raises CoordinatorLost where the coordinator is closed.
+        """Start a run and return its state at once.
 
-        ``observe`` is called with the state before anything happens: who observes from then on misses nothing.
+        Args:
+            request: The run.
+            observe: Called with the state before anything happens, so that an observer added then misses nothing.
+
+        Returns:
+            The state, which the coordinator's thread updates.
+
+        Raises:
+            CoordinatorLost: The coordinator is closed.
         """
         state = RunState(request.run_id, request.spec.group.size)
         if self.is_alive:
@@ -134,17 +158,18 @@ class Coordinator:
         return state
 
     def resize(self, run_id: str, size: int) -> None:
-        """Let an elastic run have at most ``size`` workers from its next commit on."""
+        """Set the largest number of workers of a run whose group may change; it applies from the next commit or pause."""
         self._call(self._resize, run_id, size)
 
     def allow(self, slots: int) -> None:
-        """Let all runs together have so many workers at most, whatever they ask for, until the next call."""
+        """Limit all runs together to this number of workers, whatever they request, until the next call."""
         self._call(self._allow, slots)
 
     def held(self, slots: int) -> int:
-        """How many agents there are or may still come; where that is more than ``slots``, those that no run uses are let go.
+        """Return how many agents exist or may still connect; if more than ``slots``, dismiss those that no run uses.
 
-        Raises CoordinatorLost where it does not answer.
+        Raises:
+            CoordinatorLost: It does not respond.
         """
         answer: concurrent.futures.Future[int] = concurrent.futures.Future()
         self._call(self._hold, slots, answer)
@@ -154,41 +179,48 @@ class Coordinator:
             raise CoordinatorLost(f"the coordinator has not answered within {ANSWER_S:g} s") from None
 
     def tell(self, run_id: str, rank: int, data: bytes) -> None:
-        """Send ``data`` to the worker of the rank; dropped where that is gone."""
+        """Send ``data`` to the worker of the rank; it is dropped if there is none."""
         self._call(self._tell, run_id, rank, data)
 
     def profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
-        """Have the worker of the rank looked at; a change ``profile`` of the run tells what has become of it."""
+        """Request a profile of the worker of the rank; a change ``profile`` of the run reports the result."""
         self._call(self._profile, run_id, rank, wish)
 
     def release(self, run_id: str, rank: int, at_once: bool = False) -> None:
-        """Let an independent worker finish its trial, or break it off, and return its agent to the pool."""
+        """End an independent worker and release its agent to the pool.
+
+        Args:
+            run_id: The run.
+            rank: The worker's number.
+            at_once: Stop it at once instead of after its present trial.
+        """
         self._call(self._event, run_id, events.ReleaseAsked(rank, at_once))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
-        """End a run of independent members as FINISHED, because all is done; ``result``: its pickled value."""
+        """End a run of independent members as FINISHED because its work is done; ``result``: its pickled value."""
         self._call(self._complete, run_id, reason, result)
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Have a run ended; returns at once, and its state tells when it has."""
+        """Request the cancellation of a run; returns at once, and the run's state reports its end."""
         self._call(self._event, run_id, events.CancelAsked(reason))
 
     def fail(self, run_id: str, reason: str) -> None:
-        """End a run as FAILED, because of what its driver cannot give it; returns at once."""
+        """End a run as FAILED because the driver cannot provide what it needs; returns at once."""
         self._call(self._event, run_id, events.Refused(reason, "driver"))
 
     def dismiss_idle(self, reason: str) -> None:
-        """Grant the agents that no run holds to none any more; returns at once."""
+        """Dismiss the agents that no run holds; returns at once."""
         self._call(lambda: self._pool(self.pool.dismiss(tuple(self.pool.idle()), reason)))
 
     def close(self, timeout_s: float = 15.0) -> None:
-        """End all runs, dismiss all agents, close server and thread; waits at most ``timeout_s`` seconds."""
+        """End all runs, dismiss all agents, and close server and thread; waits at most ``timeout_s`` seconds."""
         if self._thread.is_alive():
             self._call(self._closing.set)
             self._thread.join(timeout_s)
         self.backend.close()
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function on the event loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError as error:
@@ -197,11 +229,13 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ the loop
 
     def _run_loop(self) -> None:
+        """Run the event loop until the coordinator is closed; an error ends all runs."""
         self._loop.set_exception_handler(_log_aside)
         try:
-            # Not in the context of whoever began it: a notebook's output would go to the cell of its first run for ever.
+            # A fresh context: in that of the caller, a notebook's output would go to the cell of its first run for
+            # ever.
             self._runner.run(self._serve(), context=contextvars.Context())
-        except BaseException as error:  # noqa: BLE001 handed to start(), or to the runs
+        except BaseException as error:  # noqa: BLE001 passed to start(), or to the runs
             self._problem = error
             for run in self.runs.values():
                 if not run.state.is_over:
@@ -210,9 +244,10 @@ class Coordinator:
             self._ready.set()
             if self.zygote is not None:
                 self.zygote.close()
-            self._runner.close()  # whoever is about to connect is turned away
+            self._runner.close()  # pending connections are refused
 
     async def _serve(self) -> None:
+        """Open the server and work until the coordinator is closed."""
         bind, advertised = await asyncio.to_thread(self.backend.addresses)
         port = await self.door.open(bind, self.port_range)
         try:
@@ -227,6 +262,7 @@ class Coordinator:
             await self.door.close()
 
     async def _keep_time(self) -> None:
+        """Run the timers of runs, leases, pre-flight checks and pool until the coordinator is closed."""
         renewed = 0.0
         while not self._closing.is_set():
             now = time.monotonic()
@@ -249,9 +285,10 @@ class Coordinator:
                 pass
 
     async def _watch_backend(self) -> None:
-        """Whether it is there; asked at once when an agent is lost, as that may be why.
+        """Poll the backend's state, and at once when an agent is lost, as the backend's end may be the cause.
 
-        Beside the timers, not among them: a JVM that does not answer must not stop leases and deadlines.
+        This runs as a separate task, not among the timers: a JVM that does not respond must not delay leases and
+        deadlines.
         """
         while True:
             self._agent_lost.clear()
@@ -269,7 +306,7 @@ class Coordinator:
                 await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
 
     async def _watch_executors(self) -> None:
-        """Poll whether others wait for idle slots and which executors leave: slow answers, so in a task of its own."""
+        """Poll for other jobs that wait for idle slots, and for executors that end; the calls are slow."""
         while True:
             idle = bool(self.pool.agents.idle_count)
             tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
@@ -288,11 +325,11 @@ class Coordinator:
             await asyncio.sleep(TICK_S)
 
     def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
-        """On a thread that may block: whether others wait for idle slots, and which executors are leaving."""
+        """Return whether other jobs wait for idle slots, and the executors that are about to end; may block."""
         return idle and self.backend.others_wait(), self.backend.leaving(tasks)
 
     def _close_when_idle(self) -> None:
-        """With no run and no agent for ``LINGER_S`` seconds end the thread, and with it port and certificate."""
+        """End the thread, and with it port and certificate, after ``LINGER_S`` seconds without a run and an agent."""
         now = time.monotonic()
         if self.runs or self.door.agents or self.pool.expected or self._unexplained:
             self._idle_since = None
@@ -300,10 +337,11 @@ class Coordinator:
             self._idle_since = now
         elif now - self._idle_since > LINGER_S:
             with self._gate:
-                if self._launched == self._begun:  # else a run is on its way here from another thread
+                if self._launched == self._begun:  # else another thread has just launched a run
                     self._closing.set()
 
     async def _wind_up(self) -> None:
+        """Cancel all runs and dismiss all agents, within ten seconds."""
         for run_id in list(self.runs):
             self._event(run_id, events.CancelAsked("the application ends"))
         deadline = time.monotonic() + 10
@@ -316,11 +354,11 @@ class Coordinator:
         while self.door.agents and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
-    # ------------------------------------------------------------------------------------------ what the door tells
+    # ------------------------------------------------------------------------------------------ reports of the server
 
     def joined(self, session: AgentSession) -> None:
-        """Let the pool have a new agent; see ``sessions.Listener``."""
-        if self._closing.is_set():  # it was on its way when the others were dismissed
+        """Add a new agent to the pool; see ``sessions.Listener``."""
+        if self._closing.is_set():  # it connected while the others were being dismissed
             session.post(protocol.Dismiss("the application ends"))
             return
         slot = (session.hello.ask, session.hello.index)
@@ -331,9 +369,9 @@ class Coordinator:
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
     def left(self, session: AgentSession, reason: str) -> None:
-        """Tell its run, its slot's inspection and the pool; see ``sessions.Listener``."""
+        """Report a lost agent to its run, its slot's pre-flight check and the pool; see ``sessions.Listener``."""
         self._agent_lost.set()
-        # The pool first: what the gang asks for because of this loss must not be met with the lost agent.
+        # The pool comes first: what the group requests because of this loss must not be met with the lost agent.
         self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.left(session.agent_id)
         if session.work is not None:
@@ -363,13 +401,16 @@ class Coordinator:
         return why
 
     def patience_s(self, session: AgentSession) -> float:
-        """Seconds without a message after which this agent counts as lost; fewer where its group can go on without it."""
+        """Return the seconds without a message after which an agent counts as lost.
+
+        A group that continues without lost members may set a shorter limit than the lease.
+        """
         run = self.runs.get(session.work[0]) if session.work is not None else None
         silence_s = run.request.spec.group.silence_s if run is not None else None
         return self.lease_s if silence_s is None else silence_s
 
     def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
-        """Carry out an agent's message; see ``sessions.Listener``."""
+        """Process an agent's message; see ``sessions.Listener``."""
         match message:
             case protocol.Heartbeat():
                 return
@@ -418,7 +459,7 @@ class Coordinator:
             self._event(message.run_id, event)
 
     def _sidecar(self, session: AgentSession, run_id: str, word: SidecarWord) -> None:
-        """Tell the run's driver; the sidecar of a run that this agent has left meanwhile is nobody's concern."""
+        """Pass a sidecar's message to its run's driver, unless the agent has left the run."""
         run = self.runs.get(run_id)
         if run is not None and session.work is not None and session.work[0] == run_id:
             run.request.on_sidecar(word)
@@ -426,7 +467,10 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ runs
 
     def _begin(self, request: RunRequest, state: RunState) -> None:
-        """Begin a run; after a standstill of this interpreter a little later, as some agents may not have outlived it."""
+        """Start a run.
+
+        After a standstill of this interpreter it is started a little later, as some agents may have ended.
+        """
         now = time.monotonic()
         self._note_standstill(now)
         if now < self._caught_up_at and self.door.agents:
@@ -435,12 +479,16 @@ class Coordinator:
             self._begin_now(request, state)
 
     def _note_standstill(self, now: float) -> None:
-        """Whoever comes first after it, a run or the tick. Messages tell nothing: those from before it are read after it."""
+        """Detect a standstill of this interpreter, when a run is started or at a tick, whichever is first.
+
+        Messages do not reveal it: those from before it are read after it.
+        """
         stood_s, self._ticked = now - self._ticked, now
         if stood_s > STANDSTILL_S:
             self._caught_up_at = now + (CATCH_UP_S if stood_s < self.lease_s - RENEW_S else ENDING_S)
 
     def _begin_now(self, request: RunRequest, state: RunState) -> None:
+        """Start a run: create its group state machine and request agents."""
         self._begun += 1
         if request.run_id in self.runs:  # projects of one application number their runs independently
             where = self.runs[request.run_id].request.run_url
@@ -459,24 +507,26 @@ class Coordinator:
         self._say_who_waits()
 
     def _resize(self, run_id: str, size: int) -> None:
+        """Apply a new size, within the limit of all runs, to a run."""
         if run := self.runs.get(run_id):
             run.asked = size
             self._event(run_id, events.ResizeAsked(run.size))
 
     def _allow(self, slots: int) -> None:
+        """Apply a new limit of all runs together."""
         self._allowed = slots
         self._pool(self.pool.limited(slots))
         self._share()
 
     def _share_of_newcomer(self, request: RunRequest) -> int | None:
-        """Of the slots that all runs may have together; None where there is no limit."""
+        """Return the new run's share of the slots that all runs may use together; None if there is no limit."""
         if self._allowed is None:
             return None
         group = request.spec.group
         return shares(self._allowed, [*(run.claim for run in self.runs.values()), claim(group, group.size)])[-1]
 
     def _share(self) -> None:
-        """Tell the runs which of them may have more, or fewer, of these slots."""
+        """Apply the runs' shares of the allowed slots, and inform those whose share changes."""
         if self._allowed is None:
             return
         runs = list(self.runs.values())
@@ -488,18 +538,20 @@ class Coordinator:
             if run.request.spec.group.changes:
                 self._event(run.run_id, events.ResizeAsked(run.size))
         for run in runs:
-            # Which lanes end is the search's to say; one whose trials are runs of their own counts on all slots.
+            # The search chooses the lanes that end; a search whose trials are separate runs counts on all slots.
             if isinstance(run.request.spec.group, IndependentGroup):
                 run.state.publish(Change("slots", total=run.size if run.asked else self._allowed))
 
     def _hold(self, slots: int, answer: concurrent.futures.Future[int]) -> None:
-        # Asks that were taken back count as one each: what has come of them may still be there.
+        """Count agents for ``held``, and dismiss idle ones beyond ``slots``."""
+        # Each cancelled agent request counts as one agent: one of its agents may still exist.
         held = len(self.door.agents) + len(self.pool.expected) + len(self._cancelled)
         if held > slots and (idle := tuple(self.pool.idle())):
             self._pool(self.pool.dismiss(idle, "its slot is another job's from now on"))
         answer.set_result(held)
 
     def _event(self, run_id: str, event: events.Event) -> None:
+        """Pass an event to a run's group, and carry out the actions."""
         run = self.runs.get(run_id)
         if run is None:
             return
@@ -513,16 +565,19 @@ class Coordinator:
         self._gang(run, actions)
 
     def _complete(self, run_id: str, reason: str, result: bytes) -> None:
+        """End a run of independent members as finished."""
         if run := self.runs.get(run_id):
             run.result = result
             self._event(run_id, events.CancelAsked(reason, complete=True))
 
     def _tell(self, run_id: str, rank: int, data: bytes) -> None:
+        """Send data to a worker."""
         if (found := self._worker(run_id, rank)) is not None:
             session, generation = found
             session.post(protocol.Tell(run_id, generation, data))
 
     def _profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
+        """Send a profile request to a worker, or publish that there is none."""
         if (found := self._worker(run_id, rank)) is not None:
             session, generation = found
             session.post(msgspec.structs.replace(wish, generation=generation))
@@ -531,7 +586,11 @@ class Coordinator:
             self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
 
     def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:
-        """Whose agent works as this rank of a run, and in which generation."""
+        """Find the agent that works as this rank of a run.
+
+        Returns:
+            The session of its agent and the generation in which it works; None if there is no such worker.
+        """
         run = self.runs.get(run_id)
         agent_id = run.gang.agent_of(rank) if run is not None else None
         session = self.door.agents.get(agent_id) if agent_id is not None else None
@@ -540,6 +599,7 @@ class Coordinator:
         return session, session.work[1]
 
     def _gang(self, run: ActiveRun, actions: list[events.Action]) -> None:
+        """Carry out the actions of a run's group."""
         for action in actions:
             match action:
                 case events.AskAgents():
@@ -586,6 +646,7 @@ class Coordinator:
                     self._conclude(run, action)
 
     def _take_back(self, run: ActiveRun, action: events.ReturnAgents) -> None:
+        """Take agents back from a run, and pool or dismiss them."""
         self.inspection.returned(action.agent_ids)
         for agent_id in action.agent_ids:
             if session := self.door.agents.get(agent_id):
@@ -597,11 +658,12 @@ class Coordinator:
 
     @staticmethod
     def _sidecar_left(run: ActiveRun | None, session: AgentSession, reason: str) -> None:
+        """Report to the run's driver that a sidecar has ended with its agent."""
         if run is not None and run.request.spec.sidecar:
             run.request.on_sidecar(SidecarWord(session.agent_id, ended=reason))
 
     def _let_go(self, run: ActiveRun, session: AgentSession) -> None:
-        """The agent no longer works for this run."""
+        """Release an agent from this run."""
         session.work = None
         group = run.request.spec.group
         self._sidecar_left(run, session, "its agent has left the run")
@@ -609,7 +671,7 @@ class Coordinator:
             session.post(protocol.Release(run.run_id))
 
     def _persisted(self, session: AgentSession, message: protocol.Persisted) -> None:
-        """Of an agent that the run holds, whatever the generation in which it has made the commit."""
+        """Record a checkpoint of an agent that the run holds, whatever the generation of its commit."""
         run = self.runs.get(message.run_id)
         if run is None or session.work is None or session.work[0] != message.run_id:
             return
@@ -618,7 +680,10 @@ class Coordinator:
             self._event(message.run_id, event)
 
     def _drain(self, session: AgentSession, reason: str, time_s: float | None) -> None:
-        """The agent's node leaves in ``time_s`` seconds: out of its group before, or dismissed at once. Done once."""
+        """Start the departure of an agent whose node leaves in ``time_s`` seconds, once for each agent.
+
+        It leaves its group before that, or is dismissed at once if it has none.
+        """
         if session.leaving:
             return
         session.leaving = reason
@@ -631,13 +696,15 @@ class Coordinator:
             self._pool(self.pool.serve())
 
     def _conclude(self, run: ActiveRun, outcome: events.Conclude) -> None:
+        """Remove a run that has ended, release its agents and report its end."""
         run_id = run.run_id
         del self.runs[run_id]
-        for session in self.door.agents.values():  # whatever the gang has not given back
+        for session in self.door.agents.values():  # agents that the group has not released
             if session.work is not None and session.work[0] == run_id:
                 self._let_go(run, session)
         self.inspection.ended(run_id)
-        missing = self._why_missing(run, outcome) if outcome.error == "start" else ""  # before its asks are forgotten
+        # before its agent requests are removed
+        missing = self._why_missing(run, outcome) if outcome.error == "start" else ""
         self._pool(self.pool.withdraw(run_id, time.monotonic()))
         self._share()
         loss = run.losses.get(outcome.agent_id)
@@ -655,12 +722,14 @@ class Coordinator:
 
     @staticmethod
     def _tell_end(run: ActiveRun, outcome: events.Conclude, missing: str) -> None:
+        """Report the run's end with its error."""
         failure = run.failures.get(outcome.agent_id)
         host = run.hosts.get(outcome.agent_id, "")
         error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)
         run.state.conclude(error, run.result)
 
     def _why_missing(self, run: ActiveRun, outcome: events.Conclude) -> str:
+        """Return why agents of a run are missing; an error of the backend becomes part of the text."""
         try:
             return why_missing(run, outcome, self.pool, self.backend, self.runs)
         except Exception as error:
@@ -670,6 +739,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------ pool
 
     def _pool(self, actions: list[pool.Action]) -> None:
+        """Carry out the actions of the pool."""
         if asks := [action for action in actions if isinstance(action, pool.Submit)]:
             self._submit(asks)
         for action in actions:
@@ -688,7 +758,7 @@ class Coordinator:
                             session.post(protocol.Dismiss(action.reason))
 
     def _submit(self, asks: list[pool.Submit]) -> None:
-        """One after the other: which of them is the older one may matter to the cluster."""
+        """Submit agent requests one after the other, as their order may matter to the cluster."""
         bootstraps = [(self._bootstrap(ask), ask.count) for ask in asks]
 
         def in_order() -> None:
@@ -698,19 +768,27 @@ class Coordinator:
         self._begin_on_thread(in_order)
 
     async def _on_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """Make a call that may block on a thread. Raises InterpreterEnds."""
+        """Call a function that may block on another thread and return its result.
+
+        Raises:
+            InterpreterEnds: Threads accept no calls any more.
+        """
         try:
             answer = self._loop.run_in_executor(None, function, *arguments)
-        except RuntimeError as error:  # concurrent.futures is closed before what is registered with atexit
+        except RuntimeError as error:  # concurrent.futures is closed before functions registered with atexit are called
             raise InterpreterEnds from error
         return await answer
 
     def _begin_on_thread(self, function: Callable[..., object], *arguments: object) -> None:
-        """The same without an answer; at the interpreter's end it is left to ``close``."""
+        """Call a function on another thread without waiting for it.
+
+        It is not called if the interpreter is ending: ``close`` releases everything then.
+        """
         with contextlib.suppress(RuntimeError):
             self._loop.run_in_executor(None, function, *arguments)
 
     def _bootstrap(self, action: pool.Submit) -> Bootstrap:
+        """Return the data that the agents of a request need to connect."""
         return Bootstrap(
             ask=action.ask,
             addresses=self.addresses,
@@ -728,45 +806,48 @@ class Coordinator:
         )
 
     def _submit_to_backend(self, bootstrap: Bootstrap, count: int) -> None:
-        """On a thread that may block; what the backend answers goes to the loop."""
+        """Submit an agent request, on a thread that may block, and pass the backend's reports to the event loop."""
 
         def on_loop(function: Callable[..., None], *arguments: object) -> None:
-            with contextlib.suppress(CoordinatorLost):  # it is closed: nobody waits for agents any more
+            with contextlib.suppress(CoordinatorLost):  # it is closed, so no run waits for agents
                 self._call(function, *arguments)
 
         ended, slot_ended = (functools.partial(on_loop, told) for told in (self._ask_ended, self._slot_ended))
         try:
             self.backend.submit(bootstrap, count, ended, slot_ended)
-        except Exception as error:  # noqa: BLE001 whatever Spark throws is the waiting runs' to know
+        except Exception as error:  # noqa: BLE001 any error of Spark is reported by the waiting runs
             ended(bootstrap.ask, f"{type(error).__name__}: {error}")
 
     def _ask_ended(self, ask: int, problem: str) -> None:
+        """Process the end of an agent request."""
         failed = self._refuse(ask, problem)
         self._cancelled.discard(ask)
         self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
 
     def _slot_ended(self, ask: int, index: int, problem: str) -> None:
+        """Process the end of one agent of a request."""
         slot = ask, index
-        if slot in self.pool.expected:  # of one that had come its connection tells
+        if slot in self.pool.expected:  # the end of a connected agent is reported by its connection
             failed = self._refuse(ask, problem)
             self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
 
     def _refuse(self, ask: int, problem: str) -> bool:
-        """Fail the runs that wait for their first agents, if there is a problem; returns whether there is one.
+        """Fail the runs that wait for their first agents if the problem is genuine; return True if it is.
 
-        An ask whose agents came and were then ended, by PySpark's answer to Ctrl-C for instance, is made again.
+        A request whose agents connected and were ended later, for instance by PySpark on Ctrl-C, is repeated instead.
         """
         failed = bool(problem) and ask not in self._cancelled and not self.pool.going.get(ask, False)
         for run in self._waiting() if failed else ():
-            if run.gang.generation == 0:  # a group that has trained waits for others until its own deadline
+            if run.gang.generation == 0:  # a group that has trained waits for agents until its deadline
                 self._event(run.run_id, events.Refused(problem, "launcher"))
         return failed
 
     def _waiting(self) -> list[ActiveRun]:
+        """Return the runs that wait for agents."""
         return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
 
     def _say_who_waits(self) -> None:
-        """Publish what runs wait for; at each tick, as there may be a thousand agents."""
+        """Publish what runs wait for; at each tick only, as there may be a thousand agents."""
         for run in self._waiting():
             if (text := waiting_text(run, self.pool)) != run.waits_for:
                 run.waits_for = text
@@ -774,5 +855,5 @@ class Coordinator:
 
 
 def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that nobody has caught in the loop, without waiting for the log's reader as asyncio would."""
+    """Log an uncaught error of the loop without waiting for the log's reader, which asyncio would do."""
     log.error("%s", context.get("message", "an error in the coordinator's loop"), exc_info=context.get("exception"))

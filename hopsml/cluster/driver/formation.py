@@ -1,4 +1,4 @@
-"""What a run requests of the coordinator, and the messages by which a group of agents becomes its workers; pure."""
+"""Request of a run to the coordinator, and the messages by which agents start its workers; pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from hopsml.cluster.shared.spec import RunSpec
 
 @dataclass(frozen=True)
 class SidecarWord:
-    """What the process beside a run's workers on an agent has said when it began, or why it has ``ended``."""
+    """Message of the sidecar process that a run has on each agent, or the reason why it has ``ended``."""
 
     agent_id: str
     data: bytes = b""
     ended: str = ""
-    is_final: bool = False  # whether none follows though the agent stays
+    is_final: bool = False  # True if no other sidecar follows although the agent stays
 
 
 def _unheard(word: SidecarWord) -> None:
+    """Ignore a sidecar's message."""
     pass
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Everything that the coordinator needs to carry out a run."""
+    """All data that the coordinator needs to carry out a run."""
 
-    run_id: str  # as in the run directory's name
+    run_id: str  # name of the run directory
     spec: RunSpec
     payload: bytes  # cloudpickle of (function, keyword arguments)
     run_url: str
     resume: Resume = Resume()
-    bare: int = 0  # how many of its agents need no GPU, where the cluster can give such ones
-    on_sidecar: Callable[[SidecarWord], None] = _unheard  # on the coordinator's thread: it must not wait
+    bare: int = 0  # how many of its agents need no GPU, if the cluster can provide agents without one
+    on_sidecar: Callable[[SidecarWord], None] = _unheard  # called on the coordinator's thread: it must not block
 
 
 def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:
-    """The agent as input of the layout; ``ports``: those that it holds now."""
+    """Return the agent as input of the layout; ``ports``: those that it holds now."""
     return Member(
         agent_id=agent_id,
         host=hello.host,
@@ -62,7 +63,16 @@ def formation_of(
     source: CommitSource | None = None,
     joins: bool = False,
 ) -> Formation:
-    """The message that all workers of a generation share; it can be long, so it is encoded once. ``key``: their secret."""
+    """Return the message that all workers of a generation share; it can be long, so it is encoded once.
+
+    Args:
+        request: The run.
+        layout: Ranks and addresses of the generation.
+        generation: Its number.
+        key: Secret that its members share.
+        source: Where members without the commit can fetch it; None: there is no commit.
+        joins: True for workers that prepare to join a running group.
+    """
     return Formation(
         run_id=request.run_id,
         generation=generation,
@@ -74,7 +84,7 @@ def formation_of(
         world_size=layout.placements[0].world_size,
         resume=request.resume,
         commit=source or CommitSource(),
-        collective=() if request.spec.group.relaunches else layout.collective,  # servers make no calls of their own
+        collective=() if request.spec.group.relaunches else layout.collective,  # servers make no collective calls
         collective_key=key,
         guarded=layout.guarded,
         joins=joins,
@@ -82,12 +92,22 @@ def formation_of(
 
 
 def _finds_others_by_tf_config(spec: RunSpec) -> bool:
-    """Not a worker that has no others, nor one of another framework, unless it is told so by what it runs."""
+    """Return True if the workers find each other by TF_CONFIG.
+
+    That holds for servers, and for TensorFlow without ``all_gpus``, with which a worker trains alone.
+    """
     return spec.group.relaunches or (spec.framework == "tensorflow" and not spec.all_gpus)
 
 
 def launch_of(request: RunRequest, placement: Placement, generation: int, has_commit: bool = False) -> Launch:
-    """The message that differs from worker to worker."""
+    """Return the message that differs from worker to worker.
+
+    Args:
+        request: The run.
+        placement: The worker's rank, role and devices.
+        generation: Generation of its group.
+        has_commit: True if its agent holds the commit to continue from.
+    """
     return Launch(
         run_id=request.run_id,
         generation=generation,

@@ -1,4 +1,4 @@
-"""Starts groups on granted agents: ranks and addresses by the layout, then the messages that start workers."""
+"""Start-up of groups on granted agents: ranks and addresses by the layout, then the messages that start workers."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ log = logger_aside("hopsml.coordinator")
 
 
 class Former:
-    """Starts the workers of groups that begin; ``tell`` brings an event to a run's gang."""
+    """Starter of the workers of groups, at a run's beginning and at changes of its group."""
 
     def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, events.Event], None]) -> None:
+        """Use these agents; ``tell`` passes an event to a run's group."""
         self._agents, self._tell = agents, tell
 
     def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
-        """Give these agents to the run. Where no layout can be made of them the run ends with the reason."""
+        """Assign these agents to the run; if no layout is possible, the run ends with the reason."""
         changes = run.request.spec.group.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
         for session in sessions:
             session.work = (run.run_id, -1 if changes else run.gang.generation)  # -1: in no generation yet
             run.hosts[session.agent_id] = session.hello.place
-        if changes:  # the layout is made when it is known who takes part in a generation
+        if changes:  # the layout is made when the members of a generation are known
             hosts = tuple(session.hello.machine for session in sessions)
             ready = tuple(is_ready(session, run) for session in sessions)
             self._tell(run.run_id, events.Granted(agent_ids, hosts, ready))
             for session in sessions:
-                if session.work == (run.run_id, -1):  # those that take part at once have been told with the rest
+                if session.work == (run.run_id, -1):  # members that start at once have received this with the rest
                     session.post(protocol.Preload(run.request.spec.modules))
         elif self._lay_out(run, agent_ids):
             self._tell(run.run_id, events.Granted(tuple(run.placements)))
 
     def _lay_out(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> bool:
-        """Assign ranks to these agents; False, and the run is told why, where that is not possible."""
+        """Assign ranks to these agents; if that is not possible, end the run with the reason and return False."""
         sessions = [self._agents[agent_id] for agent_id in agent_ids if agent_id in self._agents]
         seats = [member_of(session.agent_id, session.hello, session.ports) for session in sessions]
         try:
@@ -71,6 +72,7 @@ class Former:
             self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _start(self, run: ActiveRun, action: events.StartGeneration) -> None:
+        """Make the layout, and send the messages that start the workers of a generation."""
         group = run.request.spec.group
         if not group.collective:
             self._start_lane(run, action)
@@ -82,7 +84,7 @@ class Former:
             run.state.begin_generation(action.generation, len(action.agent_ids))
         layout = run.state.layout
         assert layout is not None  # granted before
-        if not run.key or not group.relaunches:  # those that go on know the key of those that come back
+        if not run.key or not group.relaunches:  # members that continue have the key of those that are restarted
             run.key = _new_key()
         source = self._source(action.step, action.holders, action.stored)
         shared = protocol.encode(formation_of(run.request, layout, action.generation, run.key, source))
@@ -98,7 +100,7 @@ class Former:
                 session.post(protocol.Preload(run.request.spec.modules), shared, launch)
 
     def prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
-        """Start workers that prepare alone for the places that they are to have in the group; an error is the run's end."""
+        """Start joining workers, which prepare alone for their ranks in the group; an error ends the run."""
         try:
             with _garbage_kept():
                 self._prepare(run, action)
@@ -107,6 +109,7 @@ class Former:
             self._tell(run.run_id, events.Refused(f"{type(error).__name__}: {error}", "launcher"))
 
     def _prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
+        """Make the layout with joining workers, and send the messages that start these."""
         there = [agent_id for agent_id in action.agent_ids if agent_id in self._agents]
         for agent_id in there:
             session = self._agents[agent_id]
@@ -115,7 +118,7 @@ class Former:
         placements = {placement.agent_id: placement for placement in layout.placements}
         source = self._source(action.step, action.holders)
         for agent_id in there:
-            # Each has a key of its own: it is alone.
+            # Each has another key, as it is alone.
             shared = formation_of(run.request, layout, action.generation, _new_key(), source, joins=True)
             launch = launch_of(run.request, placements[agent_id], action.generation, agent_id in action.holders)
             session = self._agents[agent_id]
@@ -123,13 +126,13 @@ class Former:
             session.post(protocol.Preload(run.request.spec.modules), shared, launch)
 
     def pause(self, run: ActiveRun, action: events.PauseGroup) -> None:
-        """Tell these members' agents that their group pauses."""
+        """Send these members' agents the request to pause."""
         for agent_id in action.agent_ids:
             if session := self._agents.get(agent_id):
                 session.post(protocol.Pause(run.run_id, action.generation))
 
     def mend(self, run: ActiveRun, action: events.MendGroup) -> None:
-        """Tell these members' agents that their workers go on as this generation, at the ports that they have."""
+        """Send these members' agents the request to continue in place as this generation, with their present ports."""
         staying = tuple(agent_id for agent_id in action.agent_ids if agent_id in run.placements)
         newcomers = tuple(agent_id for agent_id in action.agent_ids if agent_id not in run.placements)
         layout = _grown(run, staying, newcomers)
@@ -152,7 +155,7 @@ class Former:
                 session.post(shared)
 
     def _view(self, newcomer: Placement) -> MemberView:
-        """Of one that trains from now on; it has been told of its launch by itself."""
+        """Return the view of a worker that joins now; its launch was reported before."""
         session = self._agents.get(newcomer.agent_id)
         host, executor_id = (session.hello.place, session.hello.executor_id) if session is not None else ("", "")
         return MemberView(newcomer.rank, host, executor_id, newcomer.gpu_indices, state=Lifecycle.RUNNING)
@@ -173,7 +176,7 @@ class Former:
         session.post(protocol.Preload(run.request.spec.modules), formation, launch)
 
     def _source(self, step: int, holders: tuple[str, ...], stored: int = -1) -> protocol.CommitSource:
-        """Where members without the commit can fetch it: an agent that holds it, else the checkpoint to begin from."""
+        """Return where members can fetch the commit: from an agent that holds it, else the checkpoint ``stored``."""
         for agent_id in holders:
             session = self._agents.get(agent_id)
             if session is not None and session.commit_door is not None:
@@ -184,25 +187,26 @@ class Former:
 
 
 def _grown(run: ActiveRun, staying: tuple[str, ...], newcomers: tuple[str, ...]) -> Layout:
-    """The layout of members that go on in their order, and with their devices in theirs, with newcomers between them."""
+    """Return the layout of members in their present order and with their devices, with joining workers inserted."""
     ring = [replace(run.seats[agent_id], gpu_indices=run.placements[agent_id].gpu_indices) for agent_id in staying]
     return arrange(insert(ring, [run.seats[agent_id] for agent_id in newcomers]))
 
 
 def _new_key() -> bytes:
+    """Return a new random secret."""
     return secrets.token_bytes(32)
 
 
 def is_ready(session: AgentSession, run: ActiveRun) -> bool:
-    """Whether the agent's fork server has imported the modules that the run's workers need."""
+    """Return True if the agent's fork server has imported the modules that the run's workers need."""
     return set(run.request.spec.modules) <= session.modules
 
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """Collect no garbage inside, where collecting is switched on.
+    """Suspend garbage collection inside the block, if it is enabled.
 
-    Forming a group of 1 024 allocates enough to start a full collection, which takes as long as the forming itself.
+    Starting a group of 1 024 allocates enough to trigger a full collection, which takes as long as the start itself.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,8 +1,9 @@
-"""The newest events of a run's gang with what it decided: ``gang.jsonl`` of a failed run, for ``tools.replay_gang``.
+"""Log of the newest events and actions of a run's group: ``gang.jsonl`` of a failed run, for ``tools.replay_gang``.
 
-The first line says which machine it was and what its state was before the events that follow, the oldest of which may have
-been dropped. Each further line is an event (``null`` for the run's beginning), when it came, what followed, and the phase
-after it. The machines are pure, so the events give the same decisions again. Secrets are masked in all of it.
+The first line names the state machine and has its state before the events that follow; older events may have been
+dropped. Each further line has an event (``null`` for the run's beginning), its time, the actions that followed, and the
+phase after it. The state machines are pure, so the events give the same decisions again. Secrets are masked in all of
+it.
 """
 
 from __future__ import annotations
@@ -20,28 +21,34 @@ from hopsml.cluster.gang.events import Action, Event
 from hopsml.cluster.gang.gang import Gang
 
 VERSION = 1
-PART = 2048  # events; the newest PART to twice as many are kept
+PART = 2048  # events; the newest PART to twice as many are retained
 
 
 @dataclass
 class _Part:
-    """Consecutive events, and the state of the machine before them."""
+    """Consecutive events, and the state of the state machine before them."""
 
     state: dict[str, Any]
     entries: list[tuple[float, Event | None, list[Action], str]] = field(default_factory=list)
 
 
 class GangLog:
-    """Bounded, however long the run is; used where the gang is."""
+    """Log of a group's events of bounded size; used on the same thread as the group."""
 
     def __init__(self, gang: Gang) -> None:
-        """``gang``: before its beginning."""
+        """Begin a log of ``gang``, which must not have begun."""
         self._gang = gang
         self._parts = [_Part(msgspec.to_builtins(gang))]
         self.dropped = 0
 
     def add(self, now: float, event: Event | None, actions: list[Action]) -> None:
-        """Keep what the gang has just decided at ``now`` (monotonic seconds); ``event``: None for its beginning."""
+        """Append a decision of the group.
+
+        Args:
+            now: Monotonic time in seconds.
+            event: The event; None for the beginning of the run.
+            actions: The actions that followed.
+        """
         newest = self._parts[-1].entries
         newest.append((now, event, actions, self._gang.phase.value))
         if len(newest) == PART:
@@ -49,7 +56,10 @@ class GangLog:
             self._parts = [self._parts[-1], _Part(msgspec.to_builtins(self._gang))]
 
     def to_jsonl(self) -> bytes:
-        """The file's content; ``clock`` of the first line plus the time of an event is seconds since the epoch."""
+        """Return the file's content.
+
+        ``clock`` of the first line plus the time of an event is its time in seconds since the epoch.
+        """
         first = {
             "version": VERSION,
             "hopsml": str(sys.modules["hopsml"].__version__),
@@ -67,7 +77,7 @@ class GangLog:
 
 
 def described(value: Event | Action | None) -> dict[str, Any] | None:
-    """An event or action as plain values, with the name of its class as ``kind``."""
+    """Return an event or action as plain values, with the name of its class as ``kind``; None for None."""
     if value is None:
         return None
     return {"kind": type(value).__name__, **msgspec.to_builtins(value)}

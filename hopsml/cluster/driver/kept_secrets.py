@@ -1,6 +1,7 @@
-"""Secrets among what a function captures: kept out of its pickle, which is recorded, and sent to the workers beside it.
+"""Extraction of secrets from what a function captures: the recorded pickle omits them, and workers get them separately.
 
-In the pickle a placeholder with a name stands for each: ``DB_PASSWORD``. Whoever repeats the run gives the values again.
+In the pickle each is replaced by a placeholder with a name, such as ``DB_PASSWORD``. To repeat the run, the user has to
+provide the values again.
 """
 
 from __future__ import annotations
@@ -16,36 +17,41 @@ from typing import Any
 from hopsml import redact
 from hopsml.errors import ArgumentError
 
-VARIABLE = "HOPSML_SECRET_"  # + name: where a rerun finds a value
+VARIABLE = "HOPSML_SECRET_"  # + name: environment variable from which a rerun reads a value
 _MARK = "hopsml secret"
 _BEFORE_LITERAL = re.compile(r"(\w+)['\"\]]*\s*(?::\s*[\w.\[\]| ]{1,24}=|[=:])\s*\w{0,2}['\"]$")
-_ASSIGNS = "assword"  # as of a connection's ``host=db password=...``; a text of a data set may have any other such word
+# as in a connection's ``host=db password=...``; texts of a data set may contain any other such word
+_ASSIGNS = "assword"
 Value = str | bytes | int
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One secret that a payload needs. ``variable``: of the environment, from which it came; empty: from elsewhere."""
+    """Secret that a payload needs.
+
+    ``variable``: the environment variable that it is from, empty if it is from elsewhere.
+    """
 
     name: str
     value: Value
     variable: str = ""
 
     def facts(self) -> dict[str, str]:
-        """For the record: what is needed to give it again, and nothing of the value."""
+        """Return the secret's record: what is needed to provide it again, without the value."""
         return {"name": self.name, "type": type(self.value).__name__, "variable": self.variable}
 
 
 class Keeper:
-    """Sees every object before it is pickled; of one pass over all of them."""
+    """Collector of secrets that examines every object before it is pickled, in one pass over all of them."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        """``known``: value -> name of what is a secret already."""
+        """Begin a pass; ``known``: value -> name of the values that are known to be secret."""
         self._known = dict(known)
         self._pattern = redact.values_pattern(frozenset(known))
-        self._short: dict[int, tuple[str, Value]] = {}  # id -> name and the object; too short to be known by its value
+        # id -> name and the object; too short to be recognized by its value
+        self._short: dict[int, tuple[str, Value]] = {}
         self._types: dict[int, object] = {}  # annotations by their id: ``password: str`` names a type, not a password
-        self._names: dict[Value, str] = {}  # of the secrets that were met
+        self._names: dict[Value, str] = {}  # value -> name of the extracted secrets
         self._looks: dict[type, Callable[[Any], Any] | None] = {
             str: self._of_text,
             bytes: self._of_text,
@@ -53,23 +59,26 @@ class Keeper:
             dict: self._look_at,
             FunctionType: lambda function: self._look_at(_variables_of(function)),
         }
-        self._found: dict[str, str] = {}  # value -> name of those that were not known when this began
-        self._literals: dict[str, str] = {}  # the same of those that stand in the source
+        self._found: dict[str, str] = {}  # value -> name of secrets that were not known when this pass began
+        self._literals: dict[str, str] = {}  # the same for literals in the source
 
     @property
     def kept(self) -> dict[str, Value]:
-        """Name -> value of all that was left out."""
+        """Names and values of all extracted secrets."""
         return {name: value for value, name in self._names.items()}
 
     @property
     def found(self) -> dict[str, str]:
-        """Value -> name of those that were not known when this began; arguments and variables name them best."""
+        """Values and names of secrets that were not known when this pass began.
+
+        Names of arguments and variables take precedence.
+        """
         return {**self._literals, **self._found}
 
     def placeholder(self, obj: object) -> Any:
-        """What stands for this object, as pickle's ``persistent_id``; None for what is pickled as it is.
+        """Return the placeholder of an object, as pickle's ``persistent_id``; None if it is pickled as it is.
 
-        It is called for every number of a list: what it does for most of them is one look into a dict.
+        This is called for every number of a list: for most of them it only looks up a dict.
         """
         kind = type(obj)
         if kind not in self._looks:
@@ -79,6 +88,7 @@ class Keeper:
         return None if look is None else look(obj)
 
     def _look_at(self, names: Mapping[Any, object]) -> None:
+        """Record the values of a dict that have names of secrets."""
         if id(names) in self._types:
             return
         if isinstance(types := names.get("__annotations__"), dict):
@@ -88,6 +98,7 @@ class Keeper:
                 self._remember(name, value)
 
     def _remember(self, name: str, value: object) -> None:
+        """Record a value, or the values inside it, as secret."""
         for inner, leaf in redact.leaves(name, value):
             text = leaf.decode("latin-1") if isinstance(leaf, bytes) else str(leaf)
             if isinstance(leaf, int) or not redact.is_telling(text):
@@ -96,7 +107,7 @@ class Keeper:
                 self._found.setdefault(text, inner)
 
     def remember_literals(self, source: str) -> None:
-        """Those of a function's source that stand under a secret's name."""
+        """Record the literals in a function's source that are assigned to names of secrets."""
         for start, end in redact.spans(source, code=True):
             value = source[start:end]
             if redact.is_telling(value) and value not in self._known:
@@ -104,10 +115,12 @@ class Keeper:
                 self._literals.setdefault(value, name[1] if name else "secret")
 
     def _of_short(self, value: Value) -> Any:
+        """Return the placeholder of a short value that is recorded as secret; None for any other."""
         found = self._short.get(id(value)) if self._short else None
         return (_MARK, "whole", self._name(found[0], value)) if found else None
 
     def _of_text(self, value: str | bytes) -> Any:
+        """Return the placeholder of a text that is or contains a secret; None for any other."""
         if self._short and id(value) in self._short:
             return self._of_short(value)
         if len(value) < redact.SHORTEST:
@@ -131,6 +144,7 @@ class Keeper:
         return (_MARK, type(value).__name__, (*pieces, (False, text[at:]))) if pieces else None
 
     def _name(self, wanted: str, value: Value) -> str:
+        """Return the unique name of a secret in this payload."""
         if value not in self._names:
             plain = re.sub(r"\W", "_", wanted).strip("_").upper() or "SECRET"
             taken, name, number = set(self._names.values()), plain, 1
@@ -142,7 +156,10 @@ class Keeper:
 
 
 def _may_hold(text: str) -> bool:
-    """Whether a secret of a known shape may be in a text. It is asked of every string of a list, so it must be cheap."""
+    """Return True if a text may contain a secret of a known form.
+
+    It is called for every string of a list, so it must be cheap.
+    """
     if _ASSIGNS in text:
         return True
     if "://" in text:
@@ -154,16 +171,17 @@ def _may_hold(text: str) -> bool:
 
 
 def _has_prefix(text: str) -> bool:
+    """Return True if a text may contain a token with a known prefix."""
     return "gh" in text or "glpat-" in text or "hf_" in text or "xox" in text or "sk-" in text or "AIza" in text
 
 
 def _variables_of(function: FunctionType) -> dict[str, object]:
-    """What a function holds under names of its own: closure and defaults. Its globals are pickled as a dict."""
+    """Return a function's closure variables and default values by name; its globals are pickled as a dict."""
     found: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # not assigned yet
             continue
     defaults = function.__defaults__ or ()
     named = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -171,12 +189,12 @@ def _variables_of(function: FunctionType) -> dict[str, object]:
 
 
 def left_in(payload: bytes, values: Mapping[str, str]) -> list[str]:
-    """Names of those values that stand in the bytes all the same: in an array, or in what an object makes of itself."""
+    """Return the names of the values that the bytes contain nevertheless, in an array or an object's encoding."""
     return sorted({name for value, name in values.items() if value.encode(errors="replace") in payload})
 
 
 class Sealed:
-    """A payload with what was left out of it. Unpickled, it is what was in the payload, complete."""
+    """Payload together with its secrets; unpickling it returns the payload's complete content."""
 
     def __init__(self, payload: bytes, values: Mapping[str, Value]) -> None:
         self._payload, self._values = payload, dict(values)
@@ -186,24 +204,26 @@ class Sealed:
 
 
 def seal(payload: bytes, kept: Sequence[Kept]) -> bytes:
-    """The bytes for a worker; the payload itself where nothing was left out."""
+    """Return the bytes for a worker; the payload itself if no secret was extracted."""
     return pickle.dumps(Sealed(payload, {one.name: one.value for one in kept})) if kept else payload
 
 
 def opened(payload: bytes, values: Mapping[str, Value]) -> Any:
-    """What was pickled; from now on this process masks the values in what it writes."""
+    """Unpickle a payload with its secrets; from then on this process masks the values in its output."""
     for name, value in values.items():
         redact.register(name, value)
     return _Unpickler(payload, values).load()
 
 
 class _Unpickler(pickle.Unpickler):
+    """Unpickler that replaces placeholders by values."""
+
     def __init__(self, payload: bytes, values: Mapping[str, Value]) -> None:
         super().__init__(io.BytesIO(payload))
         self._values = values
 
     def persistent_load(self, placeholder: Any) -> Any:
-        """The value for a placeholder."""
+        """Return the value for a placeholder."""
         if not isinstance(placeholder, tuple) or len(placeholder) != 3 or placeholder[0] != _MARK:
             raise pickle.UnpicklingError(f"{placeholder!r:.80} is no placeholder of hopsml's")
         _, kind, what = placeholder
@@ -216,9 +236,18 @@ class _Unpickler(pickle.Unpickler):
 def given_again(
     recorded: Sequence[Mapping[str, str]], given: Mapping[str, str], environment: Mapping[str, str], what: str
 ) -> tuple[Kept, ...]:
-    """The secrets of a recorded run, from the call, from HOPSML_SECRET_<NAME>, or from the variable that they came from.
+    """Return the secrets of a recorded run, with values from the call or from environment variables.
 
-    Raises ArgumentError naming those that are nowhere.
+    The value is from ``given``, else from HOPSML_SECRET_<NAME>, else from the variable that it was first read from.
+
+    Args:
+        recorded: The records of ``Kept.facts``.
+        given: Name -> value, as passed by the user.
+        environment: Environment variables.
+        what: Text that names the run, for the error.
+
+    Raises:
+        ArgumentError: Values are missing; the message has their names.
     """
     kept, missing = [], []
     for facts in recorded:
@@ -238,6 +267,7 @@ def given_again(
 
 
 def _typed(name: str, text: str, kind: str) -> Value:
+    """Return a value of the recorded type from its text."""
     if kind == "bytes":
         return text.encode()
     if kind != "int":

@@ -1,4 +1,7 @@
-"""What to do about errors of training functions whose own words do not say it. Pure, but for a look at this interpreter."""
+"""Remedies for errors of training functions whose messages give none.
+
+Pure, except that importable modules are looked up.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,22 @@ import re
 import sys
 from collections.abc import Callable
 
-# Where Keras 3's optimizer asserts, without a word, and what calls it; its own lines may be left out of the traceback.
+# Functions in which Keras 3's optimizer asserts without a message, and which call it; its own lines may be missing in
+# the traceback.
 _LATE_UPDATE = ("_distributed_tf_update_step", "backend_update_step")
 _LATE_MODEL = (
     "was not created in the distribution strategy scope",
     "Trying to create optimizer slot variable under the scope",
     "under the scope of tf.distribute.Strategy",
 )
-_ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, given to fit as it is
+_ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, passed to fit unconverted
 _SILENT = re.compile(r"^the agent on .* is gone: (?:no sign of life|took no message) for ([\d.]+) s")
 _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
 def is_here(module: str) -> bool:
-    """Whether this interpreter could import the module, of which at most the packages above are imported."""
+    """Return True if this interpreter could import the module; at most the packages that contain it are imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -29,14 +33,18 @@ def is_here(module: str) -> bool:
 
 
 def is_of_network(note: str) -> bool:
-    """True if a run's note is a finding of the preflight check between two of its hosts."""
+    """Return True if a run's note is a finding of the preflight check between two of its hosts."""
     return _OF_NETWORK.match(note) is not None
 
 
 def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = is_here) -> str:
-    """A sentence without its end; "" where the error says all that there is to say.
+    """Return the remedy for a worker's error as a sentence without its full stop; "" if the error is self-explanatory.
 
-    ``cause`` and ``traceback`` are the worker's, which ran on ``host``; ``here``: whether the driver could import a module.
+    Args:
+        cause: Cause of the failure, as text.
+        traceback: The worker's traceback.
+        host: Host on which the worker ran.
+        here: Function that returns True if the driver could import a module.
     """
     if found := _MISSING.match(cause):
         return _missing(found[1].partition(".")[0], host, here)
@@ -66,6 +74,7 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
 
 
 def _missing(module: str, host: str, here: Callable[[str], bool]) -> str:
+    """Return the remedy for a module that a worker could not import."""
     if not here(module):
         return (
             f"'{module}' is not on {host}, and the driver cannot import it either: pip install what is a package into "

@@ -1,4 +1,4 @@
-"""What the driver can know about a run while it goes on: written by the coordinator's thread, read by any other."""
+"""State of a run for its observers, written by the coordinator's thread and read by any other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hopsml.cluster.shared.layout import Layout
 from hopsml.delivery import Observers
 from hopsml.states import Lifecycle
 
-LOG_KEPT = 4 << 20  # characters of a rank's output, the newest
+LOG_KEPT = 4 << 20  # characters of a rank's output that are retained, the newest
 
 
 @dataclass
 class MemberView:
-    """One rank, for people: where it is, what it does."""
+    """View of one rank for displays: its host, devices, state and progress."""
 
     rank: int
     host: str
@@ -30,22 +30,34 @@ class MemberView:
     state: str = Lifecycle.STARTING
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    left: str = ""  # why an independent member is gone
-    seen: dict[str, int | str] = field(default_factory=dict)  # what it did together with others; in_force.py
+    left: str = ""  # why an independent member has left
+    # effective settings and collective statistics of the worker; in_force.py
+    seen: dict[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that happened; ``kind`` is phase, member, report, progress, said, system, log, note,
-    profile, skipped, joined, left, slots, end or closed.
+    """Change of a run's state, as published to observers.
 
-    ``progress``: ``step`` of ``total``, in units of ``text``. ``said``: ``data`` is from the worker for whoever knows it.
-    ``profile``: the wish whose id is ``data`` is fulfilled, or not for the reason in ``text``.
-    ``joined`` and ``left``: members that are independent of each other, with the host, or with the reason. ``skipped``: so
-    much was left out, because the observer was too slow. ``slots``: independent members have to do with ``total`` of them.
+    The meaning of the fields depends on the kind. ``progress``: ``step`` of ``total``, in units of ``text``. ``said``:
+    ``data`` is a worker's message, for code that knows its encoding, such as a search. ``profile``: the request whose
+    id is ``data`` has been carried out, or not for the reason in ``text``. ``joined`` and ``left``: an independent
+    member, with its host, or with the reason. ``skipped``: ``text`` has what was omitted because the observer was too
+    slow. ``slots``: independent members may use ``total`` slots. ``end``: the group has ended. ``closed``, the last
+    one: the run directory is complete; with ``metrics`` the function's outputs, or with the ``error`` that the caller
+    gets.
 
-    ``end``: the group is gone. ``closed``, the last one: the run directory is complete; with ``metrics`` the function's
-    outputs, or with the ``error`` that the caller gets.
+    Attributes:
+        kind: phase, member, report, progress, said, system, log, note, profile, skipped, joined, left, slots, end or
+            closed.
+        rank: Rank that it concerns; -1: the whole run.
+        text: Text for users.
+        metrics: Values by name.
+        step: Steps done.
+        time: Seconds since the epoch, for values that a worker has reported.
+        error: The run's error.
+        data: Message or id as bytes.
+        total: Largest value of ``step``, or a number of slots.
     """
 
     kind: str
@@ -63,20 +75,24 @@ Observer = Callable[[Change], None]
 
 
 class _Changes:
-    """Rule of what waits for an observer: output and reports may be skipped, of reports the newest is kept."""
+    """Backlog rule of an observer: output and reports may be skipped, but the newest report is retained."""
 
     def worth(self, item: Change) -> delivery.Worth:
+        """Return the importance of a change."""
         if item.kind in ("log", "report", "progress", "system"):
             return "update"
         return "news" if item.kind in ("note", "said", "member", "profile", "skipped") else "end"
 
     def size(self, item: Change) -> int:
+        """Return the approximate memory of a change, in bytes."""
         return len(item.text) + 64 * len(item.metrics) + 64
 
     def same_as(self, item: Change) -> Hashable | None:
+        """Return the key by which the newest of skipped changes is retained; None if it is not."""
         return (item.kind, item.rank) if item.kind in ("report", "progress", "system") else None
 
     def count(self, item: Change, skipped: Counter[str]) -> None:
+        """Count a skipped change."""
         if item.kind == "log":
             skipped["lines"] += item.text.count("\n")
             skipped["bytes"] += len(item.text)
@@ -84,65 +100,67 @@ class _Changes:
             skipped["notes" if item.kind == "note" else "updates"] += 1
 
     def told(self, skipped: Counter[str]) -> Change:
+        """Return the change that reports what was skipped."""
         parts = [f"{skipped['lines']} lines of output ({skipped['bytes'] / 1e6:.1f} MB)"] * bool(skipped["bytes"])
         parts += [f"{skipped[name]} {name}" for name in ("updates", "notes") if skipped[name]]
         return Change("skipped", text=f"{', '.join(parts)} were skipped here: they were not read in time")
 
 
 class RunState:
-    """The state of one run; every public method may be called from any thread."""
+    """Observable state of one run; every public method may be called from any thread."""
 
     def __init__(self, run_id: str, size: int) -> None:
         self.run_id, self.size = run_id, size
         self.phase = Phase.WAITING
         self.generation = 0
-        self.begun = 0  # the generation in which the present processes began, by which their logs are called
+        self.begun = 0  # generation in which the present processes began, which names their logs
         self.members: dict[int, MemberView] = {}
         self.layout: Layout | None = None
-        self.gang_log: GangLog | None = None  # once the run has begun
+        self.gang_log: GangLog | None = None  # set once the run has begun
         self.began = time.time()
         self.result: bytes = b""
         self.error: BaseException | None = None
         self.behind: dict[int, tuple[str, ...]] = {}
         self.notes: list[str] = []
-        self.committed = False  # whether a worker has committed its training state, ever
+        self.committed = False  # True once a worker has committed its training state
         self._first_step: tuple[int, float] | None = None
         self._last_step: tuple[int, float] | None = None
         self._logs: dict[int, _Output] = {}
         self._observers = Observers(f"hopsml-observer-{run_id}", _Changes())
-        self._joined: dict[int, str] = {}  # independent members that are there
-        self._slots: Change | None = None  # with how many they have to do
+        self._joined: dict[int, str] = {}  # independent members that have joined and not left
+        self._slots: Change | None = None  # the number of slots that they may use
         self._closed: Change | None = None
         self._over = threading.Event()
 
-    # -------------------------------------------------------------------------------- the coordinator writes
+    # -------------------------------------------------------------------------------- written by the coordinator
 
     def begin_generation(self, generation: int, size: int) -> None:
-        """Forget the members of the last generation; ``size``: of the new one."""
+        """Remove the members of the last generation; ``size``: number of members of the new one."""
         self.generation = self.begun = generation
         self.size = size
         self.members = {}
 
     def mend_generation(self, generation: int, members: dict[int, MemberView]) -> None:
-        """Go on as a further generation with these members, by rank, whose processes were there before."""
+        """Continue as another generation with these members, by rank, whose processes existed before."""
         self.generation, self.size, self.members = generation, len(members), members
 
     def announce(self, kind: str, rank: int, text: str) -> None:
-        """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why."""
+        """Publish that an independent member has ``joined`` or ``left``; ``text``: its host, or why it left."""
         if kind == "left" and rank in self.members:
             self.members[rank].state, self.members[rank].left = Lifecycle.LOST, text
         self.publish(Change(kind, rank, text))
 
     def publish(self, change: Change) -> None:
-        """Record a change and let the observers have it, without waiting for one; one that fails is dropped.
+        """Record a change and pass it to the observers without waiting; an observer that fails is removed.
 
-        Secrets are masked in all but what the function printed, which is its own.
+        Secrets are masked in all texts except the function's own output.
         """
         if change.kind != "log" and change.text:
             change = replace(change, text=redact.text(change.text))
         self._observers.tell(change, lambda: self._record(change))
 
     def _record(self, change: Change) -> None:
+        """Record a change."""
         if change.kind == "log":
             self._logs.setdefault(change.rank, _Output()).add(change.text)
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
@@ -160,30 +178,32 @@ class RunState:
             self._closed = change
 
     def conclude(self, error: BaseException | None, result: bytes) -> None:
-        """Say that the run is over, with its error, or with the pickled value of its function."""
+        """Record that the run has ended, with its error or with the pickled value of its function."""
         self.error, self.result = error, result
         self._over.set()
         self.publish(Change("end"))
 
-    # -------------------------------------------------------------------------------- anybody reads
+    # -------------------------------------------------------------------------------- read by any thread
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait at most ``timeout_s`` seconds for the end (None: for ever); returns whether the run is over."""
+        """Wait at most ``timeout_s`` seconds for the run's end (None: for ever); return True if the run has ended."""
         return self._over.wait(timeout_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, one way or another."""
+        """True if the run has ended, successfully or not."""
         return self._over.is_set()
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` for every change from now on, in order, on a thread of its own: it harms nobody by being slow.
+        """Call ``observer`` for every change from now on, in order, on a separate thread.
 
-        One that is too slow misses output and reports, and is told how many by a change ``skipped``. What is marked as
-        ``delivery.immediate`` is called by whoever publishes. A run that is closed tells just that, at once, and the
-        independent members that have joined already, and with how many slots they have to do.
+        A slow one delays no other code.
+
+        An observer that is too slow misses output and reports; a change ``skipped`` has their number. One marked as
+        ``delivery.immediate`` is called by the publishing thread. The observer first gets a ``joined`` for each present
+        independent member and the present ``slots``, and ``closed`` at once if the run is closed.
         """
-        with self._observers.lock:  # the end of a member must not be told before that it has joined
+        with self._observers.lock:  # the end of a member must not be published before its beginning
             tell = self._observers.add(observer)
             closed = self._closed
             for rank, host in self._joined.items():
@@ -194,11 +214,14 @@ class RunState:
             tell(closed)
 
     def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
-        """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
+        """Wait at most ``timeout_s`` seconds until the observers have processed everything.
+
+        Return True if they have.
+        """
         return self._observers.settle(timeout_s)
 
     def steps_per_second(self) -> float:
-        """Steps a second between the chief's first and its last report; 0.0 when there were not two."""
+        """Return the steps per second between the chief's first and last report; 0.0 if there were fewer than two."""
         with self._observers.lock:
             first, last = self._first_step, self._last_step
         if first is None or last is None or last[1] <= first[1]:
@@ -206,24 +229,26 @@ class RunState:
         return (last[0] - first[0]) / (last[1] - first[1])
 
     def log(self, rank: int) -> str:
-        """What this rank printed and the driver has received, the newest ``LOG_KEPT`` characters of it."""
+        """Return the received output of this rank, its newest ``LOG_KEPT`` characters."""
         with self._observers.lock:
             output = self._logs.get(rank)
             return output.text() if output is not None else ""
 
 
 class _Output:
-    """The newest characters that a rank has printed."""
+    """Newest part of the output of a rank."""
 
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()
         self._length = 0
 
     def add(self, text: str) -> None:
+        """Append text, and drop the oldest pieces beyond the limit."""
         self._pieces.append(text)
         self._length += len(text)
         while self._length - len(self._pieces[0]) >= LOG_KEPT:
             self._length -= len(self._pieces.popleft())
 
     def text(self) -> str:
+        """Return the retained output."""
         return "".join(self._pieces)

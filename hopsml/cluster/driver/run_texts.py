@@ -1,4 +1,4 @@
-"""What people read of a run: for how many agents it waits, and the one error with which it ends."""
+"""Texts about a run for users: how many agents it waits for, and the error with which it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunErro
 TAIL_LINES = 30
 
 
-MOST_ASKS = 4  # that the cluster is asked about: a growing run may have one for each agent
+# largest number of agent requests about which the cluster is queried: a growing run may have one for each agent
+MOST_ASKS = 4
 
 
 _CONNECTING = (
@@ -28,18 +29,26 @@ _PREPARING = "its process imports modules, or loads the function and its argumen
 
 
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
-    """For the run's display: how many agents are there, and how many it takes to begin."""
+    """Return the display's text of a waiting run: how many agents are connected, and how many it needs."""
     there, wanted = run.gang.attendance(_there(run, pool))
     return f"waiting for executors: {there} of {wanted} agents there"
 
 
 def _there(run: ActiveRun, pool: Pool) -> int:
-    """How many idle agents are of use to the run."""
+    """Return how many idle agents the run can use."""
     return pool.agents.idle_of(False) + min(pool.agents.idle_of(True), run.request.bare)
 
 
 def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
-    """Why a run could not begin in time, in words for its error. ``others``: ids of the runs that go on."""
+    """Return why a run could not begin in time, as text for its error.
+
+    Args:
+        run: The run.
+        outcome: Its end.
+        pool: The agents of the application.
+        backend: Source of agents, which is queried about missing ones.
+        others: Ids of the runs that continue.
+    """
     if run.placements:
         forming = {member.rank for member in run.gang.members.values() if getattr(member, "forms", 0)}
         return "; ".join(
@@ -65,9 +74,15 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
 def error_of(
     outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str, missing: str
 ) -> RunError | None:
-    """The error for an outcome, with rank, host, cause, traceback, log and remedy; None for a run that finished.
+    """Return the error for an outcome, with rank, host, cause, traceback, log and remedy; None for a run that finished.
 
-    ``failure``: what the agent of the rank to blame has told, on ``host``; ``missing``: as of ``why_missing``.
+    Args:
+        outcome: The run's end.
+        state: Its state.
+        run_url: URL of the run directory.
+        failure: Report of the agent of the failed rank, if there is one.
+        host: Host of that rank.
+        missing: The text of ``why_missing``.
     """
     if outcome.phase is Phase.FINISHED:
         return None
@@ -98,13 +113,14 @@ def error_of(
 
 
 def _network_findings(state: RunState) -> list[str]:
-    """Return a line for each network fault found by the preflight check: it mostly causes the later errors."""
+    """Return a line for each network fault that the preflight check found: they usually cause the later errors."""
     return [f"Seen before: {note}" for note in state.notes if remedies.is_of_network(note)]
 
 
 def _worker_failed(
     outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str
 ) -> WorkerFailed:
+    """Return the error for a failed worker, with its traceback or the end of its log."""
     traceback = tracebacks.with_source(failure.traceback) if failure else ""
     log = failure.log if failure else ""
     lines = [f"run {state.run_id}: rank {outcome.rank} of {state.size} on host {host} failed first: {outcome.reason}"]

@@ -1,8 +1,8 @@
-"""The coordinator's door: a WebSocket server with TLS, the token, and one session for each agent that came in.
+"""WebSocket server of the coordinator with TLS and a token, and the session of each connected agent.
 
-A connection must bring the application's token in its HTTP request, before the upgrade. A message of the wrong type or
-size ends its connection. Every refusal is counted, the first of each kind is logged. With a thousand agents every
-microsecond of a frame counts, so neither connections nor messages have a queue or a task: ``websocket.py``.
+A connection must send the application's token in its HTTP request, before the upgrade. A message of the wrong type or
+size ends its connection. Every refusal is counted, and the first of each kind is logged. With a thousand agents every
+microsecond per frame counts, so neither connections nor messages have a queue or a task: ``websocket.py``.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ log = logger_aside("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
 TAKEN_BYTES = 32 << 10  # bytes per acknowledgement of an agent's messages; fewer than the agent may have in transit
-GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # why a connection is closed (RFC 6455, section 7.4.1)
-_HEARTBEAT = protocol.encode(protocol.Heartbeat())  # needs no decoding: that it came is all it says
+GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # close codes (RFC 6455, section 7.4.1)
+_HEARTBEAT = protocol.encode(protocol.Heartbeat())  # not decoded: its arrival is its only content
 
 
 @dataclass
 class AgentSession:
-    """One connected agent: what it has said of itself, and what it works for."""
+    """State of one connected agent: its description of itself, and the run for which it works."""
 
     agent_id: str
     connection: Connection
     hello: protocol.Hello
     ports: protocol.PortsHeld  # for the next worker
     admitted: float  # seconds since the epoch
-    work: tuple[str, int] | None = None  # run and generation that it works for; -1: it has not begun
-    modules: frozenset[str] = frozenset()  # that its workers find imported
-    leaving: str = ""  # why it is going away soon
-    was_cut: bool = False  # by us: it may still be there, frozen
-    commit_door: tuple[int, str] | None = None  # port and certificate, where others can fetch commits
-    unsent: int = 0  # bytes that waited to be sent when it was last looked at
-    clogged_since: float | None = None  # monotonic seconds: it has taken nothing of them since
+    work: tuple[str, int] | None = None  # run and generation for which it works; -1: in no generation yet
+    modules: frozenset[str] = frozenset()  # modules that its workers find imported
+    leaving: str = ""  # why it is about to end
+    was_cut: bool = False  # disconnected by the coordinator: it may still exist, frozen
+    commit_door: tuple[int, str] | None = None  # port and certificate of the server from which others can fetch commits
+    unsent: int = 0  # bytes that waited to be sent at the last check
+    clogged_since: float | None = None  # monotonic seconds: since when it has not received any of them
     handled: int = 0  # bytes of its messages that have not been acknowledged
 
     @property
     def heard(self) -> float:
-        """When its last byte came, in monotonic seconds."""
+        """Time at which its last byte was received, in monotonic seconds."""
         return self.connection.heard
 
     def post(self, *messages: protocol.Message | bytes) -> None:
-        """Send, in order, without waiting; bytes are a message that is encoded already."""
+        """Send messages in order, without waiting; bytes are a message that is encoded already."""
         encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
         self.connection.write(*encoded)
 
     def took(self, size: int) -> None:
-        """Acknowledge ``size`` bytes of the agent's messages as handled, together with others."""
+        """Count ``size`` bytes of the agent's messages as handled, and acknowledge them together with others."""
         self.handled += size
         if self.handled >= TAKEN_BYTES:
             self.post(protocol.MessagesTaken(self.handled))
             self.handled = 0
 
     def clogged_s(self, now: float) -> float:
-        """For how many seconds the agent has taken nothing of what waits to be sent; 0.0 where nothing waits."""
+        """Return for how many seconds the agent has received no pending byte; 0.0 if nothing is pending."""
         before, self.unsent = self.unsent, self.connection.transport.get_write_buffer_size()
         if not self.unsent or self.unsent < before:
             self.clogged_since = None
@@ -81,36 +81,48 @@ class AgentSession:
 
 
 class Listener(Protocol):
-    """What is called, on the server's loop, as agents come, speak and go."""
+    """Interface for handling agents' connections and messages, called on the server's loop."""
 
     def joined(self, session: AgentSession) -> None:
-        """An agent has sent its hello."""
+        """Process the connection of an agent that has sent its hello."""
 
     def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
-        """An agent has sent a message. Raises msgspec.DecodeError for one that it must not send."""
+        """Process an agent's message.
+
+        Raises:
+            msgspec.DecodeError: Agents must not send this message.
+        """
 
     def left(self, session: AgentSession, reason: str) -> None:
-        """An agent's connection has ended, for this reason; called once."""
+        """Process the end of an agent's connection, for this reason; called once."""
 
     def patience_s(self, session: AgentSession) -> float:
-        """How long this agent may be silent, in seconds."""
+        """Return the seconds without a message after which this agent counts as lost."""
 
 
 class Sessions:
-    """The server and the agents that are connected to it; used on one event loop."""
+    """WebSocket server and the agents that are connected to it; used on one event loop."""
 
     def __init__(self, listener: Listener, lease_s: float) -> None:
         self.token = secrets.token_urlsafe(32)
         self.identity = make_identity()
         self.refused: Counter[str] = Counter()
         self.agents: dict[str, AgentSession] = {}
-        self.inside: set[Connection] = set()  # of agents, and of who has not said yet who it is
+        self.inside: set[Connection] = set()  # connections of agents, and of peers that have not sent their hello yet
         self.listener, self._lease_s = listener, lease_s
         self._welcomed = 0
         self._renew = protocol.encode(protocol.Renew())
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
-        """Listen on a free port, of the range where one is given; returns it. Raises OSError."""
+        """Listen on a free port, of the range if one is given, and return it.
+
+        Args:
+            host: Address to bind.
+            port_range: First and last port that may be used; None: any.
+
+        Raises:
+            OSError: No port is available.
+        """
         from hopsml.cluster.driver.websocket import Connection
 
         def make(pending: Pending) -> Connection:
@@ -120,7 +132,7 @@ class Sessions:
         return await self._acceptor.open(host, port_range)
 
     async def close(self) -> None:
-        """Accept nobody any more, and end all connections: by the closing handshake, or else by force."""
+        """Accept no further connection, and end all: by the closing handshake, or else by force."""
         self._acceptor.close()
         for connection in list(self.inside):
             connection.close(GOING_AWAY)
@@ -129,13 +141,13 @@ class Sessions:
         await self._acceptor.wait_closed()
 
     def refuse(self, kind: str, text: str) -> None:
-        """Count a refusal; log the first of its kind."""
+        """Count a refusal, and log the first of its kind."""
         self.refused[kind] += 1
         if self.refused[kind] == 1:
             log.warning("refused: %s (further ones of this kind are only counted)", text)
 
     def renew(self) -> None:
-        """Prolong every agent's lease; cut off those that have been silent, or took nothing, for its length."""
+        """Renew every agent's lease; disconnect those that have been silent, or received nothing, for too long."""
         now = time.monotonic()
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self.listener.patience_s(session))
@@ -147,18 +159,30 @@ class Sessions:
                 session.post(self._renew)
 
     def cut(self, session: AgentSession, reason: str) -> None:
-        """End a connection that is of no use any more; the agent ends by its lease."""
+        """Abort the connection of an agent that does not respond any more; the agent ends when its lease expires."""
         session.connection.transport.abort()
         session.was_cut = True
         self.forget(session, reason)
 
     def forget(self, session: AgentSession, reason: str) -> None:
-        """Remove a session that has ended, and tell the listener, once."""
+        """Remove a session that has ended, and inform the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
             self.listener.left(session, reason)
 
     def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
-        """An agent that was let in at ``admitted`` has said who it is; raises msgspec.DecodeError where it has not."""
+        """Create the session of an agent by its hello.
+
+        Args:
+            connection: The agent's connection.
+            frame: The first message.
+            admitted: When the token was accepted, in seconds since the epoch.
+
+        Returns:
+            The session.
+
+        Raises:
+            msgspec.DecodeError: The message is no hello of this version.
+        """
         hello = protocol.decode_for_coordinator(frame)
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise msgspec.DecodeError(f"expected a hello of version {protocol.VERSION}, got {hello!r:.200}")
@@ -173,7 +197,7 @@ class Sessions:
 
 
 class _Handler:
-    """Handles one connection: pending until it has shown the token, an agent's once it has said whose it is."""
+    """Handler of one connection: pending until it has shown the token, an agent's after its hello."""
 
     def __init__(self, door: Sessions, pending: Pending) -> None:
         self._door, self._pending = door, pending
@@ -183,29 +207,30 @@ class _Handler:
         self._admitted = 0.0
 
     def admit(self, connection: Connection, request: Request) -> str:
-        """Refuse whoever comes without the token."""
-        offered = "\n".join(request.headers.get_all("Authorization"))  # two of them are none
+        """Refuse a request without the token."""
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two headers are as invalid as none
         expected = f"Bearer {self._door.token}".encode()
         if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
             self._pending.release()
-            self._admitted = time.time()  # before it hears of it: whatever it sends is later
+            self._admitted = time.time()  # before the response: whatever the peer sends is later
             return ""
         self._knows_token = False
         self._door.refuse("token", f"{connection.address} came without the token of this application")
         return "hopsml: a token is needed\n"
 
     def opened(self, connection: Connection) -> None:
-        """Wait for its hello, at most ``HELLO_TIMEOUT_S``."""
+        """Wait for the hello, at most ``HELLO_TIMEOUT_S``."""
         self._door.inside.add(connection)
         self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
 
     def _too_late(self, connection: Connection) -> None:
+        """Close a connection without a hello."""
         if self._session is None:
             self._door.refuse("silence", f"{connection.address} did not say who it is")
             connection.close(NOT_OURS, "no hello")
 
     def take(self, connection: Connection, message: bytes) -> None:
-        """The first message is the hello; most others are heartbeats."""
+        """Process a message of the agent: the first is the hello, and most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
         elif message == _HEARTBEAT:
@@ -215,7 +240,7 @@ class _Handler:
         self._session.took(len(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """End a connection whose message is none of ours, or could not be dealt with."""
+        """Close a connection whose message is invalid or could not be processed."""
         if isinstance(error, msgspec.MsgspecError):
             self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
             connection.close(NOT_OURS, "not a message of this protocol")
@@ -225,7 +250,7 @@ class _Handler:
         self._leave(connection)
 
     def ended(self, connection: Connection) -> None:
-        """Count what went wrong, and tell the listener where it was an agent's."""
+        """Count the fault, if there was one, and inform the listener of an agent's end."""
         self._pending.release()
         if self._hello_due is not None:
             self._hello_due.cancel()
@@ -238,6 +263,7 @@ class _Handler:
         self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
+        """Remove the agent's session, with its reason if it has sent one."""
         if self._session is not None:
             word = connection.last_word
             broke = "its connection broke: the executor or the agent in it was ended"

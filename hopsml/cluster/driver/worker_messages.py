@@ -1,4 +1,4 @@
-"""What a message of a worker's changes in the state that people watch, and the event that it is for the run's gang."""
+"""Processing of workers' messages: changes of the run's state for observers, and events for the run's group."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ OfWorker = (
 
 
 def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
-    """A store is away for all members: people are told by the first that notices, and when all have caught up."""
+    """Publish once that mirrors are behind, for the first member that reports it, and once when all have caught up."""
     (run.behind.add if problem else run.behind.discard)(agent)
     if problem and not run.mirrors_fail:
         run.mirrors_fail = True
         run.state.publish(Change("note", run.gang.rank(agent), problem))
-    # Of others nothing will be heard.
+    # Agents that are no members any more will report nothing.
     elif run.mirrors_fail and not any(run.gang.rank(other) >= 0 for other in run.behind):
         run.mirrors_fail = False
         run.state.publish(Change("note", text="mirroring has caught up"))
 
 
 def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> events.Event | None:
-    """What became of a checkpoint. People are told when trouble with the store begins and when it ends, not in between.
+    """Process the result of writing a checkpoint, and publish when problems with storage begin and when they end.
 
-    Returns the event for the gang; None for a checkpoint that could not be written.
+    Returns:
+        The event for the group; None for a checkpoint that could not be written.
     """
     if message.problem:
         if not run.checkpoints_fail:
@@ -61,7 +62,10 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
 
 
 def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
-    """Of a worker that the others go on without, or of one that prepares to come to them: people are told its notes."""
+    """Return the event for a message of an agent that is no member: one that was lost, or one that is joining.
+
+    Only its notes are published.
+    """
     generation = message.generation
     match message:
         case protocol.WorkerStarted():
@@ -85,7 +89,16 @@ def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event
 
 
 def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
-    """Bring the run's state up to date. Returns the event for its gang; None where the gang need not know."""
+    """Update the run's state by a worker's message.
+
+    Args:
+        run: The run.
+        agent: Id of the worker's agent.
+        message: The message.
+
+    Returns:
+        The event for the run's group; None if the message does not concern it.
+    """
     generation, rank = message.generation, run.gang.rank(agent)
     view = run.state.members.get(rank)
     if view is None:

@@ -1,1 +1,1 @@
-"""Runs in fork servers and zygotes, and in who looks after them."""
+"""Fork servers and zygotes, which fork processes with imported frameworks, and their clients."""

@@ -1,4 +1,4 @@
-"""The agent's side of the fork server: start it, launch workers, signal them, learn how they ended."""
+"""Agent's client of the fork server: starts it, launches workers, signals them and learns how they ended."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ _T = TypeVar("_T")
 
 LOOK_AGAIN_S = 0.005
 HELD_LIMIT = 3  # heartbeats for which it has been stopped
-SILENT_LIMIT = 30  # heartbeats for which it has not answered
+SILENT_LIMIT = 30  # heartbeats for which it has not responded
 
 
 def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
-    """The server process and the agent's end of its socket. Call it from the thread that lives as long as the agent.
+    """Start a fork server, and return its process and the agent's end of its socket.
 
-    ``zygote``: name of one on this machine, if there is, that may have the imports already.
+    The caller's thread must live as long as the agent, since the server ends with it.
+
+    Args:
+        modules: Modules that it imports.
+        zygote: Name of a zygote on this machine that may have imported them already; "": none.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = environment_of(os.environ, new_mark())
@@ -47,6 +51,7 @@ def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
 
 
 def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: socket.socket) -> _Popen:
+    """Start a fork server as a separate process."""
     module = "hopsml.cluster.forking.fork_server"
     process = _Popen(
         [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules],
@@ -54,8 +59,8 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
-        # Signals to the agent's group are not for it: when an executor dies, Spark's daemon sends SIGHUP to its whole
-        # group, and a server that died of that would leave what the workers have started.
+        # Signals to the agent's process group must not reach it: when an executor dies, Spark's daemon sends SIGHUP to
+        # its whole group, and a server that died of it would leave processes that the workers have started.
         start_new_session=True,
     )
     _OWN.add(process.pid)
@@ -63,16 +68,16 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
     return process
 
 
-_OWN: set[int] = set()  # servers that this process has started and not yet waited for; and what it had before
+_OWN: set[int] = set()  # servers that this process has started and not yet waited for, and children that it had before
 
 
 def spare(pids: Iterable[int]) -> None:
-    """Name children of this process that must live on when what a fork server has left is killed."""
+    """Exempt children of this process from being killed with what a fork server has left."""
     _OWN.update(pids)
 
 
 class _Popen(subprocess.Popen[bytes]):
-    """The server's process, with the mark that everything below it carries."""
+    """Process of the server, with the mark that all its descendants carry."""
 
     mark = ""
 
@@ -81,7 +86,7 @@ Started = tuple[_Popen | zygote_process.Adopted, socket.socket]
 
 
 class ForkClient:
-    """One warm server process; replaced whole when it dies or when other modules are wanted."""
+    """Client of one warm server process, which is replaced when it dies or when other modules are needed."""
 
     def __init__(
         self, modules: tuple[str, ...], process: _Popen | zygote_process.Adopted, connection: socket.socket
@@ -96,12 +101,13 @@ class ForkClient:
         self._last_id = 0
         self._ended: set[int] = set()
         self._held = self._silent = 0  # heartbeats
-        self._asked = False  # whether it owes an answer
+        self._asked = False  # True while a ``Pong`` is awaited
         self._given_up = ""  # why it was ended
         self.broken = False
         asyncio.get_running_loop().add_reader(connection.fileno(), self._receive)
 
     def _receive(self) -> None:
+        """Process a message of the server, or the end of its connection."""
         try:
             data = self._connection.recv(fork_server.MAX_DATAGRAM)
         except BlockingIOError:
@@ -127,7 +133,7 @@ class ForkClient:
             _resolve(self._exited.get(reply.id), reply)
 
     def _help_oneself(self) -> None:
-        """The zygote did not want to, or died: a process of the agent's own does its imports itself."""
+        """Start a separate process, which imports the modules itself, as the zygote refused or died."""
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._connection.close()
         self._process, self._connection = start_process(self.modules)
@@ -135,7 +141,7 @@ class ForkClient:
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._receive)
 
     def _break(self) -> None:
-        """The server died; so did its workers, by their death signal, but not what they had started."""
+        """Process the server's death: its workers have died by their parent-death signal, but not their children."""
         if self.broken:
             return
         self.broken = True
@@ -147,11 +153,12 @@ class ForkClient:
         for future in futures:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever waits sees it; nobody has to
+                future.exception()  # marks the error as retrieved: asyncio would log it if no task waits
 
     def _how_it_ended(self) -> str:
+        """Return how the server has ended, as text."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # its socket is closed: it is at its very end
+            self._process.wait(1.0)  # its socket is closed, so it is about to end
         if self._given_up:
             return self._given_up
         code = self._process.returncode
@@ -167,14 +174,20 @@ class ForkClient:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was seen stopped, or did not answer, at the last heartbeats."""
+        """True if it was stopped, or did not respond, at the last heartbeats."""
         return not self.broken and (self._held > 0 or self._silent >= HELD_LIMIT)
 
     def look_after(self, is_needed: bool) -> str:
-        """With each heartbeat: wake a server that is stopped; returns what people should know, or nothing.
+        """Resume a stopped server, or end one that stays stopped or does not respond; called at each heartbeat.
 
-        One that stays stopped, or does not answer, is ended where it ``is_needed``: whoever waits for it gets its
-        ConnectionError. Where it is not, its workers go on without it.
+        It is ended only if it ``is_needed``: tasks that wait for it get its ConnectionError. Otherwise its workers
+        continue without it.
+
+        Args:
+            is_needed: True if the agent needs the server to start workers.
+
+        Returns:
+            A text for users; "" if there is nothing to report.
         """
         if self.broken or not self.pid:
             return ""
@@ -207,9 +220,20 @@ class ForkClient:
         inbox: int | None = None,
         module: str = fork_server.WORKER,
     ) -> tuple[int, int]:
-        """Start a worker; returns (id, pid). Raises ConnectionError when the server is gone, OSError where it starts none.
+        """Start a worker, and return its id and pid.
 
-        Without an ``inbox`` nothing can be told to it. ``module``: whose ``run`` it is.
+        Args:
+            assignment: Path of the file that the worker reads.
+            cwd: Working folder of the worker.
+            events: Write end of the worker's event pipe.
+            log: Descriptor of its log file.
+            slots: Descriptors of slots for checkpoints and commits.
+            inbox: Read end of the pipe for the driver's messages; None: it gets none.
+            module: Module whose ``run`` is called in the worker.
+
+        Raises:
+            ConnectionError: The server has ended.
+            OSError: The server could not start the worker.
         """
         await self.ready
         self._last_id += 1
@@ -220,7 +244,7 @@ class ForkClient:
         try:
             self._send_launch(LaunchWorker(identity, assignment, cwd, module), (events, log), slots, inbox)
             return identity, await launched
-        except BaseException:  # nobody has its number, so nobody will ask how it ended
+        except BaseException:  # the caller does not get its id, and so cannot wait for its end
             del self._exited[identity]
             raise
         finally:
@@ -229,27 +253,29 @@ class ForkClient:
     def _send_launch(
         self, launch: LaunchWorker, outputs: tuple[int, int], slots: Sequence[int], inbox: int | None
     ) -> None:
+        """Send the request to launch a worker, with its descriptors."""
         nothing = os.open(os.devnull, os.O_RDONLY) if inbox is None else -1
         try:
             descriptors = [*outputs, nothing if inbox is None else inbox, *slots]
             socket.send_fds(self._connection, [fork_server.encode(launch)], descriptors)
-        except OSError:  # it has ended this moment; the reader is about to see that
+        except OSError:  # it has just ended; the reader is about to detect that
             raise ConnectionError(self._how_it_ended()) from None
         finally:
             if nothing >= 0:
                 os.close(nothing)
 
     async def exited(self, identity: int) -> Exited:
-        """Wait until the worker and its whole group are gone; returns how it ended. To be asked once."""
+        """Wait until the worker and its whole process group have ended, and return how it ended; may be called once."""
         try:
             return await self._exited[identity]
         finally:
             del self._exited[identity]
 
     def signal(self, identity: int, number: int) -> None:
-        """Send a signal to the process group of a worker; nothing happens where the server is gone."""
+        """Send a signal to the process group of a worker; does nothing if the server has ended."""
         if not self.broken:
-            with contextlib.suppress(OSError):  # it is gone, and its workers with it: the reader is about to see that
+            # it has ended, and its workers with it: the reader is about to detect that
+            with contextlib.suppress(OSError):
                 self._connection.send(fork_server.encode(SignalWorker(identity, number)))
 
     async def close(self, timeout_s: float = 5.0) -> None:
@@ -271,14 +297,20 @@ class ForkClient:
         self._end_rest()
 
     def _end_rest(self) -> None:
-        """What a server has left that could not do so itself: it is gone, and its workers with it, by their death signal."""
+        """End the processes that a dead server has left.
+
+        Its workers have died with it, by their parent-death signal.
+        """
         self._end_marked()
         _OWN.discard(self._process.pid)
         if processes.is_subreaper():
             processes.end_adopted(_OWN)
 
     def _end_marked(self) -> None:
-        """Until two looks in a row find nobody: a process that is just being executed shows no environment."""
+        """Kill the processes with the server's mark until two scans in a row find none.
+
+        A process that is just being executed shows no environment, so one scan may miss it.
+        """
         looks_without = 0
         while looks_without < 2:
             pids = [pid for pid in processes.carrying(MARK, self._process.mark) if pid not in self._ended]
@@ -291,11 +323,12 @@ class ForkClient:
 
 
 def _resolve(future: asyncio.Future[_T] | None, value: _T) -> None:
-    """``future``: None where nobody waits for it any more."""
+    """Set a future's result, unless no task waits for it any more (None)."""
     if future is not None and not future.done():
         future.set_result(value)
 
 
 def _refuse(future: asyncio.Future[_T] | None, problem: str) -> None:
+    """Set a future's error, unless no task waits for it any more (None)."""
     if future is not None and not future.done():
         future.set_exception(OSError(problem))

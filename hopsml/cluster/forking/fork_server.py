@@ -1,15 +1,15 @@
-"""A warm process that forks one worker for each assignment.
+"""Fork server, a warm process that forks one worker for each assignment.
 
 ``python -m hopsml.cluster.forking.fork_server FD PARENT MODULES``
 
-It has imported the framework and nothing else and has exactly one thread, so a worker that is forked from it starts
-without the import and without a stranger's locks. Where the import started threads it says so ("spawn"), and workers
-are then fresh interpreters instead. It speaks msgpack datagrams over a SOCK_SEQPACKET Unix socket; a launch carries the
-write end of the worker's event pipe and the log file.
+It has imported only the framework and has exactly one thread, so a worker that is forked from it starts without the
+import, and without locks held by other threads. If the import started threads it reports "spawn", and workers are fresh
+interpreters instead. It exchanges msgpack datagrams over a SOCK_SEQPACKET Unix socket; a launch carries the write end
+of the worker's event pipe and the log file.
 
-It is the reaper of everything its workers leave behind: each worker leads its own session, whose group is killed before
-the worker is reaped (so no pid can have been reused), and this process is the subreaper for orphans beyond that. When
-the agent is gone (end of file on the socket), all of it goes; a server that was stopped is woken by the kernel for that.
+It reaps everything that its workers leave behind: each worker leads a session, whose process group is killed before the
+worker is reaped (so no pid can have been reused), and this process is the subreaper for orphans beyond that. When the
+agent has ended (end of file on the socket), all of it is killed; a stopped server is resumed by the kernel for that.
 """
 
 from __future__ import annotations
@@ -38,33 +38,35 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 class LaunchWorker(msgspec.Struct, frozen=True, tag="launch"):
-    """Agent -> server, with file descriptors: the event pipe's write end, the log, the read end of the pipe by which the
-    driver's messages come, and slots for checkpoints and commits.
+    """Request of the agent to start a worker, sent with file descriptors.
+
+    These are the write end of the event pipe, the log, the read end of the pipe for the driver's messages, and slots
+    for checkpoints and commits.
     """
 
     id: int
     assignment: str  # path of the file that worker.run reads
     cwd: str
-    module: str = WORKER  # whose run() is the worker's life
+    module: str = WORKER  # its run() is called in the worker
 
 
 class SignalWorker(msgspec.Struct, frozen=True, tag="signal"):
-    """Agent -> server: signal the worker's whole group, if the worker is still there."""
+    """Request of the agent to signal the worker's whole process group, if the worker still exists."""
 
     id: int
     number: int
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Agent -> server, with each heartbeat: answer with ``Pong``."""
+    """Request of the agent for a ``Pong``, at each heartbeat."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Server -> agent: the loop is running."""
+    """Response to a ``Ping``, which shows that the server's loop is running."""
 
 
 class Imported(msgspec.Struct, frozen=True, tag="ready"):
-    """Server -> agent, once: modules are imported; ``mode`` is "fork" or "spawn"."""
+    """Report of the server, sent once, that modules are imported; ``mode`` is "fork" or "spawn"."""
 
     mode: str
     problem: str
@@ -72,21 +74,21 @@ class Imported(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Launched(msgspec.Struct, frozen=True, tag="launched"):
-    """Server -> agent: the worker of this id runs, under this pid."""
+    """Report of the server that the worker of this id runs, under this pid."""
 
     id: int
     pid: int
 
 
 class NotLaunched(msgspec.Struct, frozen=True, tag="not-launched"):
-    """Server -> agent: the worker of this id could not be started."""
+    """Report of the server that the worker of this id could not be started."""
 
     id: int
     problem: str
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """Server -> agent: the worker and all that it started are gone. ``status`` as of wait(2)."""
+    """Report of the server that the worker and all that it started have ended; ``status`` as of wait(2)."""
 
     id: int
     status: int
@@ -102,17 +104,19 @@ decode_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 class NoProcess(Exception):
-    """The system starts no further process: its limit of them, or of memory."""
+    """Error if the system starts no further process, because of its limit of processes or of memory."""
 
 
 @dataclass
 class _Worker:
+    """Id and pid of a running worker."""
+
     id: int
     pid: int
 
 
 class ForkServer:
-    """The server's loop; one thread, no asyncio, so that a forked child inherits nothing that runs."""
+    """Event loop of the fork server; one thread, no asyncio, so that a forked child inherits nothing that runs."""
 
     def __init__(self, connection: socket.socket, modules: tuple[str, ...]) -> None:
         self.connection = connection
@@ -122,11 +126,12 @@ class ForkServer:
         self.wakeup_r, self.wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def warm_up(self) -> Imported:
-        """Import the modules; find out whether forking is safe afterwards.
+        """Import the modules, and determine if forking is safe afterwards.
 
-        The garbage collector rests meanwhile: it would walk over the half million objects of an import again and again, a
-        quarter of TensorFlow's 3.3 s, and find nothing. Afterwards they are set aside for good: they belong to modules, and
-        a worker whose collector leaves them alone goes on sharing their pages with this process.
+        The garbage collector is disabled during the imports: it would repeatedly traverse their half million objects,
+        for a quarter of TensorFlow's 3.3 s, and find nothing. Afterwards they are excluded from collection permanently:
+        they belong to modules, and a worker whose collector does not touch them continues to share their pages with
+        this process.
         """
         problem = ""
         threads_of_users = os.environ.get(_THREADS)
@@ -152,18 +157,18 @@ class ForkServer:
         return Imported(self.mode, problem, os.getpid())
 
     def serve(self) -> None:
-        """Import, then carry out requests until the agent is gone."""
+        """Import the modules, then carry out requests until the agent has ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_w, warn_on_full_buffer=False)
         processes.wake_by(self.connection)
         try:
             self.connection.send(encode(self.warm_up()))
         except OSError:
-            return  # the agent is gone already
-        # What every worker needs, so that none has to import it; the agent is on its way to the first launch meanwhile.
+            return  # the agent has ended already
+        # Imported here for all workers, while the agent prepares the first launch.
         from hopsml.cluster.worker import worker  # noqa: F401
 
-        # From here on workers may exist: this process outlives the agent by the moment it takes to end their sessions.
+        # From here on workers may exist: this process outlives the agent for as long as it takes to end their sessions.
         processes.outlive_parent()
         while True:
             readable, _, _ = select.select([self.connection.fileno(), self.wakeup_r], [], [])
@@ -175,7 +180,7 @@ class ForkServer:
                 return
 
     def receive(self) -> bool:
-        """Carry out one request; False when the agent is gone."""
+        """Carry out one request, and return False when the agent has ended."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, MAX_DATAGRAM, MAX_DESCRIPTORS)
         except ConnectionError:
@@ -189,11 +194,11 @@ class ForkServer:
         if isinstance(request, SignalWorker):
             for worker in self.workers.values():
                 if worker.id == request.id and not processes.kill_group_quietly(worker.pid, request.number):
-                    processes.kill_quietly(worker.pid, request.number)  # so young that it leads no group yet
+                    processes.kill_quietly(worker.pid, request.number)  # too young to lead a process group
             return True
         try:
             pid = self.launch(request, *descriptors)
-        except NoProcess as error:  # those that run go on
+        except NoProcess as error:  # the running workers continue
             self.connection.send(encode(NotLaunched(request.id, str(error))))
             return True
         finally:
@@ -203,10 +208,21 @@ class ForkServer:
         self.connection.send(encode(Launched(request.id, pid)))
         return True
 
-    # -------------------------------------------------------------------------------- starting
+    # -------------------------------------------------------------------------------- start of workers
 
     def launch(self, request: LaunchWorker, events: int, log: int, inbox: int, *slots: int) -> int:
-        """Start a worker in a session of its own; returns its pid."""
+        """Start a worker in a new session, and return its pid.
+
+        Args:
+            request: The worker's assignment.
+            events: Write end of the event pipe.
+            log: Descriptor of the log.
+            inbox: Read end of the pipe for the driver's messages.
+            slots: Descriptors of slots for checkpoints and commits.
+
+        Raises:
+            NoProcess: The system starts no further process.
+        """
         if self.mode == "spawn":
             return self.spawn(request, events, log, inbox, slots)
         server = os.getpid()
@@ -219,6 +235,7 @@ class ForkServer:
         return pid
 
     def spawn(self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...]) -> int:
+        """Start a worker as a fresh interpreter, and return its pid; arguments and errors as in ``launch``."""
         for descriptor in (events, inbox, *slots):
             os.set_inheritable(descriptor, True)
         worker = [
@@ -245,7 +262,7 @@ class ForkServer:
     def become_worker(
         self, request: LaunchWorker, events: int, log: int, inbox: int, slots: tuple[int, ...], server: int
     ) -> None:
-        """The forked child's whole life; never returns."""
+        """Run a worker in the forked child; never returns."""
         code = 1
         try:
             os.setsid()
@@ -259,17 +276,17 @@ class ForkServer:
                 os.dup2(source, target)
             os.chdir(request.cwd)
             if numpy_random := sys.modules.get("numpy.random"):
-                numpy_random.seed()  # else every worker of a server, and of a zygote, would draw the same numbers
+                numpy_random.seed()  # else all workers of a server, and of a zygote, would draw the same numbers
             code = importlib.import_module(request.module).run(request.assignment, events, slots, inbox)
-        except BaseException:  # noqa: BLE001 the child must not fall back into the server's loop
+        except BaseException:  # noqa: BLE001 the child must not return to the server's loop
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    # -------------------------------------------------------------------------------- ending
+    # -------------------------------------------------------------------------------- end of workers
 
     def reap(self) -> None:
-        """Collect what ended; a worker's group dies before its pid is freed."""
+        """Reap processes that have ended; a worker's process group is killed before its pid is released."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -289,9 +306,10 @@ class ForkServer:
                     self.connection.send(encode(reply))
 
     def end_strays(self) -> None:
-        """Whatever re-parented itself to this process (double forks, new sessions) and is no worker.
+        """Kill orphans that were re-parented to this process (double forks, new sessions), except for workers.
 
-        Waits until it is gone, at most STRAYS_S: what hangs in the kernel must not keep others from being reaped.
+        Waits at most STRAYS_S until they have ended: one that hangs in the kernel must not prevent others from being
+        reaped.
         """
         deadline = time.monotonic() + STRAYS_S
         while strays := [pid for pid in processes.children_of(os.getpid()) if pid not in self.workers]:
@@ -301,7 +319,7 @@ class ForkServer:
                 return
 
     def end_everything(self) -> None:
-        """Kill and reap all descendants, when the agent is gone."""
+        """Kill and reap all descendants, when the agent has ended."""
         while pids := processes.descendants_of(os.getpid()):
             end_quietly(*pids)
 
@@ -317,10 +335,10 @@ def end_quietly(*pids: int) -> None:
 
 
 def main() -> None:
-    """Serve an agent until it is gone; for ``python -m hopsml.cluster.forking.fork_server``."""
+    """Serve an agent until it has ended; for ``python -m hopsml.cluster.forking.fork_server``."""
     descriptor, parent, *modules = sys.argv[1:]
     processes.die_with_parent(int(parent))
-    processes.write_no_core_dumps()  # of workers, runners and sidecars either
+    processes.write_no_core_dumps()  # also applies to workers, runners and sidecars
     processes.become_subreaper()
     server = ForkServer(socket.socket(fileno=int(descriptor)), tuple(modules))
     try:

@@ -1,14 +1,14 @@
-"""A process beside the driver that imports the framework once; the agents' fork servers on this machine are forked from it.
+"""Zygote, a process next to the driver that imports the framework once and forks this machine's fork servers.
 
-Only where agents share the driver's machine (local slots, Spark's ``local`` and ``local-cluster``): then one import serves
-all of them, and it can begin while Spark is still starting.
-``python -m hopsml.cluster.forking.zygote LISTENER CONTROL MODULES``:
-it lives until the control socket closes, that is, as long as the driver.
+It is used only if agents share the driver's machine (local slots, Spark's ``local`` and ``local-cluster``): then one
+import serves all of them, and it can begin while Spark is still starting. It runs as ``python -m
+hopsml.cluster.forking.zygote LISTENER CONTROL MODULES`` until the control socket closes, that is, as long as the
+driver.
 
-An agent connects to an abstract Unix socket and sends what its own fork server would have been started with, and the
-server's end of the socket pair. The zygote forks a child that takes all of it over and is from then on a fork server like
-any other. Where its imports would not have been the same, or a fork is not safe, the zygote closes the socket pair
-instead, and the agent starts a process of its own. The connection stays open; the child's exit status comes through it.
+An agent connects to an abstract Unix socket and sends the parameters with which it would start its fork server, and the
+server's end of the socket pair. The zygote forks a child that takes over all of it and is a fork server like any other
+from then on. If its imports would differ, or a fork is not safe, the zygote closes the socket pair instead, and the
+agent starts a separate process. The connection stays open for the child's exit status.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hopsml.cluster.forking.fork_server import ForkServer
 from hopsml.cluster.shared import processes
 
 MAX_REQUEST = 1 << 17
-# Variables that packages read while they are imported; of other ones only the workers take notice.
+# Variables that packages read while they are imported; others affect only the workers.
 READ_AT_IMPORT = (
     "TF_", "KERAS_", "XLA_", "JAX_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "LD_", "JE_",
 )  # fmt: skip
@@ -41,17 +41,17 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """Agent -> zygote, with two file descriptors: the fork server's end of the socket pair, and where its errors go."""
+    """Request of an agent to the zygote, sent with two descriptors: the fork server's socket and its stderr."""
 
     executable: str
     modules: tuple[str, ...]
     environment: dict[str, str]
-    sys_path: tuple[str, ...]  # what it finds beside its installation
+    sys_path: tuple[str, ...]  # module path outside its installation
     cwd: str
 
 
 class ServerExited(msgspec.Struct, frozen=True):
-    """Zygote -> agent: the fork server is gone; ``status`` as of wait(2)."""
+    """Report of the zygote to an agent that its fork server has ended; ``status`` as of wait(2)."""
 
     pid: int
     status: int
@@ -63,7 +63,13 @@ decode_exited: msgspec.msgpack.Decoder[ServerExited] = msgspec.msgpack.Decoder(S
 
 
 def differences(request: ForkRequest, modules: tuple[str, ...], environment: dict[str, str]) -> list[str]:
-    """What would be other in a process with these imports than the agent asks for; [] where it can be forked."""
+    """Return what would differ between the requested process and one with these imports; [] if it can be forked.
+
+    Args:
+        request: The agent's request.
+        modules: Modules that are imported here.
+        environment: Variables with which they were imported.
+    """
     found = [f"module {name}" for name in request.modules if name not in modules]
     if request.executable != sys.executable:
         found.append(f"interpreter {request.executable}")
@@ -75,24 +81,24 @@ def differences(request: ForkRequest, modules: tuple[str, ...], environment: dic
 
 
 def is_own_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end belongs to this process' user. Anybody may connect to an abstract name."""
+    """Return True if the peer belongs to this process's user, as any user may connect to an abstract name."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
 
 
 class Zygote:
-    """The zygote's loop; one thread, so that its children may fork again."""
+    """Event loop of the zygote; it has one thread, so that its children may fork again."""
 
     def __init__(self, listener: socket.socket, control: socket.socket, modules: tuple[str, ...]) -> None:
         self.listener, self.control, self.modules = listener, control, modules
-        self.environment = dict(os.environ)  # as it was before the imports
+        self.environment = dict(os.environ)  # before the imports
         self.base_path = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
         self.servers: dict[int, socket.socket] = {}  # pid -> its agent's connection
-        self.waiting: set[socket.socket] = set()  # connected, nothing asked for yet
+        self.waiting: set[socket.socket] = set()  # connected, without a request yet
         self.mode = ""
 
     def run(self) -> None:
-        """Import, then serve until the driver is gone."""
+        """Import the modules, then serve until the driver has ended."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine, other:
             importer = ForkServer(mine, self.modules)
@@ -119,12 +125,12 @@ class Zygote:
                     self.receive(sockets[descriptor])
 
     def accept(self) -> None:
-        """Take an agent's connection, where it is of this user."""
+        """Accept an agent's connection if it is of this user."""
         try:
             connection, _ = self.listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(0.1)  # else the listener would be reported as ready again and again
+                time.sleep(0.1)  # else the listener would be reported as ready again immediately
             return
         if is_own_user(connection):
             self.waiting.add(connection)
@@ -132,7 +138,7 @@ class Zygote:
             connection.close()
 
     def receive(self, connection: socket.socket) -> None:
-        """Fork a server for the agent, or close its socket, so that it helps itself."""
+        """Fork a server for the agent, or close its socket, so that it starts a server itself."""
         descriptors: list[int] = []
         try:
             data, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST, 2)
@@ -145,14 +151,14 @@ class Zygote:
             if pid == 0:
                 self.become_server(request, served, errors, connection)
             self.servers[pid] = connection
-        except (OSError, ValueError):  # msgspec's errors among them
+        except (OSError, ValueError):  # includes msgspec's errors
             connection.close()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
     def become_server(self, request: ForkRequest, served: int, errors: int, connection: socket.socket) -> None:
-        """The forked child's whole life, which is its agent's and not the zygote's; never returns."""
+        """Run a fork server in the forked child, until its agent has ended; never returns."""
         try:
             os.setsid()
             processes.become_subreaper()
@@ -167,13 +173,13 @@ class Zygote:
                 server.serve()
             finally:
                 server.end_everything()
-        except BaseException:  # noqa: BLE001 the child must not fall back into the zygote's loop
+        except BaseException:  # noqa: BLE001 the child must not return to the zygote's loop
             traceback.print_exc()
         finally:
             os._exit(0)
 
     def take_over(self, request: ForkRequest) -> None:
-        """Put the agent's variables, path and working folder in the place of the zygote's."""
+        """Replace the zygote's variables, module path and working folder by the agent's."""
         overwrite_mark(request.environment[MARK])
         os.environ.clear()
         os.environ.update(request.environment)
@@ -181,7 +187,7 @@ class Zygote:
         os.chdir(request.cwd)
 
     def reap(self) -> None:
-        """Tell agents how their servers ended; end what a server that was killed has left."""
+        """Report to agents how their servers ended, and end the processes that a killed server has left."""
         ended = False
         while True:
             try:
@@ -200,9 +206,10 @@ class Zygote:
 
 
 def overwrite_mark(value: str) -> None:
-    """Change the variable where the kernel reads it for /proc/PID/environ: in the strings that the process began with.
+    """Overwrite the mark where the kernel reads it for /proc/PID/environ: in the strings with which the process began.
 
-    What is forked from this process is found by it then; a new value of os.environ would be seen by what it executes alone.
+    Processes forked from this one are then found by it; a new value of os.environ would only be seen in those that it
+    executes.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
@@ -213,7 +220,7 @@ def overwrite_mark(value: str) -> None:
 
 
 def main() -> None:
-    """Serve as a zygote until the driver is gone; for ``python -m hopsml.cluster.forking.zygote``."""
+    """Serve as a zygote until the driver has ended; for ``python -m hopsml.cluster.forking.zygote``."""
     listener, control, *modules = sys.argv[1:]
     processes.write_no_core_dumps()
     processes.become_subreaper()

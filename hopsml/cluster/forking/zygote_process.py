@@ -1,4 +1,4 @@
-"""Both ends of a zygote: the driver starts it, an agent asks it for a fork server; see ``zygote.py``."""
+"""Both ends of a zygote: the driver starts it, and an agent requests a fork server from it; see ``zygote.py``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,22 @@ from hopsml.cluster.shared import processes
 
 CONNECT_S = 0.5
 CLOSE_S = 1.0
-HELD_LIMIT = 3  # looks that find it stopped
+HELD_LIMIT = 3  # checks in a row that find it stopped
 
 
 class ZygoteProcess:
-    """The driver's end: a process that imports ``modules``, under ``name`` until it is closed."""
+    """Driver's end of a zygote: a process that imports ``modules`` and accepts requests under ``name`` until closed."""
 
     def __init__(self, modules: tuple[str, ...], variables: Mapping[str, str] | None = None) -> None:
-        """Starts it; does not wait for its imports. ``variables`` of the agents that differ from ours. Raises OSError."""
+        """Start the process, without waiting for its imports.
+
+        Args:
+            modules: Modules to import.
+            variables: Environment variables of the agents that differ from this process's.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
         self.modules = modules
         self._held = 0
         self.name = f"hopsml-zygote-{secrets.token_hex(16)}"
@@ -40,7 +48,8 @@ class ZygoteProcess:
                 env=environment_of({**os.environ, **(variables or {})}, "-" * MARK_LENGTH),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # its children write where their agents do; the agents tell why an import failed
+                # its children write where their agents do; the agents report why an import failed
+                stderr=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
             )
@@ -51,9 +60,12 @@ class ZygoteProcess:
         return self._process.pid
 
     def look_after(self) -> str:
-        """With each second: one that is stopped is woken, or ended where that does not help; what people should know.
+        """Resume a stopped zygote, or end one that stays stopped; called once a second.
 
-        Agents whose server it was about to fork start processes of their own when it ends.
+        If it ends, agents whose fork server it was about to fork start other processes.
+
+        Returns:
+            A text for users; "" if there is nothing to report.
         """
         self._held = self._held + 1 if processes.is_stopped(self.pid) else 0
         who = f"the process that imports for the workers of this machine ({self.pid})"
@@ -66,7 +78,7 @@ class ZygoteProcess:
         return ""
 
     def close(self) -> None:
-        """End the zygote. Fork servers that were forked from it stay until their agents end."""
+        """End the zygote process; fork servers that were forked from it continue until their agents end."""
         self._control.close()
         try:
             self._process.wait(CLOSE_S)
@@ -76,7 +88,7 @@ class ZygoteProcess:
 
 
 class Adopted:
-    """A fork server that a zygote has forked for this agent; what is used of ``subprocess.Popen``."""
+    """Fork server that a zygote has forked for this agent, with a part of the interface of ``subprocess.Popen``."""
 
     def __init__(self, connection: socket.socket, mark: str) -> None:
         self.mark, self.pid = mark, -1
@@ -84,26 +96,30 @@ class Adopted:
         self._connection = connection
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it lives."""
+        """Return its exit status, negative for a signal; None while it runs."""
         if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
             data = b""
             with contextlib.suppress(OSError):
                 data = self._connection.recv(zygote.MAX_REQUEST)
             self._connection.close()
-            # Without a word: the zygote went first, so nobody knows.
+            # Without data the zygote has ended before it, so the status is unknown.
             self.returncode = (
                 os.waitstatus_to_exitcode(zygote.decode_exited.decode(data).status) if data else -signal.SIGKILL
             )
         return self.returncode
 
     def withdraw(self) -> None:
-        """Give it up: where it has not been forked yet, it ends as soon as it is."""
+        """Abandon the fork server: if it has not been forked yet, it ends right after the fork."""
         if self.returncode is None:
             self._connection.close()
             self.returncode = -signal.SIGKILL
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, ``timeout`` seconds at most; returns the exit status. Raises subprocess.TimeoutExpired."""
+        """Wait at most ``timeout`` seconds for its end, and return the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended in time.
+        """
         if self.returncode is None:
             select.select([self._connection], [], [], timeout)
         code = self.poll()
@@ -113,9 +129,18 @@ class Adopted:
 
 
 def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], theirs: socket.socket) -> Adopted | None:
-    """Ask the zygote of this name for a fork server at the other end of ``theirs``.
+    """Request a fork server at the other end of ``theirs`` from the zygote of this name.
 
-    None when there is none on this machine, or it is another user's. It may still close ``theirs``, instead of serving.
+    The zygote may still close ``theirs`` instead of serving.
+
+    Args:
+        name: Name of the zygote.
+        modules: Modules that the fork server has to have imported.
+        environment: Variables of the fork server.
+        theirs: The fork server's end of the socket pair.
+
+    Returns:
+        The fork server; None if there is no such zygote on this machine, or it is another user's.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(CONNECT_S)

@@ -1,1 +1,1 @@
-"""Pure: what a run's group does next. In the driver."""
+"""State machines of a run's worker group and of the agent pool, without input or output; used in the driver."""

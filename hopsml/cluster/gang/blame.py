@@ -1,8 +1,8 @@
-"""Which of a group's failures all others follow from; pure.
+"""Choice of the failure of a group from which all its other failures follow; pure.
 
-The failure that is told first need not be the first one: the neighbours of a process that was killed see their connections
-break at once, while its own end is known when the kernel has put away its memory. So whoever decides waits a while for
-the others' words, and then goes by what can be a cause and what can only be an effect.
+The failure that is reported first need not be the first one: the neighbours of a process that was killed see their
+connections break at once, while its own end is known only when the kernel has freed its memory. So the caller waits a
+while for further reports, and then prefers failures that can be a cause to those that can only be an effect.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """The end of one worker as its agent tells it, or as the loss of its agent does."""
+    """End of one worker, as reported by its agent or implied by the loss of its agent."""
 
     agent_id: str
     rank: int
     cause: str
-    echo: bool = False  # what a member sees when another one breaks: a connection that was reset, an aborted collective
-    raised: bool = False  # by the user's own code
-    outside: bool = False  # a signal that no crash sends, or the agent is lost: nothing in the group can be the cause
-    storage: bool = False  # the store did not answer when the worker was to be prepared
+    echo: bool = False  # an effect that a member sees when another one fails: a reset connection, an aborted collective
+    raised: bool = False  # by the user's code
+    # a signal that no crash sends, or the loss of the agent: nothing in the group can be the cause
+    outside: bool = False
+    storage: bool = False  # shared storage did not respond while the worker was prepared
 
     @property
     def certainty(self) -> int:
-        """How likely it follows from another failure: 0 where it cannot, 2 where it can only do so, else 1."""
+        """Likelihood that it follows from another failure: 0 if it cannot, 2 if it must, else 1."""
         return 0 if self.outside else 2 if self.echo else 1
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """The failure to blame: the surest, and of equally sure ones the one that was told first. ``failures``: at least one."""
+    """Return the failure to report as the cause: the one least likely to follow from others, the earliest of equals.
+
+    Args:
+        failures: At least one failure, in order of arrival.
+    """
     return min(failures, key=lambda failure: failure.certainty)

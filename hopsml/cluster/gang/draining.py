@@ -1,7 +1,7 @@
-"""Members whose nodes go away: until when they go on, and whether their state is safe without them; pure.
+"""Rules for members whose nodes are going away: when they pause, and when their state must be written to storage; pure.
 
-A node that is warned has some time left. Its members use it while successors are on their way: they go on training until
-those are ready, or until so little time is left that a commit and its way elsewhere need it. Times are monotonic seconds.
+A node that is warned has some time left. Its members use it while successors start: they continue training until those
+are ready, or until the remaining time is needed for a commit and its transfer. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-AT_ONCE_S = 5.0  # who has no more than that does not wait for anybody
-RESERVE_S = 10.0  # kept for the last commit and its way to another agent or to shared storage
-RESERVE_STEPS = 4.0  # or so many steps, where they take long: the commit comes behind one of them
-RESERVE_WRITES = 2.0  # or as long as so many checkpoints have taken to write
+AT_ONCE_S = 5.0  # a node with no more time than this does not wait for successors
+RESERVE_S = 10.0  # reserved for the last commit and its transfer to another agent or to shared storage
+RESERVE_STEPS = 4.0  # or this number of steps, if they take longer: the commit follows one of them
+RESERVE_WRITES = 2.0  # or this multiple of the time that a checkpoint took to write
 
 
 def go_on_s(time_s: float, step_s: float, write_s: float) -> float:
-    """For how long of the ``time_s`` that a node still has its members go on; then they stand still at their next commit.
+    """Return for how many seconds the members of a node continue before they pause at their next commit.
 
-    ``step_s``: how long a step takes. ``write_s``: how long it took to put a checkpoint on shared storage.
+    Args:
+        time_s: Seconds that the node still has.
+        step_s: Seconds that one step takes.
+        write_s: Seconds that it took to write a checkpoint to shared storage.
     """
     if time_s <= AT_ONCE_S:
         return 0.0
@@ -28,45 +31,66 @@ def go_on_s(time_s: float, step_s: float, write_s: float) -> float:
 
 @dataclass
 class Drains:
-    """What is known of members that leave and of the checkpoints of their run."""
+    """Warnings about members that will leave, and the checkpoints of their run on shared storage."""
 
-    warned: dict[str, tuple[float, float]] = field(default_factory=dict)  # agent -> when, and seconds from then
-    stored: int = -1  # the newest step that lies on shared storage
-    handed_over: int = -1  # the newest of those that lie there because their holders leave
-    write_s: float = 0.0  # how long that took
-    asked: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was told to store
+    # agent -> time of the warning, and seconds from then
+    warned: dict[str, tuple[float, float]] = field(default_factory=dict)
+    stored: int = -1  # the newest step on shared storage
+    handed_over: int = -1  # the newest step that was stored because the agents that held it are leaving
+    write_s: float = 0.0  # seconds that it took to write the newest one
+    asked: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was asked to store
 
     def warn(self, agent_id: str, now: float, time_s: float) -> None:
-        """Note that an agent's node goes away in ``time_s`` seconds; of several warnings the one that ends first counts."""
+        """Record that an agent's node goes away in ``time_s`` seconds; the earliest of several ends counts."""
         at, limit = self.warned.get(agent_id, (now, time_s))
         self.warned[agent_id] = (now, time_s) if now + time_s < at + limit else (at, limit)
 
     def forget(self, agent_id: str) -> None:
-        """Drop what is known of an agent that is gone, or not this run's any more."""
+        """Forget the warning and the storage request of an agent that has ended or no longer belongs to the run."""
         self.warned.pop(agent_id, None)
         self.asked.pop(agent_id, None)
 
     def persisted(self, step: int, seconds: float, leaves: bool) -> None:
-        """Note a checkpoint on shared storage; ``leaves``: its agent goes away, so that others may have to read it there."""
+        """Record a checkpoint on shared storage.
+
+        Args:
+            step: Step of the checkpoint.
+            seconds: Time that it took to write.
+            leaves: True if its agent is leaving, so that others may have to read it from storage.
+        """
         if step > self.stored:
             self.stored, self.write_s = step, seconds
         if leaves:
             self.handed_over = max(step, self.handed_over)
 
     def must_park(self, leaving: Collection[str], now: float, step_s: float) -> bool:
-        """Whether the members have to stand still at their next commit, as the time of one that leaves is nearly up."""
+        """Return True if the members must pause at their next commit, as the time of one that leaves is nearly used.
+
+        Args:
+            leaving: Agents that are leaving.
+            now: Monotonic time in seconds.
+            step_s: Seconds that one step takes.
+        """
         known = [self.warned[agent_id] for agent_id in leaving if agent_id in self.warned]
         return any(now >= at + go_on_s(time_s, step_s, self.write_s) for at, time_s in known)
 
     def is_safe(self, step: int) -> bool:
-        """Whether the state of this step outlives all agents."""
+        """Return True if the state of this step is on shared storage, and so outlives all agents."""
         return step <= self.stored
 
     def to_store(self, commits: Mapping[str, int], leaving: Collection[str], once: bool) -> str | None:
-        """The agent that has to put its commit on shared storage now, because none that stays has one as new.
+        """Return the agent that has to write its commit to storage now, as no agent that stays has one as new.
 
-        ``once``: the training goes on, and one commit for each warning is enough until it stands still. The first that
-        leaves is asked; should it go before it is done, the next one.
+        The request is recorded. The first holder that leaves gets it; if that agent ends before it is done, the next
+        one does.
+
+        Args:
+            commits: Agent -> newest step that it holds.
+            leaving: Agents that are leaving.
+            once: True while the training continues: one commit for each warning is then enough until it pauses.
+
+        Returns:
+            The agent's id; None if nothing has to be written.
         """
         newest = max(commits.values(), default=-1)
         holders = [agent_id for agent_id, step in commits.items() if step == newest]

@@ -1,18 +1,18 @@
-"""A group whose members change: the gang of ``gang.py`` with generations; pure as that one.
+"""State machine of an elastic group, whose members change from one generation to the next; pure as ``gang.py``.
 
     WAITING ─▶ FORMING ─▶ RUNNING ──(a member joins, leaves, or a resize)──▶ PARKING ──a member has parked──┐
        ▲          └───────────┴──(a member is lost)────────────────────────────┴──▶ REFORMING ◀────────────┘
        └───────────── all workers of the generation are gone; the next one ────────────┘
 
-A change that was planned ends a generation at a commit: every worker is told to commit and stand still when it next
-may. The first that does so stops the others too, since no collective gets past it, so no step is lost. A failure ends
-it at once. The survivors' agents keep the training state, and the next generation goes on from the newest commit that
-any of them holds.
+A planned change ends a generation at a commit: every worker is requested to pause at its next commit. The first one
+that does so stops the others too, since no collective completes without it, so no step is lost. A failure ends the
+generation at once. The survivors' agents retain the training state, and the next generation continues from the newest
+commit that any of them holds.
 
-An error that the user's own code raised ends the run: it would come again. The death of a process, an agent, an
-executor or a host does not, unless it happens again and again without a commit in between. A newcomer that fails before
-the first commit of the group with it costs only its own place, in whatever way it fails: the group goes on as it was. A
-store that does not answer, where a checkpoint has to be read, is waited for.
+An error raised by the user's code ends the run, as it would occur again. The death of a process, an agent, an executor
+or a host does not, unless it occurs repeatedly without a commit in between. If a joining worker fails, in whatever way,
+before the first commit of the group with it, the group continues as it was, without that worker. If shared storage does
+not respond when a checkpoint has to be read, the run waits for it.
 """
 
 from __future__ import annotations
@@ -34,49 +34,54 @@ WITHOUT_COMMITS = (
     "Without a commit nobody can join or be replaced, and whoever is lost lets all begin anew: give fit "
     "callbacks=hopsml.tensorflow.callbacks(), or call commit() of a hopsml.elastic.State in a loop of your own"
 )
-END_S = 10.0  # for ending the workers of a generation: they are killed, not asked
-STORE_FIRST_S, STORE_MOST_S = 2.0, 30.0  # pauses between attempts to reach a store that did not answer
-UNCOMMITTED_S = 60.0  # of training, after which it is odd that nothing was committed: the first step makes a commit
+END_S = 10.0  # for ending the workers of a generation: they are killed without a request
+STORE_FIRST_S, STORE_MOST_S = 2.0, 30.0  # first and longest pause between attempts to reach shared storage
+UNCOMMITTED_S = 60.0  # training time after which a missing commit is reported: the first step should make one
 
 
 @dataclass
 class ElasticGang(Gang):
-    """The state of a group that may change between ``spec.min_size`` and ``target`` members."""
+    """State machine of a group that may change between ``spec.min_size`` and ``target`` members."""
 
     spec: ElasticGroup
     target: int = 0
-    spares: dict[str, bool] = field(default_factory=dict)  # agents without a worker -> has imported everything
+    # agents without a worker -> True if they have imported all modules
+    spares: dict[str, bool] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     commits: dict[str, int] = field(default_factory=dict)  # agent -> newest step that it holds
-    leaving: dict[str, str] = field(default_factory=dict)  # agents whose nodes go away -> why
+    leaving: dict[str, str] = field(default_factory=dict)  # agents that are about to end -> why
     drains: Drains = field(default_factory=Drains)
-    reached: int = -1  # the newest step that anybody has committed
-    committed: bool = False  # whether anybody ever has in this run
-    uncommitted_since: float | None = None  # training, of which nothing was committed and that was not said yet
-    storing_last: str = ""  # who was asked to make a checkpoint of the last commit, where the one that should is lost
-    given_up: bool = False  # the run's end has waited for that long enough
-    base: int = -1  # the commit that the generation went on from
+    reached: int = -1  # the newest step that any member has committed
+    committed: bool = False  # True once any member has committed in this run
+    uncommitted_since: float | None = None  # start of training without a commit, which has not been reported yet
+    storing_last: str = ""  # agent that was asked to store the last commit, as the one that should is lost
+    given_up: bool = False  # True once the run's end has waited long enough for that
+    base: int = -1  # the commit that the generation continued from
     from_store: int = -1  # or the checkpoint
     resets: int = 0
     fruitless: int = 0
-    parked: int | None = None  # the step at which the first worker of the generation has parked
-    start_at: float | None = None  # a beginning group starts without those that are still to come
+    parked: int | None = None  # the step at which the first worker of the generation has paused
+    start_at: float | None = None  # when a new group starts without the agents that are still missing
     why: str = ""  # what ended the last generation
     proven: frozenset[str] = frozenset()  # the members of the last generation that made a commit
-    store_away: float | None = None  # since when
+    store_away: float | None = None  # when shared storage stopped responding
     store_tries: int = 0
-    try_again_at: float = 0.0  # the store may be back then
+    try_again_at: float = 0.0  # time of the next attempt to reach shared storage
     pace: Pace = field(default_factory=lambda: Pace(0.0))
     exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
-    unfit: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))  # agents that have failed as newcomers
+    unfit: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))  # agents that have failed as joining workers
 
     @property
     def training(self) -> tuple[Phase, ...]:
-        """As in ``Gang``, and the wait for a commit before a change."""
+        """Phases in which workers are starting or at work, with the wait for a commit before a change."""
         return (Phase.FORMING, Phase.RUNNING, Phase.PARKING)
 
     def begin(self, now: float) -> list[Action]:
-        """Ask for agents, of which ``spec.minimum`` are needed. Returns the first actions."""
+        """Request the group's agents, of which ``spec.minimum`` are needed, and return the first actions.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
         self.target = self.spec.first_target or self.spec.size
         self.exclusions = Exclusions(self.spec.host_failure_limit, self.spec.host_cooldown_s)
         self.unfit = Exclusions(1, self.spec.host_cooldown_s)
@@ -85,12 +90,18 @@ class ElasticGang(Gang):
         return [events.AskAgents(self.spec.minimum, self.target)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """As in ``Gang``; and whatever has happened, the newest state must not be lost with the nodes that go away."""
+        """Process an event and return the actions; also store the newest state if only leaving agents hold it.
+
+        Args:
+            event: The event.
+            now: Monotonic time in seconds.
+        """
         actions = super().handle(event, now)
         goes_on = self.phase in (*self.training, Phase.SETTLING, Phase.REFORMING, Phase.WAITING)
         return actions + self._secure() if self.leaving and goes_on else actions
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a group that may change."""
         match event:
             case events.Ready():
                 if event.agent_id in self.spares:
@@ -115,6 +126,7 @@ class ElasticGang(Gang):
         return []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        """Process a heartbeat, and report a member that slows the others down."""
         notes = super()._stepped(event, now)
         if event.step < 0:
             return notes
@@ -128,9 +140,10 @@ class ElasticGang(Gang):
             events.Note(f"rank {member.rank} on {host} is slower than the others, which wait for it in every step"),
         ]
 
-    # -------------------------------------------------------------------------------- who could take part
+    # -------------------------------------------------------------------------------- candidates for membership
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        """Add the granted agents to the spare ones."""
         if self.phase is Phase.STOPPING:
             return [events.ReturnAgents(event.agent_ids)]
         ready = event.ready or (False,) * len(event.agent_ids)
@@ -139,9 +152,9 @@ class ElasticGang(Gang):
         return self._use_spares(now)
 
     def _shed(self) -> list[Action]:
-        """Give back the spares of a group that is as large as it shall be; those that leave go by themselves.
+        """Release surplus spare agents of a group that has reached its target size.
 
-        Members that leave do not count: spares are to succeed them.
+        Spare agents that leave are released by ``_let_go``. Members that leave do not count: spares will replace them.
         """
         staying = [agent_id for agent_id in self.members if agent_id not in self.leaving]
         if self.phase not in self.training or len(staying) < self.target:
@@ -149,19 +162,22 @@ class ElasticGang(Gang):
         return self._give_back(tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving))
 
     def _give_back(self, agent_ids: tuple[str, ...]) -> list[Action]:
+        """Release these agents to the pool."""
         for agent_id in agent_ids:
             self._forget(agent_id)
         return [events.ReturnAgents(agent_ids)] if agent_ids else []
 
     def _use_spares(self, now: float) -> list[Action]:
+        """Start the group, or consider a change, with the spare agents."""
         if self.phase is Phase.WAITING:
             return self._start_if_enough(now)
         return self._consider_change(now) if self.phase is Phase.RUNNING else []
 
     def _usable(self, now: float) -> list[str]:
-        """Spares on hosts that are not set aside; where all are on one host, there is nowhere else to go.
+        """Return the spare agents that may get a worker: not leaving, and not on an excluded host.
 
-        Those that failed as newcomers wait as well, unless it cannot be done without them.
+        If all agents are on one host, exclusions do not apply. Agents that failed as joining workers are left out, too,
+        unless the group cannot start without them.
         """
         hosts = {self.hosts[agent_id] for agent_id in (*self.spares, *self.members)}
         usable = [
@@ -174,6 +190,7 @@ class ElasticGang(Gang):
         return fit if len(fit) >= self.spec.minimum or self.members else usable
 
     def _start_if_enough(self, now: float) -> list[Action]:
+        """Start a generation if enough agents can be used, after a wait for more in the first one."""
         if now < self.try_again_at:
             return []
         usable = self._usable(now)
@@ -188,14 +205,15 @@ class ElasticGang(Gang):
         return self._form(usable, now)
 
     def _form(self, usable: list[str], now: float) -> list[Action]:
-        # The first generation is waited for as a whole; later ones do not wait for newcomers that are still importing.
+        """Start the next generation with the best candidates among the spare agents."""
+        # The first generation waits for all workers; later ones do not wait for agents that are still importing.
         ready = [agent_id for agent_id in usable if self.spares[agent_id]]
         candidates = ready if len(ready) >= self.spec.minimum and self.generation else usable
         newest, stored = self._newest(), self.drains.stored
-        if self.drains.handed_over > newest:  # else what the survivors hold is enough, and no store needs to answer
+        if self.drains.handed_over > newest:  # else what the survivors hold is enough, and shared storage is not needed
             self.commits.clear()
             newest = -1
-        candidates.sort(key=self._held, reverse=True)  # who has the state must be among them
+        candidates.sort(key=self._held, reverse=True)  # agents that hold the state must be among them
         chosen = tuple(candidates[: self.target])
         for agent_id in chosen:
             del self.spares[agent_id]
@@ -207,13 +225,13 @@ class ElasticGang(Gang):
         self.from_store = -1 if newest >= 0 else stored
         self.liveness, self.left_at = Liveness(), None
         self.pace = self.pace.following(now)
-        # On hosts that are set aside there may be agents that have the newest state and are not members.
+        # Agents on excluded hosts may hold the newest state without being members.
         holders = tuple(a for a in (*chosen, *self.spares) if newest >= 0 and self.commits.get(a) == newest)
         start = events.StartGeneration(self.generation, chosen, newest, holders, self.why, self.from_store)
         return [*returned, *self._lost_commits(newest if newest >= 0 else stored), start]
 
     def _lost_commits(self, step: int) -> list[Action]:
-        """Say which commit is lost, where the training goes on from an earlier ``step``."""
+        """Report which commit is lost if the training continues from an earlier ``step``."""
         reached, self.reached = self.reached, step
         if step >= reached:
             return []
@@ -225,41 +243,48 @@ class ElasticGang(Gang):
         return [events.Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
     def _persisted(self, event: events.Persisted, now: float) -> list[Action]:
-        """Take a checkpoint in; where the group is beginning with an older one, all begin again with this one.
+        """Record a checkpoint on shared storage; if the group is starting with an older one, restart it with this one.
 
-        Of that an agent tells that finds it: who stored it may have ended while the driver could not be told.
+        The agent that finds the checkpoint reports it: the one that wrote it may have ended while it could not reach
+        the driver.
         """
         self.drains.persisted(event.step, event.seconds, event.agent_id in self.leaving)
         for spare in [one for one in self.spares if self._held(one) < event.step]:
-            self.commits.pop(spare, None)  # it trains no more, and what it holds stays as old as it is
+            self.commits.pop(spare, None)  # its worker has ended, so what it holds gets no newer
         if self.phase is Phase.FORMING and 0 <= self.from_store < event.step:
             self.why = f"the checkpoint of step {event.step} was found, which is newer"
             return self._reform(now)
         return self._let_go(now) if self.phase is Phase.WAITING else self._conclude_if_over()
 
     def attendance(self, idle: int) -> tuple[int, str]:
-        """As in ``Gang``; those that are there belong to the group already."""
+        """Return how many spare agents a waiting group has, and as text how many it needs.
+
+        Args:
+            idle: Number of idle agents; not used here.
+        """
         return len(self.spares), f"at least {self.spec.minimum}"
 
-    # -------------------------------------------------------------------------------- changes that are planned
+    # -------------------------------------------------------------------------------- planned changes
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Record that a worker has started, and so holds the state that the generation continues from."""
         actions = super()._started(event, now)
-        if event.agent_id in self.members:  # it has got the state that the generation goes on from
+        if event.agent_id in self.members:  # it has received the state that the generation continues from
             self._holds(event.agent_id, self.base)
         if self.phase is Phase.RUNNING and not self.generation and self.uncommitted_since is None:
             self.uncommitted_since = now
         return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
 
     def _consider_change(self, now: float) -> list[Action]:
-        """Park the workers where somebody shall leave, or a newcomer that has imported everything is there."""
-        # Where a member has finished the others are about to: a new generation would have nothing to do.
+        """Pause the workers at a commit if a member leaves, the size changes, or a spare agent is ready to join."""
+        # Once a member has finished the others are about to: a new generation would have nothing to do.
         if any(member.finished for member in self.members.values()):
             return []
         leaving = [agent_id for agent_id in self.members if agent_id in self.leaving]
         ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
         if leaving:
-            # They go on training until all successors are ready, so that there is one change instead of several.
+            # Leaving members continue training until all successors are ready, so that there is one change instead of
+            # several.
             successors = min(self.target, len(self.members)) - (len(self.members) - len(leaving))
             if len(ready) < successors and not self.drains.must_park(leaving, now, self.pace.usual_s):
                 return []
@@ -274,6 +299,7 @@ class ElasticGang(Gang):
         return [events.ParkWorkers(self.generation, tuple(self.members), why)]
 
     def _committed(self, event: events.Committed, now: float) -> list[Action]:
+        """Record a commit of a member."""
         if event.agent_id not in self.members:
             return []
         self.committed = True
@@ -284,11 +310,12 @@ class ElasticGang(Gang):
         return self._reform_if_agreed(now)
 
     def _prove(self) -> None:
-        """Note that the group works, its newcomers too: it has made its first commit."""
+        """Record that the group works, including its new members: it has made its first commit."""
         self.proven = frozenset(self.members)
         self.store_away, self.store_tries = None, 0
 
     def _parked(self, event: events.Parked, now: float) -> list[Action]:
+        """Record that a worker has paused at a commit; the others have ``agree_s`` to commit the same step."""
         if event.agent_id not in self.members or self.phase is not Phase.PARKING:
             return []
         self.committed = True
@@ -300,19 +327,20 @@ class ElasticGang(Gang):
         return self._reform_if_agreed(now)
 
     def _holds(self, agent_id: str, step: int) -> None:
+        """Record the newest step that an agent holds."""
         self.commits[agent_id] = max(step, self._held(agent_id))
         self.reached = max(step, self.reached)
 
     def _held(self, agent_id: str) -> int:
-        """The newest step that an agent holds, -1 for none."""
+        """Return the newest step that an agent holds; -1 for none."""
         return self.commits.get(agent_id, -1)
 
     def _newest(self) -> int:
-        """The newest step that any agent holds, -1 for none."""
+        """Return the newest step that any agent holds; -1 for none."""
         return max(self.commits.values(), default=-1)
 
     def _reform_if_agreed(self, now: float) -> list[Action]:
-        """End the generation once all hold the state at which the first one stopped: nothing has to be sent around then."""
+        """End the generation once all hold the state at which the first one paused, so that none has to be sent."""
         if self.phase is not Phase.PARKING or self.parked is None:
             return []
         if any(self._held(agent_id) < self.parked for agent_id in self.members):
@@ -320,6 +348,7 @@ class ElasticGang(Gang):
         return self._reform(now)
 
     def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
+        """Record that an agent will leave, and prepare for its successor."""
         if event.agent_id not in self.spares and event.agent_id not in self.members:
             return []
         self.leaving[event.agent_id] = event.reason
@@ -329,19 +358,19 @@ class ElasticGang(Gang):
         return [events.Note(f"rank {member.rank} is about to leave ({event.reason})"), *self._use_spares(now)]
 
     def _is_last_holder(self, agent_id: str) -> bool:
-        """Whether nobody that stays has as new a commit: then it must stay until somebody has got it."""
+        """Return True if no agent that stays has as new a commit, so that this one must stay until another has it."""
         staying = [step for other, step in self.commits.items() if other not in self.leaving]
         return self._held(agent_id) > max(staying, default=-1)
 
     def _is_needed(self, agent_id: str, now: float) -> bool:
-        """Whether an agent that leaves has to stay for its state: others can get it there, or it is nowhere else yet."""
+        """Return True if a leaving agent must stay for its state: others will fetch it, or only agents hold it yet."""
         if not self._is_last_holder(agent_id):
             return False
         fetched = self.phase is Phase.FORMING or len(self._usable(now)) >= self.spec.minimum
         return fetched or not self.drains.is_safe(self.commits[agent_id])
 
     def _let_go(self, now: float) -> list[Action]:
-        """Give back the spares that leave and are not needed any more."""
+        """Release the spare agents that leave and are not needed any more."""
         actions: list[Action] = []
         for agent_id, reason in list(self.leaving.items()):
             if agent_id in self.spares and not self._is_needed(agent_id, now):
@@ -350,13 +379,14 @@ class ElasticGang(Gang):
         return actions
 
     def _secure(self) -> list[Action]:
-        """Have the newest commit put on shared storage where only agents hold it that leave, whoever may fetch it, too."""
+        """Store the newest commit on shared storage if only leaving agents hold it."""
         asked = self.drains.to_store(self.commits, self.leaving, once=self.phase in (Phase.RUNNING, Phase.PARKING))
         return [events.PersistCommit(asked)] if asked is not None else []
 
     # -------------------------------------------------------------------------------- failures
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        """Record a failure; one that is reported while the generation ends counts as well."""
         actions = super()._failed(event, now)
         member = self.members.get(event.agent_id)
         if self.phase is Phase.REFORMING and member is not None and not member.failed:
@@ -365,9 +395,11 @@ class ElasticGang(Gang):
         return actions
 
     def _settled(self, now: float) -> list[Action]:
+        """End the generation, as its failures are known."""
         return self._reform(now)
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        """Record the loss of an agent, which ends the generation of which it is a member."""
         member = self.members.get(event.agent_id)
         self._forget(event.agent_id)
         if member is None or member.lost:
@@ -382,16 +414,18 @@ class ElasticGang(Gang):
         return actions + self._over(event.agent_id, now)
 
     def _forget(self, agent_id: str) -> None:
+        """Remove an agent that is lost or released from all tables."""
         for table in (self.spares, self.commits, self.leaving):
             table.pop(agent_id, None)
         self.drains.forget(agent_id)
 
-    # -------------------------------------------------------------------------------- its end
+    # -------------------------------------------------------------------------------- end of the run
 
     def _conclude_if_over(self) -> list[Action]:
-        """A run that has finished leaves its last commit as a checkpoint, for whoever resumes or exports it: the chief's
-        agent writes it before it says that all is over, another one where that agent is lost. At the deadline that is
-        given up, and said.
+        """Conclude the run once every member has ended, with its last commit stored as a checkpoint if it has finished.
+
+        The checkpoint serves whoever resumes or exports the run: the chief's agent writes it before it reports its end,
+        another agent does if that one is lost. At the deadline a note reports the missing checkpoint.
         """
         actions: list[Action] = []
         finishes = self.outcome is not None and self.outcome.phase is Phase.FINISHED
@@ -407,7 +441,8 @@ class ElasticGang(Gang):
         return actions + super()._conclude_if_over()
 
     def _store_last(self, holders: list[str]) -> list[Action]:
-        if self.storing_last in holders:  # it is at work
+        """Ask the first of these agents to store the last commit, unless one of them has been asked already."""
+        if self.storing_last in holders:  # it is doing so
             return []
         self.storing_last = holders[0]
         return [events.PersistCommit(self.storing_last)]
@@ -415,7 +450,7 @@ class ElasticGang(Gang):
     # -------------------------------------------------------------------------------- from one generation to the next
 
     def _reform(self, now: float, dump: bool = False) -> list[Action]:
-        """End the workers of this generation; what follows is decided when all are gone and all causes are known."""
+        """End the workers of this generation; ``_next_if_over`` decides what follows once all have ended."""
         self.phase, self.deadline = Phase.REFORMING, now + END_S
         working = tuple(agent_id for agent_id, m in self.members.items() if not m.over and not m.lost)
         actions: list[Action] = []
@@ -424,10 +459,12 @@ class ElasticGang(Gang):
         return actions + self._next_if_over(now)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Record that no process of a member's worker remains, and start the next generation after the last one."""
         actions = super()._over(agent_id, now)
         return actions + self._next_if_over(now)
 
     def _next_if_over(self, now: float) -> list[Action]:
+        """Start the next generation, or end the run, once all workers of this one have ended."""
         if self.phase is not Phase.REFORMING or not all(m.over or m.lost for m in self.members.values()):
             return []
         actions: list[Action] = []
@@ -444,11 +481,11 @@ class ElasticGang(Gang):
         return actions + self._start_if_enough(now)
 
     def _next_number(self) -> int:
-        """That of the next generation: no process has begun in one of this number, nor in a higher one."""
+        """Return the next generation's number; no process has begun in a generation of this or a higher number."""
         return self.generation + 1
 
     def _where_it_ended(self) -> str:
-        """In words: how far the generation is known to have come, and what the next one begins with."""
+        """Return as text how far the generation is known to have come, and what the next one starts from."""
         newest = self._newest()
         step = max(newest, self.drains.handed_over) if newest >= 0 else self.drains.stored
         furthest = max(self.reached, *self.pace.steps.values(), -1)
@@ -466,9 +503,10 @@ class ElasticGang(Gang):
         return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
-        """How the run ends by the failures of this generation; None where it goes on."""
-        # In this order: what is nobody's fault is waited for; a newcomer's failure costs its place alone; the user's own
-        # error would come again; whatever else happened is tried again, until it has happened too often for nothing.
+        """Return how the run ends because of this generation's failures; None if it continues."""
+        # In this order: an unavailable store is waited for; the failure of a joining worker costs only its own place;
+        # an error of the user's code would occur again; anything else is retried, until it has occurred too often
+        # without a new commit.
         first, blamed = first_of(self.failures), self._blamed()
         self.why = f"rank {first.rank}: {first.cause}"
         if first.storage:
@@ -479,24 +517,25 @@ class ElasticGang(Gang):
         if (first.raised and not first.echo) or blamed.agent_id != first.agent_id:
             return blamed
         self.resets += 1
-        # Commits of agents that are gone do not count: what was lost with them has to be done again.
+        # Commits of lost agents do not count: the work that was lost with them has to be repeated.
         advanced = self._newest() > self.base
         self.fruitless = 0 if advanced else self.fruitless + 1
         if self.spec.reset_limit is not None and self.resets > self.spec.reset_limit:
             return _with_reason(blamed, f"the reset limit of {self.spec.reset_limit} is reached")
         if self.fruitless >= self.spec.fruitless_limit and (newcomers := self._newcomers()):
-            self.fruitless = self.spec.fruitless_limit - 1  # whoever died: it was the growth that did no good
+            self.fruitless = self.spec.fruitless_limit - 1  # whichever worker died: the group failed because it grew
             text = "no generation with the newcomers has come to a commit, and the group goes on as it was before"
             actions.append(events.Note(f"{text}; they may try again later: {first.cause}"))
             for agent_id in newcomers:
                 self.unfit.failed(agent_id, now)
         elif self.fruitless >= self.spec.fruitless_limit:
             return _with_reason(blamed, f"{self.fruitless} generations in a row ended without a new commit")
-        if not first.echo:  # an echo says nothing of the host that it was heard on
+        if not first.echo:  # a secondary failure is no evidence against its host
             self._count_against_host(first, now, actions)
         return None
 
     def _count_against_host(self, failure: Failure, now: float, actions: list[Action]) -> None:
+        """Count a failure against its host, and report it if the host is excluded."""
         host = self.hosts[failure.agent_id]
         length = self.exclusions.failed(host, now)
         if length is not None and len(set(self.hosts.values())) > 1:
@@ -504,18 +543,19 @@ class ElasticGang(Gang):
             actions.append(events.Note(f"host {host} is set aside for {length:g} s: {failed} failures"))
 
     def _costs_only_its_place(self, first: Failure) -> bool:
-        """Whether a newcomer failed before the group with it made a commit, and the group can go on as it was before."""
+        """Return True if a joining worker failed before its first commit, and the group can continue without it."""
         proven = [failure for failure in self.failures if failure.agent_id in self.proven]
         if first in proven or any(failure.raised and not failure.echo for failure in proven):
             return False
         return bool(self._newcomers())
 
     def _newcomers(self) -> list[str]:
-        """Members that were not in the last group that made a commit, where that could go on without them."""
+        """Return the members that joined since the last commit, if the group could continue without them."""
         left = [a for a in self.proven if a in self.members and not self.members[a].lost and a not in self.leaving]
         return [a for a in self.members if a not in self.proven] if len(left) >= self.spec.minimum else []
 
     def _set_aside(self, newcomer: Failure, now: float, actions: list[Action]) -> None:
+        """Exclude the agent of a failed joining worker for a while, and report it."""
         length = self.unfit.failed(newcomer.agent_id, now)
         host = self.hosts[newcomer.agent_id]
         text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
@@ -525,7 +565,7 @@ class ElasticGang(Gang):
         self._count_against_host(newcomer, now, actions)
 
     def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
-        """Let the run wait for a store that does not answer; returns its end where it has waited for long enough."""
+        """Let the run wait for shared storage; return the run's outcome if it has waited for long enough."""
         self.store_away = now if self.store_away is None else self.store_away
         limit = self.spec.min_workers_timeout_s
         if now - self.store_away >= limit:
@@ -540,10 +580,11 @@ class ElasticGang(Gang):
         self.try_again_at = now + pause
         return None
 
-    # -------------------------------------------------------------------------------- time, and the end
+    # -------------------------------------------------------------------------------- deadlines and the end
 
     def _tick(self, now: float) -> list[Action]:
-        # The first rule that has something to do decides; the next tick, a quarter of a second later, sees to the others.
+        """Enforce deadlines, and check liveness, progress and commits."""
+        # The first rule that applies decides; the next tick, a quarter of a second later, applies the others.
         if self.phase in self.training and (actions := self._look(now)):
             return actions
         if self.phase is Phase.WAITING and (actions := self._start_if_enough(now)):
@@ -552,7 +593,7 @@ class ElasticGang(Gang):
             return self._hung(now)
         if self.phase in (Phase.RUNNING, Phase.PARKING) and (actions := self._miss_commits(now)):
             return actions
-        # A host or an agent may have cooled down, a node's time be nearly up.
+        # The exclusion of a host or an agent may have ended, or a node's time may be nearly used up.
         waits = bool(self.exclusions.until or self.unfit.until or self.leaving)
         if self.phase is Phase.RUNNING and waits and (actions := self._consider_change(now)):
             return actions
@@ -570,7 +611,7 @@ class ElasticGang(Gang):
         return super()._tick(now)
 
     def _miss_commits(self, now: float) -> list[Action]:
-        """Say once that a run that is to survive losses has committed nothing that it could go on from."""
+        """Report once that a run that should survive failures has made no commit to continue from."""
         since = self.uncommitted_since
         if self.committed or not self.spec.commits or since is None or now - since < UNCOMMITTED_S:
             return []
@@ -578,6 +619,7 @@ class ElasticGang(Gang):
         return [events.Note(f"nothing was committed in the first {UNCOMMITTED_S:g} s of training. {WITHOUT_COMMITS}")]
 
     def _cut_off(self, agent_ids: tuple[str, ...], reason: str, now: float) -> list[Action]:
+        """Disconnect agents that did not respond in time, and treat them as lost."""
         actions: list[Action] = [events.DropAgents(agent_ids, reason)]
         for agent_id in agent_ids:
             actions += self._lost(events.MemberLost(agent_id, f"the agent {reason}"), now)
@@ -593,6 +635,7 @@ class ElasticGang(Gang):
         return self.pace.first_s is None and self.pace.timeout_s is None and not idle
 
     def _hung(self, now: float) -> list[Action]:
+        """End a generation without progress, and record a failure for the members that block the others."""
         members = tuple(agent_id for agent_id, member in self.members.items() if not member.finished)
         behind = self.pace.behind(members)
         limit = f"no step for {self.pace.limit_s():.0f} s"
@@ -604,6 +647,7 @@ class ElasticGang(Gang):
         return self._reform(now, dump=True)
 
     def _start_timeout(self) -> Conclude:
+        """Return the outcome of a run for which too few agents connected or remained in time."""
         there = len(self.spares.keys() - self.leaving.keys())
         if self.phase is not Phase.WAITING:
             return super()._start_timeout()
@@ -620,8 +664,10 @@ class ElasticGang(Gang):
         return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
 
     def _take_no_more(self) -> list[Action]:
+        """Withdraw the request for agents, and release the spare ones."""
         return [events.AskAgents(0, 0), *self._give_back(tuple(self.spares))]
 
 
 def _with_reason(blamed: Conclude, reason: str) -> Conclude:
+    """Return the outcome with an addition to its reason."""
     return Conclude(blamed.phase, blamed.error, f"{blamed.reason} ({reason})", blamed.agent_id, blamed.rank)

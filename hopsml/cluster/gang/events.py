@@ -1,4 +1,4 @@
-"""Events that can happen to a run's group, and actions that follow from them; and the phases of a run."""
+"""Events and actions of the state machines of a run's group, and the phases of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopsml.states import Lifecycle
 
 
 class Phase(Enum):
-    """Where a run stands; the value is what people read."""
+    """Phase of a run's group; the value is the text that users read."""
 
     WAITING = "waiting for executors"
     FORMING = "starting workers"
@@ -25,12 +25,12 @@ class Phase(Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the run is over: no other phase follows."""
+        """True if the run has ended: no other phase follows."""
         return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
 
     @property
     def state(self) -> Lifecycle:
-        """How the run stands in this phase: one of the words that its record uses."""
+        """Lifecycle state that the run's record uses for this phase."""
         return Lifecycle(self.value) if self.is_final else _STATES[self]
 
 
@@ -51,30 +51,31 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Granted:
-    """Agents that belong to this run from now on, in rank order for a group of fixed size."""
+    """Agents granted to this run, in rank order for a group of fixed size."""
 
     agent_ids: tuple[str, ...]
     hosts: tuple[str, ...] = ()
-    ready: tuple[bool, ...] = ()  # whether its fork server has everything imported
+    # one per agent: True if its fork server has imported all modules that the workers need
+    ready: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The layout's order of the members that were just chosen for a generation of a group that may change."""
+    """Rank order that the layout assigned to the members chosen for a generation of a group that may change."""
 
     agent_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """An agent has imported what the workers need."""
+    """Report that an agent has imported the modules that the workers need."""
 
     agent_id: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """There will never be enough agents, or none can be had at all; ``error`` names the kind."""
+    """Final refusal: there will never be enough agents, or none can be obtained; ``error`` names the kind."""
 
     reason: str
     error: str = "slots"
@@ -82,7 +83,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class MemberLost:
-    """The agent is gone: its connection broke or its lease ran out."""
+    """Loss of an agent: its connection broke or its lease expired."""
 
     agent_id: str
     reason: str
@@ -90,7 +91,7 @@ class MemberLost:
 
 @dataclass(frozen=True)
 class Started:
-    """The worker is about to call the user's function."""
+    """Report that the worker is about to call the user's function."""
 
     agent_id: str
     generation: int
@@ -98,7 +99,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Forming:
-    """The worker has come to its first collective operation, for which it waits for all ranks below ``size``."""
+    """Report that the worker waits in its first collective operation for all ranks below ``size``."""
 
     agent_id: str
     generation: int
@@ -107,9 +108,12 @@ class Forming:
 
 @dataclass(frozen=True)
 class Mendable:
-    """The worker has formed a group that can go on, in its process, without members that are lost.
+    """Report that the worker's group can lose members and continue in its processes.
 
-    ``fixed``: why no newcomer can come into it; empty where one can.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of the group.
+        fixed: Why no new worker can join the group; empty if one can.
     """
 
     agent_id: str
@@ -119,9 +123,13 @@ class Mendable:
 
 @dataclass(frozen=True)
 class Mended:
-    """The worker has gone on as a member of ``generation``, ``step`` batches after the beginning of the run; -1: unknown.
+    """Report that the worker continues in place as a member of another generation, or that it cannot.
 
-    ``problem``: why it could not, where it could not.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: The new generation.
+        step: Batches since the beginning of the run; -1: unknown.
+        problem: Why it could not continue; empty if it did.
     """
 
     agent_id: str
@@ -132,7 +140,10 @@ class Mended:
 
 @dataclass(frozen=True)
 class Paused:
-    """The worker waits between two batches, ``step`` of them done: a member for newcomers, a newcomer to be let in."""
+    """Report that the worker waits between two batches, after ``step`` of them.
+
+    A member waits for joining workers; a joining worker waits to be admitted.
+    """
 
     agent_id: str
     generation: int
@@ -141,10 +152,15 @@ class Paused:
 
 @dataclass(frozen=True)
 class Stepped:
-    """How the worker is, and how far: batches since the beginning of the run, -1 where nobody can tell.
+    """Heartbeat with the worker's state and progress.
 
-    ``stopped``: the system holds its process. ``age_s``: how long ago it finished the last step. ``idle_s``: for how long it
-    has used no processor.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of its group.
+        step: Batches since the beginning of the run; -1: unknown.
+        stopped: True if its process is stopped (SIGSTOP).
+        age_s: Seconds since it finished the last step.
+        idle_s: Seconds for which it has used no processor time.
     """
 
     agent_id: str
@@ -157,7 +173,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Committed:
-    """The agent holds the training state as it was after ``step``."""
+    """Report that the agent holds the training state as it was after ``step``."""
 
     agent_id: str
     generation: int
@@ -166,7 +182,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Parked:
-    """The worker has committed ``step`` and makes no further one."""
+    """Report that the worker has committed ``step`` and has paused there."""
 
     agent_id: str
     generation: int
@@ -175,7 +191,7 @@ class Parked:
 
 @dataclass(frozen=True)
 class Finished:
-    """The user's function returned; ``exited``: it called sys.exit(0) instead."""
+    """Report that the user's function returned; ``exited``: it called sys.exit(0) instead."""
 
     agent_id: str
     generation: int
@@ -184,9 +200,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker is lost; ``secondary`` marks the echo of another member's failure, ``raised`` the user's own error.
+    """Failure of a worker, with its cause as text.
 
-    ``outside``: by a signal that no crash sends. ``storage``: it was not begun, since the store did not answer.
+    Attributes:
+        agent_id: The worker's agent.
+        generation: Generation of its group.
+        cause: The error, or how its process ended.
+        secondary: True if it only follows from another member's failure.
+        raised: True for an error of the user's code.
+        outside: True if a signal that no crash sends ended the worker.
+        storage: True if the worker was not started because shared storage did not respond.
     """
 
     agent_id: str
@@ -200,7 +223,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Closed:
-    """Nothing of the worker is left on its host."""
+    """Report that no process of the worker remains on its host."""
 
     agent_id: str
     generation: int
@@ -208,9 +231,12 @@ class Closed:
 
 @dataclass(frozen=True)
 class DrainAsked:
-    """This agent will go: its node was warned, or its executor is being decommissioned.
+    """Warning that an agent will end, because its node is going away or its executor is being decommissioned.
 
-    ``time_s``: how long it still has; None where nobody knows.
+    Attributes:
+        agent_id: The agent.
+        reason: Why it will end.
+        time_s: Seconds until then; None if unknown.
     """
 
     agent_id: str
@@ -220,7 +246,7 @@ class DrainAsked:
 
 @dataclass(frozen=True)
 class Persisted:
-    """An agent has put a checkpoint of ``step`` on shared storage, which took ``seconds``."""
+    """Report that an agent has written a checkpoint of ``step`` to shared storage, which took ``seconds``."""
 
     agent_id: str
     step: int
@@ -229,16 +255,18 @@ class Persisted:
 
 @dataclass(frozen=True)
 class ResizeAsked:
-    """The user wants this many workers at most."""
+    """User request to run with at most ``size`` workers."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class CancelAsked:
-    """The user, an interrupt or the end of the program wants the run to end.
+    """Request to end the run, made by the user, an interrupt or the end of the program.
 
-    ``complete``: because all is done, in a group whose members are independent.
+    Attributes:
+        reason: Who requested it, or why.
+        complete: True if the work of a group of independent members is done, so that the run has succeeded.
     """
 
     reason: str
@@ -247,7 +275,7 @@ class CancelAsked:
 
 @dataclass(frozen=True)
 class Heard:
-    """The worker has said something to the driver: it is of use."""
+    """Report that the worker has sent the driver a message, which proves that it works."""
 
     agent_id: str
     generation: int
@@ -255,7 +283,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class ReleaseAsked:
-    """This member shall end what it does, and give its agent back; ``at_once``: it is not waited for."""
+    """Request that a member finishes its work and releases its agent; ``at_once``: stop it without waiting."""
 
     rank: int
     at_once: bool = False
@@ -263,12 +291,12 @@ class ReleaseAsked:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passes; deadlines are enforced here alone."""
+    """Timer event, the only one at which deadlines are enforced."""
 
 
 OfWorker = (
     Started | Forming | Mendable | Mended | Paused | Stepped | Committed | Parked | Finished | Failed | Closed | Heard
-)  # of one generation
+)  # reports of one worker in one generation
 Event = (
     Granted
     | Ranked
@@ -290,7 +318,7 @@ Event = (
 
 @dataclass(frozen=True)
 class AskAgents:
-    """The run wants ``count`` agents at once, and takes up to ``most``."""
+    """Request for ``count`` agents, granted all together, and for further ones up to ``most`` in total."""
 
     count: int
     most: int
@@ -298,10 +326,15 @@ class AskAgents:
 
 @dataclass(frozen=True)
 class StartGeneration:
-    """Form the group and launch a worker on each member.
+    """Start the group: launch a worker on each member.
 
-    For a group of fixed size the index in the tuple is the rank. ``step`` is the commit to go on from, -1 for none;
-    ``holders`` have it. Without one, ``stored`` is the run's checkpoint to go on from, -1 where none is known of.
+    Attributes:
+        generation: Number of the generation.
+        agent_ids: The members; for a group of fixed size the index is the rank.
+        step: The commit to continue from; -1: none.
+        holders: The agents that hold it.
+        why: What ended the generation before.
+        stored: Without a commit, the step of the run's checkpoint to continue from; -1: none is known.
     """
 
     generation: int
@@ -314,9 +347,14 @@ class StartGeneration:
 
 @dataclass(frozen=True)
 class PrepareNewcomers:
-    """Launch a worker on each of these agents, which prepares by itself what the members have, and waits to be let in.
+    """Launch joining workers, which prepare by themselves what the members have and then wait to be admitted.
 
-    ``members``: in rank order. ``step``: the commit to prepare from; ``holders`` have it.
+    Attributes:
+        generation: Generation in which their processes begin.
+        agent_ids: Their agents.
+        members: Agents of the present members, in rank order.
+        step: The commit to prepare from.
+        holders: The agents that hold it.
     """
 
     generation: int
@@ -328,7 +366,7 @@ class PrepareNewcomers:
 
 @dataclass(frozen=True)
 class PauseGroup:
-    """Have these members' workers pause, all between the same two batches."""
+    """Pause the workers of these members, all between the same two batches."""
 
     generation: int
     agent_ids: tuple[str, ...]
@@ -336,9 +374,13 @@ class PauseGroup:
 
 @dataclass(frozen=True)
 class MendGroup:
-    """Have the workers of these members, in rank order but for newcomers, go on as this generation in their processes.
+    """Continue with these members as the next generation, in the processes that they have.
 
-    ``meets``: those that have paused exchange the chief's state before they go on, as newcomers are, or were, among them.
+    Attributes:
+        generation: Number of the new generation.
+        agent_ids: Members in rank order, then joining workers, whose ranks the layout assigns.
+        meets: True if all of them exchange the chief's state before they continue, because workers are joining, or were
+            joining in an attempt before this one.
     """
 
     generation: int
@@ -348,7 +390,7 @@ class MendGroup:
 
 @dataclass(frozen=True)
 class ParkWorkers:
-    """Have these members' workers commit and stand still at their next commit."""
+    """Pause the workers of these members at their next commit."""
 
     generation: int
     agent_ids: tuple[str, ...]
@@ -357,17 +399,22 @@ class ParkWorkers:
 
 @dataclass(frozen=True)
 class PersistCommit:
-    """Have this agent put the commit that it holds on shared storage."""
+    """Write the commit that this agent holds to shared storage."""
 
     agent_id: str
 
 
 @dataclass(frozen=True)
 class StopWorkers:
-    """End these members' workers.
+    """Stop the workers of these members.
 
-    ``keep``: a further generation follows, the agents keep commits and files. ``dump``: first let the Python threads write
-    their stacks into the log.
+    Attributes:
+        generation: Generation of the workers.
+        agent_ids: Their agents.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        flush_s: Seconds for copying the last files to shared storage.
+        keep: True if another generation follows, so that the agents retain commits and files.
+        dump: True to have the Python threads write their stacks to the log first.
     """
 
     generation: int
@@ -380,7 +427,7 @@ class StopWorkers:
 
 @dataclass(frozen=True)
 class DropAgents:
-    """These agents did not answer in time: cut them off, they end by their lease."""
+    """Disconnect agents that did not respond in time; they end when their lease expires."""
 
     agent_ids: tuple[str, ...]
     reason: str
@@ -388,7 +435,7 @@ class DropAgents:
 
 @dataclass(frozen=True)
 class ReturnAgents:
-    """The run needs these agents no more. ``leave``: nobody shall, they are to end."""
+    """Release agents that the run no longer needs; they are dismissed if ``leave`` gives a reason."""
 
     agent_ids: tuple[str, ...]
     leave: str = ""
@@ -396,7 +443,13 @@ class ReturnAgents:
 
 @dataclass(frozen=True)
 class Announce:
-    """An independent member has begun (``joined``; ``text``: its host) or is gone (``left``: why)."""
+    """Report to observers that an independent member has joined or left.
+
+    Attributes:
+        kind: ``joined`` or ``left``.
+        rank: Number of the member.
+        text: Its host, or why it left.
+    """
 
     kind: str
     rank: int
@@ -405,14 +458,23 @@ class Announce:
 
 @dataclass(frozen=True)
 class Note:
-    """Tell whoever follows the run this sentence."""
+    """Publish this sentence to the observers of the run."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Conclude:
-    """The run is over. For a failure: who failed first, and why; ``missing`` maps rank -> what was not there."""
+    """End of the run, with the first failure if it has failed.
+
+    Attributes:
+        phase: The final phase.
+        error: Kind of the error.
+        reason: The error as text.
+        agent_id: Agent of the member that failed first.
+        rank: Its rank; -1: none.
+        missing: Pairs of a rank that did not start and what was missing.
+    """
 
     phase: Phase
     error: str = ""  # worker | start | slots | launcher | cancelled

@@ -1,4 +1,4 @@
-"""Hosts that fail often are set aside for a while, and for twice as long each time again; pure."""
+"""Exclusion of hosts that fail often, for a time that doubles with each further failure; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopsml.storage.backoff import pause_s
 
 @dataclass
 class Exclusions:
-    """Counts failures by host. ``limit`` of them exclude it for ``cooldown_s`` seconds, the next one for twice that."""
+    """Failure counts by host: ``limit`` of them exclude a host for ``cooldown_s`` seconds, the next for twice that."""
 
     limit: int
     cooldown_s: float
@@ -17,7 +17,7 @@ class Exclusions:
     until: dict[str, float] = field(default_factory=dict)
 
     def failed(self, host: str, now: float) -> float | None:
-        """Count a failure of the host; returns for how many seconds it is excluded now, None if it is not."""
+        """Count a failure of the host and return for how many seconds it is excluded now; None if it is not."""
         count = self.failures[host] = self.failures.get(host, 0) + 1
         if count < self.limit:
             return None
@@ -26,5 +26,5 @@ class Exclusions:
         return length
 
     def excluded(self, host: str, now: float) -> bool:
-        """Whether the host is excluded at the time ``now``."""
+        """Return True if the host is excluded at the time ``now``."""
         return now < self.until.get(host, now)

@@ -1,4 +1,4 @@
-"""One run's group of workers as a pure state machine: events in, actions out; no socket, thread, clock or disk.
+"""Pure state machine of a run's worker group of fixed size: events in, actions out; no socket, thread, clock or disk.
 
 The same events give the same actions. Every sequence of events ends in FINISHED, FAILED, CANCELLED, or in a phase with
 a deadline that a later ``Tick`` enforces:
@@ -9,7 +9,7 @@ a deadline that a later ``Tick`` enforces:
                                         ▼                                     ▼
                                     SETTLING ──(which failure was first?)─▶ STOPPING ──▶ FAILED | CANCELLED
 
-A group has a fixed size here: a member that is lost ends the run. ``elastic_gang`` goes on from there.
+The loss of a member ends the run. ``elastic_gang`` extends this to groups whose members change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
-# Time from the end of a member's function to the note that other members are still active, or idle since: members that end
-# one after another, as scripts with sys.exit(main()) whose chief still saves, need no note.
+# Delays from the end of a member's function to the note that other members are still active, or idle since: members
+# that end one after another, such as scripts with sys.exit(main()) whose chief still saves, need no note.
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
 STALLED = (
     "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
@@ -34,11 +34,12 @@ STALLED = (
 
 @dataclass
 class MemberState:
-    """One worker of the present generation, by what is known of how far it came."""
+    """State of one worker of the present generation."""
 
     rank: int
     started: bool = False
-    forms: int = 0  # how many members form the group that it has come to; 0: to none
+    # number of members of the group in whose first collective operation it waits; 0: it has not reached one
+    forms: int = 0
     finished: bool = False
     exited: bool = False  # finished by sys.exit(0)
     noted: bool = False  # True once a note has reported that it ended while others are active
@@ -48,13 +49,13 @@ class MemberState:
 
     @property
     def told(self) -> bool:
-        """Whether all is known of how it ended."""
+        """True if the way in which it ended is known."""
         return self.finished or self.failed or self.over or self.lost
 
 
 @dataclass
 class Gang:
-    """The state of one run's group; ``handle`` is the only way to change it."""
+    """State machine of one run's group; ``handle`` is the only way to change it."""
 
     spec: FixedGroup
     phase: Phase = Phase.WAITING
@@ -66,24 +67,33 @@ class Gang:
     liveness: Liveness = field(default_factory=Liveness)
     told_stalled: bool = False  # True once a note has reported that all workers are idle
     left_at: float | None = None  # when the first member of the generation finished
-    explained_by: float | None = None  # all agents are lost: until when it may be said that the cluster itself is gone
+    # all agents are lost: until when the loss of the cluster itself may be reported as the reason
+    explained_by: float | None = None
 
     @property
     def training(self) -> tuple[Phase, ...]:
-        """The phases in which workers are starting or at work."""
+        """Phases in which workers are starting or at work."""
         return (Phase.FORMING, Phase.RUNNING)
 
     def begin(self, now: float) -> list[Action]:
-        """Ask for agents. Returns the first actions; ``now``: monotonic seconds, as everywhere."""
+        """Request the group's agents and return the first actions.
+
+        Args:
+            now: Monotonic time in seconds, as everywhere.
+        """
         self.deadline = now + self.spec.start_timeout_s
         return [events.AskAgents(self.spec.size, self.spec.size)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in an event; returns what is to be done.
+        """Process an event and return the actions to carry out.
 
-        Events for a run that is over, or of another generation, change nothing.
+        Events for a run that has ended, or of another generation, change nothing.
+
+        Args:
+            event: The event.
+            now: Monotonic time in seconds.
         """
-        if self.phase.is_final:  # agents that come too late are not this run's
+        if self.phase.is_final:  # agents that are granted too late do not belong to this run
             return [events.ReturnAgents(event.agent_ids)] if isinstance(event, events.Granted) else []
         if isinstance(event, events.OfWorker) and not self.is_current(event.agent_id, event.generation):
             return []
@@ -114,30 +124,34 @@ class Gang:
                 return self._other(event, now)
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """Whether what the agent says of this generation counts."""
+        """Return True if reports of this agent about this generation apply to its present worker."""
         return generation == self.generation
 
     def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
-        """End the run because the user, or the end of the application, wants it."""
+        """End the run because the user, or the end of the application, requests it."""
         return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
 
     def rank(self, agent_id: str) -> int:
-        """Rank of the agent's worker; -1 for an agent that is no member."""
+        """Return the rank of the agent's worker; -1 for an agent that is no member."""
         member = self.members.get(agent_id)
         return member.rank if member else -1
 
     def agent_of(self, rank: int) -> str | None:
-        """The agent whose worker has this rank now."""
+        """Return the agent whose worker has this rank now; None if there is none."""
         return next((agent_id for agent_id, member in self.members.items() if member.rank == rank), None)
 
     def attendance(self, idle: int) -> tuple[int, str]:
-        """How many agents a group that waits has, where ``idle`` ones are free; and in words how many it takes."""
+        """Return how many agents a waiting group has, and as text how many it needs.
+
+        Args:
+            idle: Number of idle agents.
+        """
         return min(idle, self.spec.size), str(self.spec.size)
 
     # -------------------------------------------------------------------------------- before the training
 
     def _other(self, event: Event, now: float) -> list[Action]:
-        """Events that matter to groups that may change; here a warning is only passed on."""
+        """Process events that matter only to groups that may change; here a warning is only passed on."""
         if isinstance(event, events.DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
             return [
                 events.Note(
@@ -148,6 +162,7 @@ class Gang:
         return []
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        """Assign ranks to the granted agents and start the group."""
         if self.phase is not Phase.WAITING:
             return [events.ReturnAgents(event.agent_ids)]
         self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(event.agent_ids)}
@@ -155,6 +170,7 @@ class Gang:
         return [events.StartGeneration(self.generation, event.agent_ids)]
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Record that a worker has started; the group runs once all have."""
         member = self.members.get(event.agent_id)
         if member is None:
             return []
@@ -164,6 +180,7 @@ class Gang:
         return []
 
     def _forming(self, event: events.Forming, now: float) -> list[Action]:
+        """Record that a worker waits in its first collective operation."""
         member = self.members.get(event.agent_id)
         if member is None or self.phase not in self.training:
             return []
@@ -171,9 +188,9 @@ class Gang:
         return self._never_formed(now)
 
     def _never_formed(self, now: float) -> list[Action]:
-        """End a run in which a member has left before it came to the group, and others wait for it to form that group.
+        """End a run in which a member has ended before its first collective operation, in which others wait for it.
 
-        Newcomers to a group that may change form none with the others: of that nothing can be told from it.
+        In a group that may change this proves nothing, as joining workers do not take part in that operation.
         """
         if self.spec.changes or self.spec.relaunches:
             return []
@@ -193,6 +210,7 @@ class Gang:
     # -------------------------------------------------------------------------------- ends of single workers
 
     def _finished(self, event: events.Finished, now: float) -> list[Action]:
+        """Record that a member's function has returned; the run has finished once all have."""
         member = self.members.get(event.agent_id)
         if member is None or self.phase not in (*self.training, Phase.SETTLING):
             return []
@@ -209,6 +227,7 @@ class Gang:
         return self._take_no_more() + self._conclude_if_over()
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        """Record a worker's failure, and wait for the one that may have caused it."""
         member = self.members.get(event.agent_id)
         if member is None or member.failed or self.phase not in (*self.training, Phase.SETTLING):
             return []
@@ -217,10 +236,10 @@ class Gang:
         return self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
-        """Wait for the failure from which the known ones may follow, as long as somebody is left who may tell of one."""
-        # A process that was killed, or a lost agent, is a cause by itself. An error of the user's code may come of the death
-        # of a member, which is told within moments; an echo follows from something, and waits longer. Each further failure
-        # can only make the wait shorter.
+        """Wait for the failure that may have caused the known ones, while members remain that may report one."""
+        # A process that was killed, or a lost agent, is a cause by itself. An error of the user's code may follow from
+        # the death of a member, which is reported within moments; a secondary failure always follows from another one,
+        # and waits longer. Each further failure can only shorten the wait.
         surest = min(failure.certainty for failure in self.failures)
         if not surest or all(member.told for member in self.members.values()):
             return self._settled(now)
@@ -231,11 +250,11 @@ class Gang:
         return []
 
     def _settled(self, now: float) -> list[Action]:
-        """Go on with what is known of the failures: nothing more is waited for."""
+        """Continue with the failures that are known, without a further wait."""
         return self._end(self._blamed(), now)
 
     def _blamed(self) -> Conclude:
-        """Who failed first; where members only saw their connections break, who left them by sys.exit(0)."""
+        """Return the outcome by the first failure, or by a member that left with sys.exit(0) if others lost contact."""
         first = first_of(self.failures)
         exited = next(((name, m) for name, m in self.members.items() if m.exited), None)
         if first.echo and exited is not None:
@@ -247,17 +266,19 @@ class Gang:
         before = f"when the function of {ranks(returned)} had returned: " if follows and returned else ""
         others = [(name, m) for name, m in self.members.items() if name != first.agent_id and not m.over]
         held = sorted(m.rank for name, m in others if name in self.liveness.stopped)
-        if held and (first.echo or not first.raised):  # a framework's own patience may end before ours, with a crash
+        # a framework's own timeout may expire before this one, with a crash
+        if held and (first.echo or not first.raised):
             before += f"while the process of {ranks(held)} was stopped (SIGSTOP): "
         return Conclude(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        """Record the loss of an agent, which ends a run that still needs it."""
         member = self.members.get(event.agent_id)
         if member is None or member.lost:
             return []
         member.lost = True
-        # All agents at once: most likely their application is gone, which its backend says within moments. The run's end
-        # waits for that word, unless the user's own error has explained it.
+        # If all agents are lost at once, most likely their application has ended, which the backend reports within
+        # moments. The run's end waits for that report, unless an error of the user's code explains it.
         if all(one.lost for one in self.members.values()) and not any(one.raised for one in self.failures):
             self.explained_by = now + self.spec.settle_s
         actions: list[Action] = []
@@ -267,6 +288,7 @@ class Gang:
         return actions + self._over(event.agent_id, now)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Record that no process of a member's worker remains."""
         member = self.members.get(agent_id)
         if member is None:
             return []
@@ -275,10 +297,10 @@ class Gang:
             return self._settle(now)
         return self._conclude_if_over()
 
-    # -------------------------------------------------------------------------------- those that do nothing
+    # -------------------------------------------------------------------------------- idle and stopped members
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
-        """Take in how a worker is. One that the system holds (SIGSTOP) is named at its first heartbeat that says so."""
+        """Process a heartbeat; report a process that is stopped (SIGSTOP) at the first one that shows it."""
         member = self.members.get(event.agent_id)
         if member is None:
             return []
@@ -292,7 +314,7 @@ class Gang:
         ]
 
     def _look(self, now: float) -> list[Action]:
-        """With each tick, while workers are at work: end those that are held, or wait for one that will not come."""
+        """At each tick while workers are active: end the run for stopped processes, absent members or a standstill."""
         working = {agent_id: member for agent_id, member in self.members.items() if not member.told}
         held = self.liveness.stopped_for(working, self.spec.stopped_s, now)
         for agent_id in held:
@@ -302,7 +324,7 @@ class Gang:
         return self._settled(now) if held else self._left_alone(working, now) or self._stalled(working, now)
 
     def _stalled(self, working: dict[str, MemberState], now: float) -> list[Action]:
-        """Report once that all workers are idle, and end the run if they are so for longer than ``progress_timeout``."""
+        """Report once that all workers are idle, and end the run if they are for longer than ``progress_timeout``."""
         if len(working) < 2:
             return []
         idle_s = now - max(self.liveness.idle_since(agent_id, now) for agent_id in working)
@@ -318,7 +340,7 @@ class Gang:
         return [events.Note(f"no worker has done anything for {idle_s:.0f} s: {STALLED}{ends}")]
 
     def _left_alone(self, working: dict[str, MemberState], now: float) -> list[Action]:
-        """End a run in which a member has left, and the others wait for it in a collective: they do nothing any more."""
+        """End a run in which a member has ended and the others wait for it in a collective, idle."""
         if self.left_at is None or not working:
             return []
         exited = sorted((m.rank, agent_id) for agent_id, m in self.members.items() if m.exited)
@@ -349,10 +371,10 @@ class Gang:
             )
         ]
 
-    # -------------------------------------------------------------------------------- the end of the run
+    # -------------------------------------------------------------------------------- end of the run
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
-        """Stop whoever still works, then conclude; the first failure's word stands."""
+        """Stop the workers that are still active, then conclude; the first failure determines the outcome."""
         # A run that has finished and is saving its last files can still be cancelled, or fail.
         if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
             return []
@@ -365,23 +387,27 @@ class Gang:
         return actions + self._conclude_if_over()
 
     def _refused(self, outcome: Conclude, now: float) -> list[Action]:
-        """End a run whose cluster is gone, or cannot be had: which is also why all agents were lost, if they just were."""
+        """End a run whose cluster has ended or is unavailable, which also explains a loss of all agents just before."""
         if self.phase is not Phase.STOPPING:
             return self._end(outcome, now)
-        if not self._awaits_reason():  # its end stands already
+        if not self._awaits_reason():  # its outcome is final already
             return []
         self.outcome, self.explained_by = outcome, None
         return self._conclude_if_over()
 
     def _awaits_reason(self) -> bool:
-        """Whether all agents went at once, and nobody has said yet what became of their application."""
+        """Return True if all agents were lost at once and the state of their application is not yet known."""
         return self.explained_by is not None and self.outcome is not None and self.outcome.error == "worker"
 
     def _take_no_more(self) -> list[Action]:
-        """Ask for no more agents. Comes before agents are given back: a group that may grow would be granted them again."""
+        """Withdraw the request for agents.
+
+        Comes before agents are released: a group that may grow would be granted them again.
+        """
         return []
 
     def _conclude_if_over(self) -> list[Action]:
+        """Conclude the run once every member has ended or is lost."""
         if self.outcome is None or self.phase.is_final:
             return []
         if not all(m.over or m.lost for m in self.members.values()) or self._awaits_reason():
@@ -391,6 +417,7 @@ class Gang:
         return [events.ReturnAgents(returned), self.outcome]
 
     def _tick(self, now: float) -> list[Action]:
+        """Enforce deadlines, and check the members' liveness."""
         if self.phase in self.training and (actions := self._look(now)):
             return actions
         if self.explained_by is not None and now >= self.explained_by:
@@ -419,6 +446,7 @@ class Gang:
         return self._end(self._start_timeout(), now)
 
     def _start_timeout(self) -> Conclude:
+        """Return the outcome of a run whose workers did not all start in time."""
         if self.phase is Phase.WAITING:
             missing = tuple((rank, "no agent") for rank in range(self.spec.size))
         else:
@@ -428,14 +456,14 @@ class Gang:
 
 
 def ranks(numbers: list[int]) -> str:
-    """In words: "rank 1", "ranks 0 and 2"; of one or more."""
+    """Return "rank 1" or "ranks 0 and 2" for a list of one or more ranks."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def failure_of(event: events.Failed, member: MemberState) -> Failure:
-    """What the agent has told of the end of this member's worker."""
+    """Return the failure that an agent has reported for this member's worker."""
     return Failure(
         event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage
     )

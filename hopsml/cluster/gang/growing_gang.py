@@ -1,15 +1,16 @@
-"""A group that, where it can, also grows in its processes; pure as ``gang.py``.
+"""State machine of an elastic group that also admits joining workers in place; pure as ``gang.py``.
 
-    a spare ──▶ preparing ──ready──▶ all members pause ──▶ MENDING, with it ──all have gone on──▶ RUNNING
+    a spare ──▶ preparing ──ready──▶ all members pause ──▶ MENDING, with it ──all continue──────▶ RUNNING
                     │                     │                    └─(a problem)─▶ MENDING, as before
                     └─(it fails, or is late: a spare again)    └─(a loss: once more, without the lost one)
 
-A newcomer's worker begins while the others train: it imports, builds and traces in a group of its own, and says when it is
-ready. Then the members pause, all between the same two batches, become the next generation together with it, give it the
-chief's state, and go on. Until then it costs them nothing; what befalls it later costs them the pause.
+A joining worker starts while the members train: it imports, builds and traces in a group with no other member, and
+reports when it is ready. Then the members pause, all between the same two batches, become the next generation together
+with it, send it the chief's state, and continue. Until then it costs them nothing; if it fails later, it costs them the
+pause.
 
-Where this cannot be done, all begin anew at a commit, as in ``elastic_gang.py``, and a note says why: the members' group is
-not one of hopsml's collective, or the user's code could not prepare by itself.
+If this is not possible, all workers restart from a commit, as in ``elastic_gang.py``, and a note reports the reason:
+the members' group is not one of hopsml's collective, or the user's code could not prepare by itself.
 """
 
 from __future__ import annotations
@@ -23,69 +24,83 @@ from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
 from hopsml.cluster.gang.gang import MemberState, ranks
 from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
 
-TOGETHER_S = 5.0  # for which one that is ready waits for others that prepare: one pause instead of two
-PAUSE_S = 10.0  # from the first member's pause to the last one's: they are a part of a batch apart
-AGAIN_S = 10.0  # after a pause that came to nothing
-DIVERGED = "members called different operations"  # as the collective says it, through whichever framework
+TOGETHER_S = (
+    5.0  # time for which a joining worker that is ready waits for others that prepare: one pause instead of two
+)
+PAUSE_S = 10.0  # from the first member's pause to the last one's: members are at most a part of a batch apart
+AGAIN_S = 10.0  # wait after a pause without a result
+DIVERGED = "members called different operations"  # part of the collective's error message, the same in all frameworks
 
 
 @dataclass
 class Newcomer:
-    """A worker that prepares to come to the others."""
+    """State of a joining worker, which prepares to be admitted by the members."""
 
-    generation: int  # in which its process began
-    step: int  # of the commit that it prepares from
-    until: float  # when it has to be ready
+    generation: int  # generation in which its process began
+    step: int  # step of the commit from which it prepares
+    until: float  # deadline for being ready
     ready_at: float | None = None
-    stopped: bool = False  # the system holds its process
+    stopped: bool = False  # True if its process is stopped (SIGSTOP)
 
 
 @dataclass
 class GrowingGang(MendingGang):
-    """As ``MendingGang``; newcomers come to the members' processes."""
+    """State machine of a group that loses members and admits joining workers in place, while the processes continue."""
 
     newcomers: dict[str, Newcomer] = field(default_factory=dict)
-    launched: int = 0  # the highest generation in which a newcomer's process began
-    pausing: bool = False  # the members of this generation have been asked to
-    paused: set[str] = field(default_factory=set)  # those that have
-    pause_until: float | None = None  # all have to have paused then
-    again_at: float = 0.0  # no pause is asked for before
-    came: tuple[str, ...] = ()  # with the generation that is being formed
-    meets: bool = False  # whether those who paused exchange the chief's state in it
-    fresh: set[str] = field(default_factory=set)  # members that came, and have not made a commit with the others yet
-    grown: bool = False  # whether processes that began at different times train together
-    anew: str = ""  # why newcomers cannot come to the processes that are there
-    said: str = ""  # the last reason for that which people were told
+    launched: int = 0  # the highest generation in which a joining worker's process began
+    pausing: bool = False  # True once the members of this generation have been requested to pause
+    paused: set[str] = field(default_factory=set)  # members that have paused
+    pause_until: float | None = None  # deadline for all members to have paused
+    again_at: float = 0.0  # no pause is requested before this time
+    came: tuple[str, ...] = ()  # workers that join with the generation that is being started
+    meets: bool = False  # True if those that have paused exchange the chief's state in it
+    fresh: set[str] = field(default_factory=set)  # members that joined and have not made a commit with the others yet
+    grown: bool = False  # True if processes that began at different times train together
+    anew: str = ""  # why joining workers cannot be admitted in place; "": they can, as far as is known
+    said: str = ""  # the last such reason that was reported
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """As in ``MendingGang``; and whatever has happened, no newcomer prepares for nothing."""
+        """Process an event and return the actions; also stop joining workers that are no longer needed.
+
+        Args:
+            event: The event.
+            now: Monotonic time in seconds.
+        """
         actions = super().handle(event, now)
         return actions + self._dismiss(self._unneeded(), now)
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """As in ``MendingGang``; of a newcomer what it says of the generation in which its process began."""
+        """Return True if reports of this agent about this generation apply to its present worker.
+
+        For a joining worker that is the generation in which its process began.
+        """
         if (newcomer := self.newcomers.get(agent_id)) is not None:
             return generation == newcomer.generation
         return super().is_current(agent_id, generation)
 
     def _next_number(self) -> int:
+        """Return the next generation's number, above those of members and joining workers."""
         return max(self.generation, self.launched) + 1
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of pauses and joining workers, then those of ``MendingGang``."""
         match event:
             case events.Paused():
                 return self._paused(event, now)
             case events.Mendable():
                 self.anew = self.anew or event.fixed
                 if event.fixed and not self.paused:
-                    self._end_pause()  # it may never come; who pauses all the same is let go on
+                    # it may never complete; a member that pauses nevertheless is requested to continue
+                    self._end_pause()
                 return [*super()._other(event, now), *self._use_spares(now)]
         return super()._other(event, now)
 
-    # -------------------------------------------------------------------------------- whether, and how
+    # -------------------------------------------------------------------------------- decision to grow in place
 
     def _consider_change(self, now: float) -> list[Action]:
-        if self.pausing:  # what else is to change waits for the end of the pause
+        """Start preparations for joining workers if the group only grows; else change it as in ``ElasticGang``."""
+        if self.pausing:  # other changes wait for the end of the pause
             return []
         grows_only = len(self.members) <= self.target and not self.leaving.keys() & self.members.keys()
         if not grows_only or self.phase is not Phase.RUNNING or any(one.finished for one in self.members.values()):
@@ -102,21 +117,23 @@ class GrowingGang(MendingGang):
         return self._prepare(now)
 
     def _is_able(self) -> bool:
+        """Return True if all members have reported that their group can continue in place."""
         return self.members.keys() <= self.mendable
 
     def _is_known(self) -> bool:
-        """Whether one that has not said that it can go on with others has come further than it would have said so."""
+        """Return True if a member is past the point at which it would have reported that it can continue in place."""
         others = self.members.keys() - self.mendable
         return any(max(self.pace.steps.get(name, -1), self._held(name)) > self.base for name in others)
 
     def _why_anew(self) -> str:
+        """Return why joining workers cannot be admitted in place; "" if they can."""
         if self.anew or self._is_able():
             return self.anew
         others = sorted(member.rank for name, member in self.members.items() if name not in self.mendable)
         return f"{ranks(others)} not in a group of hopsml's collective"
 
     def _prepare(self, now: float) -> list[Action]:
-        """Launch workers on spares, where there are commits for them to prepare from."""
+        """Launch joining workers on spare agents, if there is a commit from which they can prepare."""
         ready = [agent_id for agent_id in self._usable(now) if self.spares[agent_id]]
         wanted = self.target - len(self.members) - len(self.newcomers)
         chosen, newest = tuple(ready[: max(0, wanted)]), self._newest()
@@ -127,30 +144,34 @@ class GrowingGang(MendingGang):
         holders = tuple(a for a in (*members, *self.spares) if self._held(a) == newest)
         for agent_id in chosen:
             del self.spares[agent_id]
-            if agent_id not in holders:  # what it holds is dropped when its worker begins
+            if agent_id not in holders:  # its own commit is dropped when its worker begins
                 self.commits.pop(agent_id, None)
             self.since[agent_id] = self.launched
             self.newcomers[agent_id] = Newcomer(self.launched, newest, now + self.spec.start_timeout_s)
         return [events.PrepareNewcomers(self.launched, chosen, members, newest, holders)]
 
     def _committed(self, event: events.Committed, now: float) -> list[Action]:
+        """Record a commit, from which joining workers may now prepare."""
         return [*super()._committed(event, now), *self._use_spares(now)]
 
-    # -------------------------------------------------------------------------------- newcomers
+    # -------------------------------------------------------------------------------- joining workers
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Record that a worker has started."""
         if (newcomer := self.newcomers.get(event.agent_id)) is not None:
-            self._holds(event.agent_id, newcomer.step)  # it has got that
+            self._holds(event.agent_id, newcomer.step)  # it has received that commit
             return []
         return super()._started(event, now)
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        """Process a heartbeat of a member or a joining worker."""
         if (newcomer := self.newcomers.get(event.agent_id)) is not None:
             newcomer.stopped = event.stopped
             return self._ask_pause(now)
         return [*super()._stepped(event, now), *self._use_spares(now)]
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        """Record a worker's failure; that of a joining worker concerns no other one."""
         if event.agent_id in self.newcomers:
             if event.raised and not event.secondary:
                 self.anew = event.cause
@@ -158,24 +179,30 @@ class GrowingGang(MendingGang):
         return super()._failed(event, now)
 
     def _finished(self, event: events.Finished, now: float) -> list[Action]:
+        """Record that a worker's function has returned; for a joining worker that is a failure."""
         if event.agent_id in self.newcomers:
             return self._turn_away(event.agent_id, "its function returned before it was let in", now)
         return super()._finished(event, now)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Record that no process of a worker remains."""
         if self.newcomers.pop(agent_id, None) is not None:
             self.ending[agent_id] = now
         return super()._over(agent_id, now)
 
     def _turn_away(self, agent_id: str, cause: str, now: float) -> list[Action]:
-        """A newcomer has failed, or is late; it may try again later, unless it is the user's code that cannot."""
+        """Stop a joining worker that has failed or is late; it may try again unless the user's code is the reason."""
         if not self.anew:
             self.unfit.failed(agent_id, now)
         text = f"a newcomer on {self.hosts[agent_id]} could not get ready, and the group goes on as it is: {cause}"
         return [events.Note(text), *self._dismiss((agent_id,), now), *self._use_spares(now)]
 
     def _unneeded(self) -> tuple[str, ...]:
-        """Newcomers that are not to come: the group ends, begins anew (for them, too), is to be no larger, or they leave."""
+        """Return the joining workers that are no longer needed.
+
+        That is all of them if the group ends or restarts; else those beyond the target size, and those on leaving
+        agents.
+        """
         grows = self.phase in (Phase.RUNNING, Phase.MENDING, Phase.SETTLING)
         if not grows or self.anew or any(member.finished for member in self.members.values()):
             return tuple(self.newcomers)
@@ -184,7 +211,7 @@ class GrowingGang(MendingGang):
         return tuple(agent_id for agent_id in self.newcomers if agent_id not in staying)
 
     def _dismiss(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """End the workers of newcomers, whose agents are spares again when they tell that this is done."""
+        """Stop joining workers; their agents are spare again when they have reported the end."""
         actions: list[Action] = []
         for agent_id in agent_ids:
             generation = self.newcomers.pop(agent_id).generation
@@ -194,22 +221,25 @@ class GrowingGang(MendingGang):
         return actions
 
     def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
+        """Record that an agent will leave; ``handle`` stops a joining worker on it."""
         if event.agent_id in self.newcomers:
             self.leaving[event.agent_id] = event.reason
             return []
         return super()._drain(event, now)
 
     def _forget(self, agent_id: str) -> None:
+        """Remove an agent that is lost or released from all tables."""
         super()._forget(agent_id)
         self.newcomers.pop(agent_id, None)
 
     # -------------------------------------------------------------------------------- the pause
 
     def _ready(self) -> tuple[str, ...]:
+        """Return the joining workers that are ready and not stopped."""
         return tuple(name for name, one in self.newcomers.items() if one.ready_at is not None and not one.stopped)
 
     def _ask_pause(self, now: float) -> list[Action]:
-        """Have the members pause once newcomers are ready, soon after the first one at the latest."""
+        """Pause the members once joining workers are ready, at most ``TOGETHER_S`` after the first of them."""
         ready, others = self._ready(), [one for one in self.newcomers.values() if one.ready_at is None]
         first = min((one.ready_at for one in self.newcomers.values() if one.ready_at is not None), default=now)
         if not ready or (others and now < first + TOGETHER_S) or now < self.again_at:
@@ -222,6 +252,7 @@ class GrowingGang(MendingGang):
         return [events.PauseGroup(self.generation, tuple(self.members))]
 
     def _paused(self, event: events.Paused, now: float) -> list[Action]:
+        """Record that a worker is paused or ready to join, and end the pause once all members are."""
         if (newcomer := self.newcomers.get(event.agent_id)) is not None:
             newcomer.ready_at = now
             return self._ask_pause(now)
@@ -234,8 +265,9 @@ class GrowingGang(MendingGang):
         return self._let_in(self._ready(), now) if self.paused >= self.members.keys() else []
 
     def _let_in(self, newcomers: tuple[str, ...], now: float) -> list[Action]:
-        """End the pause: the members go on, together with those that are ready, if any still is."""
-        if any(member.told for member in self.members.values()):  # one has ended meanwhile, which decides what follows
+        """End the pause: the members continue, together with the joining workers that are still ready."""
+        # one has ended during the pause, which determines what follows
+        if any(member.told for member in self.members.values()):
             return []
         came = newcomers[: max(0, self.target - len(self.members))]
         for agent_id in came:
@@ -250,17 +282,20 @@ class GrowingGang(MendingGang):
         return [self._begin_again(members, now, self.meets)]
 
     def _end_pause(self) -> None:
+        """Reset the state of the pause."""
         self.pausing, self.paused, self.pause_until = False, set(), None
 
-    # -------------------------------------------------------------------------------- what comes of it
+    # -------------------------------------------------------------------------------- result of the attempt
 
     def _mended(self, event: events.Mended, now: float) -> list[Action]:
+        """Record that a worker continues in place, or that it cannot."""
         current = event.generation == self.generation and event.agent_id in self.members
         if event.problem and current and self.came and self.phase is Phase.MENDING:
             return self._turn_back(event.problem, now)
         return super()._mended(event, now)
 
     def _all_went_on(self, now: float) -> list[Action]:
+        """Report the workers that have joined, once all members continue."""
         came, self.came, self.meets = self.came, (), False
         actions = super()._all_went_on(now)
         if came:
@@ -269,7 +304,7 @@ class GrowingGang(MendingGang):
         return [*actions, *self._shed()]
 
     def _turn_back(self, problem: str, now: float) -> list[Action]:
-        """Go on as before: with the newcomers it cannot be done."""
+        """Continue without the workers that were joining, as the group could not be reconfigured with them."""
         came = [agent_id for agent_id in self.came if agent_id in self.members]
         text = f"{len(came)} newcomers could not come to the others, which go on as they were: {problem}"
         for agent_id in came:
@@ -280,17 +315,21 @@ class GrowingGang(MendingGang):
         return [events.Note(text), *self._go_on_with(staying, now)]
 
     def _begin_again(self, members: tuple[str, ...], now: float, meets: bool = False) -> Action:
-        # Whoever has heard of newcomers exchanges the state, so all do, also where those are lost meanwhile.
+        """Start the next generation in the processes of these members."""
+        # Members that were informed of joining workers exchange the state, so all of them have to, even if those are
+        # lost by now.
         self._end_pause()
         return super()._begin_again(members, now, meets or self.meets)
 
     def _staying(self) -> tuple[str, ...]:
+        """Return the members that continue without those that have failed; empty if all have to restart."""
         failed = {failure.agent_id for failure in self.failures}
-        if failed and failed <= self.fresh:  # it costs the others nothing, whatever it was
+        if failed and failed <= self.fresh:  # the others lose nothing, whatever the cause
             return self._able_without(failed)
         return super()._staying()
 
     def _mend(self, staying: tuple[str, ...], now: float, dump: bool) -> list[Action]:
+        """Continue without lost members; losses of newly joined ones do not count towards the reset limit."""
         of_newcomers = all(failure.agent_id in self.fresh for failure in self.failures)
         failures = list(self.failures)
         actions = super()._mend(staying, now, dump)
@@ -304,17 +343,26 @@ class GrowingGang(MendingGang):
         return actions
 
     def _blame_newcomer(self, failure: Failure, now: float) -> None:
+        """Exclude a failed new member's agent for a while, unless the user's code failed.
+
+        In that case workers are no longer admitted in place.
+        """
         if failure.raised and not failure.echo:
             self.anew = failure.cause
         else:
             self.unfit.failed(failure.agent_id, now)
 
     def _prove(self) -> None:
+        """Record that the group works, including its new members: it has made its first commit."""
         super()._prove()
         self.fresh = set()
 
     def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
-        """As in ``ElasticGang``; where a newcomer does not do what the others do, all begin anew, from now on always."""
+        """Return how the run ends because of this generation's failures; None if it continues.
+
+        If a new member called other operations than the others did, all workers restart, now and for each later joining
+        worker.
+        """
         first = first_of(self.failures)
         if self.grown and not self.anew and DIVERGED in first.cause:
             self.anew = first.cause
@@ -323,13 +371,15 @@ class GrowingGang(MendingGang):
         return super()._verdict(now, actions)
 
     def _form(self, usable: list[str], now: float) -> list[Action]:
+        """Start the next generation with new processes."""
         self._end_pause()
         self.came, self.meets, self.fresh, self.grown = (), False, set(), False
         return super()._form(usable, now)
 
-    # -------------------------------------------------------------------------------- time, and the end
+    # -------------------------------------------------------------------------------- deadlines and the end
 
     def _tick(self, now: float) -> list[Action]:
+        """Enforce the deadlines of joining workers and of the pause, then those of ``MendingGang``."""
         for agent_id, newcomer in self.newcomers.items():
             if newcomer.ready_at is None and now >= newcomer.until:
                 return self._turn_away(agent_id, f"it was not ready after {self.spec.start_timeout_s:g} s", now)
@@ -345,7 +395,9 @@ class GrowingGang(MendingGang):
         return super()._tick(now)
 
     def _next_if_over(self, now: float) -> list[Action]:
+        """Start the next generation once joining workers have ended, too."""
         return [] if self.newcomers else super()._next_if_over(now)
 
     def _conclude_if_over(self) -> list[Action]:
+        """Conclude the run once joining workers have ended, too."""
         return [] if self.newcomers else super()._conclude_if_over()

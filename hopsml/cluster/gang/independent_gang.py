@@ -1,12 +1,12 @@
-"""A group whose members have nothing to do with each other: lanes, each of which carries out one trial after another.
+"""State machine of a group of independent members: trial slots (lanes), each of which runs one trial after another.
 
-    WAITING ──an agent──▶ FORMING ──a lane began──▶ RUNNING ──told so──▶ STOPPING ──▶ FINISHED | CANCELLED
+    WAITING ──an agent──▶ FORMING ──a lane began──▶ RUNNING ──all done─▶ STOPPING ──▶ FINISHED | CANCELLED
        ▲                                              │ the last one is lost
        └──────────────────────────────────────────────┘     deadline: FAILED
 
-An agent that is granted gets its worker at once, and another when that one dies; whoever is lost takes nobody along.
-Every start of a worker is a lane of its own: its number, which only grows, is its rank and its generation. A host on
-which workers die again and again without a word in between is set aside for a while. Pure, as ``gang.py``.
+An agent that is granted gets its worker at once, and another one when that one dies; the loss of a worker affects no
+other. Every start of a worker is a new trial slot (lane): its number, which only grows, is its rank and its generation.
+A host on which workers die repeatedly without having sent a message is excluded for a while. Pure, as ``gang.py``.
 """
 
 from __future__ import annotations
@@ -19,48 +19,57 @@ from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState
 from hopsml.cluster.shared.spec import IndependentGroup
 
-FRUITLESS_LIMIT = 5  # workers in a row that died on a host without a word
+FRUITLESS_LIMIT = 5  # workers in a row that died on a host without having sent a message
 
 
 @dataclass
 class LaneMember(MemberState):
-    """One start of a worker; its rank is the lane's number."""
+    """State of one trial slot (lane), that is of one start of a worker; its rank is the lane's number."""
 
     born: float = 0.0
     cause: str = ""  # what it died of
-    leave: str | None = None  # "": released by the search; a text: its agent will go, for that reason
+    leave: str | None = None  # "": released by the search; a text: why its agent is about to end; None: it stays
 
 
 @dataclass
 class IndependentGang(Gang):
-    """The state of a group of lanes, of which ``target`` are wanted."""
+    """State machine of a group of trial slots (lanes), of which ``target`` are wanted."""
 
     spec: IndependentGroup  # type: ignore[assignment] # what needs more is not inherited
     members: dict[str, LaneMember] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
     target: int = 0
-    lanes: int = 0  # numbers that have been given
+    lanes: int = 0  # number of lanes so far, the next one's number
     hosts: dict[str, str] = field(default_factory=dict)
-    resting: list[str] = field(default_factory=list)  # agents on hosts that are set aside
+    resting: list[str] = field(default_factory=list)  # agents on excluded hosts
     last_cause: str = ""
     exclusions: Exclusions = field(default_factory=lambda: Exclusions(0, 0.0))
 
     def begin(self, now: float) -> list[Action]:
-        """Ask for agents, of which one is needed. Returns the first actions."""
+        """Request the group's agents, of which one is needed, and return the first actions.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
         self.target = self.spec.size
         self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
         self.deadline = now + self.spec.start_timeout_s
         return [events.AskAgents(min(1, self.target), self.target)]
 
     def attendance(self, idle: int) -> tuple[int, str]:
-        """As in ``Gang``; one lane is enough for a search."""
+        """Return how many agents a waiting group has, and as text how many it needs: one trial slot is enough.
+
+        Args:
+            idle: Number of idle agents.
+        """
         return idle, "1 or more"
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """Whether the agent's worker has this number."""
+        """Return True if the agent's worker is the lane of this number."""
         lane = self.members.get(agent_id)
         return lane is not None and lane.rank == generation
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a group of lanes."""
         match event:
             case events.Heard():
                 self.exclusions.failures.pop(self.hosts[event.agent_id], None)
@@ -76,7 +85,7 @@ class IndependentGang(Gang):
         return []
 
     def _resize(self, target: int, now: float) -> list[Action]:
-        """Which lanes go, where there are too many, is the search's to say; agents that rest go first."""
+        """Set the number of wanted lanes; agents on excluded hosts are released first, then the search chooses lanes."""
         if self.phase is Phase.STOPPING:
             return []
         self.target = target
@@ -85,9 +94,10 @@ class IndependentGang(Gang):
         self._watch_for_agents(now)
         return [events.AskAgents(0, target), *([events.ReturnAgents(going)] if going else [])]
 
-    # -------------------------------------------------------------------------------- agents come, lanes begin
+    # -------------------------------------------------------------------------------- start of lanes
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        """Start a lane on each granted agent, and release surplus ones."""
         self.hosts |= dict(zip(event.agent_ids, event.hosts or event.agent_ids, strict=True))
         actions: list[Action] = []
         for agent_id in event.agent_ids:
@@ -98,10 +108,14 @@ class IndependentGang(Gang):
         return actions
 
     def _count(self) -> int:
-        """Lanes, and agents that rest; not those that go away: a successor is granted while they finish what they do."""
+        """Return the number of lanes and of agents on excluded hosts, without those that are about to end.
+
+        A lane that is about to end finishes its trial while its successor is granted.
+        """
         return sum(not lane.leave for lane in self.members.values()) + len(self.resting)
 
     def _start_or_rest(self, agent_id: str, now: float) -> list[Action]:
+        """Start a lane on an agent, unless its host is excluded."""
         if self.exclusions.excluded(self.hosts[agent_id], now):
             self.resting.append(agent_id)
             self._watch_for_agents(now)
@@ -113,6 +127,7 @@ class IndependentGang(Gang):
         return [events.StartGeneration(number, (agent_id,))]
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Announce a lane whose worker has started."""
         lane = self.members[event.agent_id]
         if lane.started:
             return []
@@ -121,10 +136,10 @@ class IndependentGang(Gang):
             self.phase = Phase.RUNNING
         return [events.Announce("joined", lane.rank, self.hosts[event.agent_id])]
 
-    # -------------------------------------------------------------------------------- lanes end
+    # -------------------------------------------------------------------------------- end of lanes
 
     def _let_go(self, agent_id: str, leave: str) -> list[Action]:
-        """Tell the lane nothing more: it ends what it does, and its worker returns. ``leave``: as of ``LaneMember``."""
+        """Ask the lane's worker to finish its present trial and return; ``leave``: as in ``LaneMember``."""
         lane = self.members[agent_id]
         if self.phase is Phase.STOPPING or lane.leave is not None:
             return []
@@ -132,7 +147,7 @@ class IndependentGang(Gang):
         return [events.ParkWorkers(lane.rank, (agent_id,), leave)]
 
     def _break_off(self, agent_id: str) -> list[Action]:
-        """End the lane's worker, whatever it does; its agent returns."""
+        """Stop the lane's worker without waiting for its trial; its agent is released."""
         lane = self.members[agent_id]
         if self.phase is Phase.STOPPING:
             return []
@@ -140,32 +155,35 @@ class IndependentGang(Gang):
         return [events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, self.spec.failed_flush_s)]
 
     def _drain(self, event: events.DrainAsked) -> list[Action]:
+        """Record that an agent will end: release it, or let its lane finish."""
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
             return [events.ReturnAgents((event.agent_id,), event.reason)]
         return self._let_go(event.agent_id, event.reason) if event.agent_id in self.members else []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
-        """Nobody waits for a lane; its agent ends one that the system holds."""
+        """Ignore heartbeats: no other member waits for a lane, and its agent ends a stopped process."""
         return []
 
     def _finished(self, event: events.Finished, now: float) -> list[Action]:
-        """What follows comes with ``Closed``."""
+        """Do nothing yet: the ``Closed`` event that follows ends the lane."""
         return []
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        """Announce the end of a lane whose worker has failed."""
         lane = self.members[event.agent_id]
         lane.cause = event.cause
         return self._left(lane, event.cause)
 
     def _left(self, lane: LaneMember, reason: str) -> list[Action]:
-        """Announce a lane's end, at its first sign; not of one that never began, of which nobody has heard."""
+        """Announce a lane's end at its first sign, unless the lane never started and so was never announced."""
         if not lane.started or lane.over:
             return []
         lane.over = True
         return [events.Announce("left", lane.rank, reason)]
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        """Announce the end of a lane whose agent is lost."""
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
         lane = self.members.pop(event.agent_id, None)
@@ -177,7 +195,7 @@ class IndependentGang(Gang):
         return actions + self._conclude_if_over()
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
-        """Let the agent whose worker is gone go, or give it another one."""
+        """Release the agent whose worker has ended, or start another lane on it."""
         lane = self.members.pop(agent_id)
         actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
         if self.phase is Phase.STOPPING:
@@ -190,6 +208,7 @@ class IndependentGang(Gang):
         return actions
 
     def _after_a_death(self, agent_id: str, lane: LaneMember, now: float) -> list[Action]:
+        """Count a death against its host, and start another lane on the agent if one is wanted."""
         actions: list[Action] = []
         host = self.hosts[agent_id]
         self.last_cause = f"lane {lane.rank} on {host}: {lane.cause or 'its worker returned'}"
@@ -202,10 +221,10 @@ class IndependentGang(Gang):
             return [*actions, events.ReturnAgents((agent_id,))]
         return actions + self._start_or_rest(agent_id, now)
 
-    # -------------------------------------------------------------------------------- time, and the end
+    # -------------------------------------------------------------------------------- deadlines and the end
 
     def _watch_for_agents(self, now: float) -> None:
-        """Set the deadline for the next agent, which runs while nobody works although somebody should."""
+        """Set the deadline for the next agent, which applies while lanes are wanted and none exists."""
         if self.phase is Phase.STOPPING:
             return
         if self.members or not self.target:
@@ -216,6 +235,7 @@ class IndependentGang(Gang):
             self.phase, self.deadline = Phase.WAITING, now + self.spec.start_timeout_s
 
     def _tick(self, now: float) -> list[Action]:
+        """Enforce deadlines, and start lanes on hosts whose exclusion has ended."""
         if self.phase is Phase.STOPPING:
             return self._stop_late(now)
         actions: list[Action] = []
@@ -230,6 +250,7 @@ class IndependentGang(Gang):
         return actions
 
     def _start_timeout(self) -> Conclude:
+        """Return the outcome of a run for which no usable agent connected in time."""
         reason = f"no agent was there for {self.spec.start_timeout_s:g} s"
         if self.resting:
             reason = f"all {len(self.resting)} agents are on hosts that are set aside"
@@ -238,7 +259,12 @@ class IndependentGang(Gang):
         return Conclude(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
 
     def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
-        """End the run: as CANCELLED, or, where all is done (``complete``), as FINISHED once all lanes have left."""
+        """End the run as CANCELLED, or as FINISHED once all lanes have left if its work is done (``complete``).
+
+        Args:
+            event: The request to end the run.
+            now: Monotonic time in seconds.
+        """
         if self.phase is Phase.STOPPING:
             return []
         if not event.complete:
@@ -250,10 +276,12 @@ class IndependentGang(Gang):
         return actions + self._conclude_if_over()
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
+        """Stop all lanes; the run concludes when they have ended."""
         self.phase, self.outcome = Phase.STOPPING, outcome
         return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
 
     def _stop_late(self, now: float) -> list[Action]:
+        """At the deadline, stop the lanes that have not left, then disconnect agents that have not reported the end."""
         if self.deadline is None or now < self.deadline:
             return []
         if self.outcome is not None and self.outcome.phase is Phase.FINISHED and not self._all_told():
@@ -263,22 +291,25 @@ class IndependentGang(Gang):
         return [events.DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
 
     def _all_told(self) -> bool:
+        """Return True if all lanes have been requested to stop."""
         return all(lane.lost for lane in self.members.values())
 
     def _stop_all(self, flush_s: float, now: float) -> list[Action]:
+        """Stop the workers of all lanes."""
         self.deadline = now + self.spec.grace_s + flush_s + 2
         actions: list[Action] = []
         for agent_id, lane in self.members.items():
-            lane.lost = True  # to this run: it has been told to end
+            lane.lost = True  # for this run: it has been requested to stop
             actions.append(events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, flush_s))
         return actions
 
     def _take_no_more(self) -> list[Action]:
-        """Ask for no more agents, before any is given back: it would be granted again."""
+        """Withdraw the request for agents before any is released, as it would be granted again."""
         resting, self.resting = tuple(self.resting), []
         return [events.AskAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
 
     def _conclude_if_over(self) -> list[Action]:
+        """Conclude the run once no lane remains."""
         if self.outcome is None or self.members:
             return []
         self.phase, self.deadline = self.outcome.phase, None

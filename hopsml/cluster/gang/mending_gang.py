@@ -1,16 +1,17 @@
-"""A group that may change and that, where it can, goes on in its processes when members are lost; pure as ``gang.py``.
+"""State machine of an elastic group that loses members in place: the other processes continue; pure as ``gang.py``.
 
-    RUNNING ──(a member is lost, and all others can go on without it)──▶ MENDING ──all have gone on──▶ RUNNING
+    RUNNING ──(a member is lost, and all others are able to continue)──▶ MENDING ──all continue──────▶ RUNNING
                                                                           │  ▲ └─(another one is lost: once more)┐
                                                                           │  └───────────────────────────────────┘
                                                                           └─(one cannot, or not in time)──▶ REFORMING
 
-Who goes on keeps process, memory and everything that it has traced: the workers form the next generation's group within
-the collective call in which they wait, and no step is made twice. Whatever this cannot be done for ends the generation as
-in ``elastic_gang.py``: the loss of the chief, whose part a running function cannot take over; a member whose function has
-returned already; an error of the user's; a newcomer that fails before its first commit; a change that is under way.
+The remaining workers retain process, memory and everything that they have traced: they become the next generation's
+group within the collective call in which they wait, and no step is repeated. Whatever this cannot handle ends the
+generation as in ``elastic_gang.py``: the loss of the chief, whose role a running function cannot take over; a member
+whose function has returned already; an error of the user's code; a joining worker that fails before its first commit; a
+change that is in progress.
 
-The agents of lost workers report their ends later than the others go on, and are spares from then on.
+The agents of lost workers report their ends after the others have continued, and are spare from then on.
 """
 
 from __future__ import annotations
@@ -23,37 +24,45 @@ from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
 from hopsml.cluster.gang.events import Action, Event, Phase
 from hopsml.cluster.gang.gang import MemberState, ranks
 
-MEND_S = 5.0  # in which all have to have gone on; it takes a hundredth of that
-GROW_S = 10.0  # after a loss, before all begin anew for a newcomer's sake: others may be on their way
+MEND_S = 5.0  # deadline for all members to continue; they need a hundredth of that
+GROW_S = 10.0  # after a loss, before all restart to admit a joining worker: more agents may be about to connect
 
 
 @dataclass
 class MendingGang(ElasticGang):
-    """As ``ElasticGang``; ``mendable`` are the members whose workers can go on without others."""
+    """State machine of an elastic group that continues in place without lost members.
+
+    ``mendable``: members whose workers can continue without others.
+    """
 
     mendable: set[str] = field(default_factory=set)
     since: dict[str, int] = field(default_factory=dict)  # agent -> generation in which its worker's process began
     ending: dict[str, float] = field(
         default_factory=dict
-    )  # agents of lost workers -> until when these have to have ended
-    lost: list[Failure] = field(default_factory=list)  # those that the group is about to go on without
-    attempts: int = 0  # at that, since the group last was at work
-    went_on: int = -1  # the furthest step at which anybody has gone on
-    grow_at: float = 0.0  # newcomers are waited with until then
+    )  # agents of lost workers -> deadline for the end of their processes
+    # the failures of the members without which the group is about to continue
+    lost: list[Failure] = field(default_factory=list)
+    attempts: int = 0  # attempts to continue since the group last trained
+    went_on: int = -1  # the furthest step at which any member has continued
+    grow_at: float = 0.0  # joining workers are not admitted before this time
 
     @property
     def training(self) -> tuple[Phase, ...]:
-        """As in ``ElasticGang``, and while the group goes on without a member."""
+        """Phases in which workers are starting or at work, with the reconfiguration in place."""
         return (*super().training, Phase.MENDING)
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """Whether what the agent says of this generation counts: of any that its worker's process has been part of."""
+        """Return True if reports of this agent about this generation apply to its present worker.
+
+        That is any generation of which the worker's process has been a part.
+        """
         if agent_id not in self.members and agent_id not in self.ending:
             return False
         since = self.since.get(agent_id, 0)
         return since <= generation <= max(since, self.generation)
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Process the events of a reconfiguration in place, then those of ``ElasticGang``."""
         match event:
             case events.Mendable():
                 if self.phase not in (Phase.PARKING, Phase.REFORMING):
@@ -63,15 +72,17 @@ class MendingGang(ElasticGang):
                 return self._mended(event, now)
         return super()._other(event, now)
 
-    # -------------------------------------------------------------------------------- a new generation, as ever
+    # -------------------------------------------------------------------------------- a generation of new processes
 
     def _form(self, usable: list[str], now: float) -> list[Action]:
+        """Start the next generation with new processes."""
         actions = super()._form(usable, now)
         self.grow_at = 0.0
         self.mendable, self.since = set(), dict.fromkeys(self.members, self.generation)
         return actions
 
     def _consider_change(self, now: float) -> list[Action]:
+        """Consider a change, which ends all processes at their next commit."""
         grows_only = len(self.members) <= self.target and not self.leaving.keys() & self.members.keys()
         if grows_only and now < self.grow_at:
             return []
@@ -81,26 +92,29 @@ class MendingGang(ElasticGang):
         return actions
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
-        # A process that has begun before this generation goes on in it, and was given nothing: of it ``started`` tells
-        # whether it has gone on. So says its number, not the phase: the generation may be over before all have.
+        """Record that a worker has started."""
+        # A process that began before this generation continues in it and has not been started again: its ``started``
+        # means that it has continued. The generation of its start decides, not the phase: the generation may end before
+        # all have continued.
         member = self.members.get(event.agent_id)
         goes_on = self.since.get(event.agent_id) != self.generation or (member is not None and member.started)
         return [] if goes_on else super()._started(event, now)
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
+        """Process a heartbeat of a member; those of workers that are ending do not count."""
         return super()._stepped(event, now) if event.agent_id in self.members else []
 
-    # -------------------------------------------------------------------------------- whether to go on
+    # -------------------------------------------------------------------------------- decision to continue in place
 
     def _reform(self, now: float, dump: bool = False) -> list[Action]:
-        """End the generation because of its failures, or because it parks; and where it can be, only its lost members."""
+        """Continue without the lost members if possible; else end the generation."""
         staying = self._staying()
         if staying:
             return self._mend(staying, now, dump)
         return self._give_up(now, dump) if self.phase is Phase.MENDING or self.lost else super()._reform(now, dump)
 
     def _staying(self) -> tuple[str, ...]:
-        """The members that go on without those that have failed, in rank order; none where all have to begin anew."""
+        """Return the members that continue without the failed ones, in rank order; empty if all have to restart."""
         failed = {failure.agent_id for failure in self.failures}
         if not failed or any(failure.raised or failure.storage or failure.echo for failure in self.failures):
             return ()
@@ -111,7 +125,7 @@ class MendingGang(ElasticGang):
         return self._able_without(failed)
 
     def _able_without(self, failed: set[str]) -> tuple[str, ...]:
-        """The members that can go on without these, in rank order; none where they cannot."""
+        """Return the members that can continue without ``failed``, in rank order; empty if they cannot."""
         members = sorted(self.members.items(), key=lambda one: one[1].rank)
         staying = tuple(name for name, member in members if name not in failed and not member.told)
         able = all(name in self.mendable for name in staying) and not any(member.finished for _, member in members)
@@ -119,7 +133,7 @@ class MendingGang(ElasticGang):
         return staying if able and led and len(staying) >= self.spec.minimum else ()
 
     def _mend(self, staying: tuple[str, ...], now: float, dump: bool) -> list[Action]:
-        """Have the others go on; whoever is lost without being gone, as a process that is stopped, is ended."""
+        """Continue without the members that have failed; if their processes still exist, they are ended."""
         first = first_of(self.failures)
         self.why = f"rank {first.rank}: {first.cause}"
         self.resets += 1
@@ -129,7 +143,7 @@ class MendingGang(ElasticGang):
         return self._go_on_with(staying, now, dump)
 
     def _go_on_with(self, staying: tuple[str, ...], now: float, dump: bool = False) -> list[Action]:
-        """Have these members go on; the workers of the others are ended."""
+        """Continue with these members, and end the workers of the others."""
         actions = list[Action]()
         gone = {name: member for name, member in self.members.items() if name not in staying}
         working = tuple(name for name, member in gone.items() if not member.over and not member.lost)
@@ -144,17 +158,18 @@ class MendingGang(ElasticGang):
         return [*actions, self._begin_again(staying, now)]
 
     def _begin_again(self, members: tuple[str, ...], now: float, meets: bool = False) -> Action:
-        """The next generation, of these members' processes."""
+        """Start the next generation in the processes of these members."""
         self.generation = self._next_number()
         self.phase, self.deadline, self.went_on = Phase.MENDING, now + MEND_S, -1
         return events.MendGroup(self.generation, members, meets)
 
-    # -------------------------------------------------------------------------------- what comes of it
+    # -------------------------------------------------------------------------------- result of the attempt
 
     def _mended(self, event: events.Mended, now: float) -> list[Action]:
+        """Record that a member continues in place, or that it cannot."""
         member = self.members.get(event.agent_id)
         if member is None or event.generation != self.generation:
-            return []  # it answers an earlier attempt
+            return []  # it responds to an earlier attempt
         if self.phase is Phase.RUNNING and event.problem:
             return self._failed(events.Failed(event.agent_id, event.generation, event.problem, secondary=True), now)
         if self.phase is not Phase.MENDING:
@@ -170,6 +185,7 @@ class MendingGang(ElasticGang):
         return [*self._all_went_on(now), *self._let_go(now), *self._consider_change(now)]
 
     def _all_went_on(self, now: float) -> list[Action]:
+        """Report the members that were lost, once all others continue."""
         actions: list[Action] = [events.Note(self._how_it_went_on())] if self.lost else []
         for failure in self.lost:
             self._count_against_host(failure, now, actions)
@@ -179,6 +195,7 @@ class MendingGang(ElasticGang):
         return actions
 
     def _how_it_went_on(self) -> str:
+        """Return as text which members were lost, and how the group continues."""
         lost = "; ".join(f"rank {failure.rank} was lost ({failure.cause})" for failure in self.lost)
         who, whose = (f"{len(self.members)} workers", "their processes")
         if len(self.members) == 1:
@@ -187,7 +204,7 @@ class MendingGang(ElasticGang):
         return f"{lost}: {who} went on{step} in {whose}; the lost share of the batch under way may not have been trained on"
 
     def _give_up(self, now: float, dump: bool = False) -> list[Action]:
-        """End the generation as if nobody had tried to go on: all processes begin anew from the newest commit."""
+        """End the generation as if reconfiguration had not been tried: new processes start from the newest commit."""
         self.failures = [*self.lost, *self.failures]
         self.resets -= self.attempts
         self.lost, self.attempts = [], 0
@@ -195,6 +212,7 @@ class MendingGang(ElasticGang):
         return super()._reform(now, dump)
 
     def _tick(self, now: float) -> list[Action]:
+        """Enforce the deadlines of ending workers and of the reconfiguration, then those of ``ElasticGang``."""
         overdue = tuple(name for name, until in self.ending.items() if now >= until)
         actions: list[Action]
         if overdue:
@@ -211,9 +229,10 @@ class MendingGang(ElasticGang):
                 return actions
         return super()._tick(now)
 
-    # -------------------------------------------------------------------------------- lost workers, whose agents live
+    # -------------------------------------------------------------------------------- lost workers whose agents remain
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
+        """Record that no process of a worker remains; the agent of a lost worker is spare from then on."""
         if self.ending.pop(agent_id, None) is None:
             return super()._over(agent_id, now)
         self.spares[agent_id] = True
@@ -221,21 +240,25 @@ class MendingGang(ElasticGang):
         return [*actions, *self._ended(now), *self._use_spares(now)]
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        """Record the loss of an agent."""
         was_ending = event.agent_id in self.ending
         actions = super()._lost(event, now)
         return actions + self._ended(now) if was_ending else actions
 
     def _ended(self, now: float) -> list[Action]:
-        """Do what has waited for the end of a worker that was lost."""
+        """Continue with the steps that waited for the end of a lost worker."""
         return [*self._next_if_over(now), *self._conclude_if_over()]
 
     def _forget(self, agent_id: str) -> None:
+        """Remove an agent that is lost or released from all tables."""
         super()._forget(agent_id)
         self.ending.pop(agent_id, None)
         self.mendable.discard(agent_id)
 
     def _next_if_over(self, now: float) -> list[Action]:
+        """Start the next generation once lost workers have ended, too."""
         return [] if self.ending else super()._next_if_over(now)
 
     def _conclude_if_over(self) -> list[Action]:
+        """Conclude the run once lost workers have ended, too."""
         return [] if self.ending else super()._conclude_if_over()

@@ -1,4 +1,4 @@
-"""Who makes steps and who does not: the progress of one generation, when its lack means that it hangs, who is idle; pure."""
+"""Progress and liveness of the workers of one generation: slow members, hangs, idle or stopped processes; pure."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-AUTOMATIC_FACTOR = 10.0  # times the usual step
+AUTOMATIC_FACTOR = 10.0  # multiple of the usual step duration
 AUTOMATIC_LEAST_S = 30.0
-LOOKS = 8  # reports of a member after which it may be named
-LAGS = 0.75  # share of them at which another one was further already
-LAG_STEPS = 0.4  # by so much: members that leave a collective together are less apart
-FIRST_STEP_S = 600.0  # building, tracing and compiling come before the first step
-FIRST_STEP_LEAST_S = 60.0  # where an earlier generation has shown how long that takes
+LOOKS = 8  # reports of a member after which it may be reported as slow
+LAGS = 0.75  # share of its reports at which another member was ahead
+LAG_STEPS = 0.4  # ahead by this many steps: members that leave a collective together are closer than that
+FIRST_STEP_S = 600.0  # the first step includes building, tracing and compiling
+FIRST_STEP_LEAST_S = 60.0  # lower limit where an earlier generation has shown how long the first step takes
 
 
 @dataclass
 class Pace:
-    """Steps of the members of a generation that began at ``began`` (seconds, as everywhere)."""
+    """Progress of the members of a generation that began at ``began``; times are monotonic seconds."""
 
     began: float
-    timeout_s: float | None = None  # None: worked out from the usual step
-    first_before_s: float | None = None  # how long an earlier generation took for its first step
-    first_s: float | None = None  # and how long this one
+    timeout_s: float | None = None  # None: derived from the usual step duration
+    first_before_s: float | None = None  # seconds that an earlier generation took for its first step
+    first_s: float | None = None  # seconds that this generation took for its first step
     steps: dict[str, int] = field(default_factory=dict)
-    finished: dict[str, float] = field(default_factory=dict)  # when each member made the step that it reported last
+    finished: dict[str, float] = field(default_factory=dict)  # when each member finished the step that it reported last
     stopped: set[str] = field(default_factory=set)
-    advanced: float = 0.0  # when the furthest member last made a step
+    advanced: float = 0.0  # when the furthest member last finished a step
     usual_s: float = 0.0
     looks: Counter[str] = field(default_factory=Counter)
     lags: Counter[str] = field(default_factory=Counter)
     named: set[str] = field(default_factory=set)
 
     def stepped(self, agent_id: str, step: int, stopped: bool, now: float, age_s: float) -> None:
-        """Take in that a member has finished ``step``, ``age_s`` seconds ago."""
+        """Record that a member finished ``step`` ``age_s`` seconds ago.
+
+        Args:
+            agent_id: The member's agent.
+            step: Steps done since the beginning of the run.
+            stopped: True if its process is stopped (SIGSTOP).
+            now: Monotonic time in seconds.
+            age_s: Seconds since it finished the step.
+        """
         furthest = max(self.steps.values(), default=None)
         at = now - age_s
         self.steps[agent_id], self.finished[agent_id] = step, at
@@ -48,9 +56,10 @@ class Pace:
             self.advanced = max(self.advanced, at)
 
     def _compare(self, agent_id: str) -> None:
-        """Count whether another member was further when this one made its step.
+        """Count whether another member was ahead when this one finished its step.
 
-        Members report at different times, so how far the others were just then is worked out from the usual step.
+        Members report at different times, so the others' progress at that moment is estimated from the usual step
+        duration.
         """
         if not self.usual_s:
             return
@@ -60,10 +69,10 @@ class Pace:
         self.lags[agent_id] += lead > LAG_STEPS
 
     def newly_slow(self, agent_id: str) -> bool:
-        """Whether this member holds the others up, told once: whenever it makes a step, another one was further.
+        """Return True, once for each member, if it slows the others down: at most of its steps another one was ahead.
 
-        In step with each other all are equally fast; the one that the others wait for is the one that comes last. Members
-        that wait inside a collective make their steps together, and nobody is named.
+        In synchronous training all members are equally fast on average; the one that the others wait for is the one
+        that arrives last. Members that wait inside a collective finish their steps together, and are not reported.
         """
         looks = self.looks[agent_id]
         if looks < LOOKS or self.lags[agent_id] < LAGS * looks or agent_id in self.named:
@@ -72,7 +81,7 @@ class Pace:
         return True
 
     def limit_s(self) -> float:
-        """For how many seconds the furthest member may stand still."""
+        """Return for how many seconds the furthest member may make no step before the group counts as hung."""
         if self.timeout_s is not None:
             return self.timeout_s
         if self.usual_s:
@@ -82,24 +91,24 @@ class Pace:
         return min(FIRST_STEP_S, max(FIRST_STEP_LEAST_S, AUTOMATIC_FACTOR * self.first_before_s))
 
     def following(self, now: float) -> Pace:
-        """A new pace for the next generation, which knows how long the first step took."""
+        """Return an empty record for the next generation, which retains the duration of the first step."""
         return Pace(now, self.timeout_s, self.first_before_s if self.first_s is None else self.first_s)
 
     def without(self, agent_id: str, now: float) -> None:
-        """Go on without a member that is lost; the others begin to be waited for anew."""
+        """Remove a lost member, and restart the wait for the next step of the others."""
         for table in (self.steps, self.finished, self.looks, self.lags):
             table.pop(agent_id, None)
         self.stopped.discard(agent_id)
         self.advanced = now
 
     def hangs(self, now: float) -> bool:
-        """Whether nobody has made a step for longer than ``limit_s``."""
+        """Return True if no member has made a step for longer than ``limit_s``."""
         return now - max(self.advanced, self.began) > self.limit_s()
 
     def behind(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Who holds the others up: processes that the system has stopped, else those with the fewest steps.
+        """Return the members that block the others: those with stopped processes, else those with the fewest steps.
 
-        Empty where all are equally far: then nobody can be named.
+        Empty if all are equally far, as no member can be identified then.
         """
         stopped = tuple(agent_id for agent_id in agent_ids if agent_id in self.stopped)
         if stopped:
@@ -113,13 +122,20 @@ class Pace:
 
 @dataclass
 class Liveness:
-    """What heartbeats say of the workers of one generation besides their steps; by agent, in seconds."""
+    """Stopped and idle workers of one generation, from their heartbeats: agent -> since when, in monotonic seconds."""
 
-    stopped: dict[str, float] = field(default_factory=dict)  # since when the system has held the worker (SIGSTOP)
-    idle: dict[str, float] = field(default_factory=dict)  # since when the worker has used no processor
+    stopped: dict[str, float] = field(default_factory=dict)  # since when the worker has been stopped (SIGSTOP)
+    idle: dict[str, float] = field(default_factory=dict)  # since when the worker has used no processor time
 
     def heard(self, agent_id: str, stopped: bool, idle_s: float, now: float) -> None:
-        """Take in a heartbeat. ``idle_s``: for how long the worker has done nothing, 0.0 where it is at work."""
+        """Record the heartbeat of a worker.
+
+        Args:
+            agent_id: The worker's agent.
+            stopped: True if its process is stopped (SIGSTOP).
+            idle_s: Seconds for which the worker has used no processor time; 0.0 if it is active.
+            now: Monotonic time in seconds.
+        """
         if stopped:
             self.stopped.setdefault(agent_id, now)
         else:
@@ -135,9 +151,9 @@ class Liveness:
         self.idle.pop(agent_id, None)
 
     def stopped_for(self, agent_ids: Iterable[str], least_s: float, now: float) -> tuple[str, ...]:
-        """Those of the agents whose workers have been held for ``least_s`` seconds and longer."""
+        """Return those of the agents whose workers have been stopped for at least ``least_s`` seconds."""
         return tuple(one for one in agent_ids if now - self.stopped.get(one, now) >= least_s)
 
     def idle_since(self, agent_id: str, now: float) -> float:
-        """When the agent's worker last did something; ``now`` where it is at work."""
+        """Return when the agent's worker was last active; ``now`` if it is active."""
         return self.idle.get(agent_id, now)

@@ -1,12 +1,12 @@
-"""Who holds which agent: a pure state machine over the agents of one application.
+"""Assignment of agents to runs: a pure state machine over the agents of one application.
 
-Runs demand agents and get all of them or none (two half-granted runs would wait for each other for ever); demands are
-served in the order they came. A run may take more than it needs: what is left over goes to such runs, one agent at a
-time, while nobody waits for what it needs. Agents that no run has used for ``keep_warm_s`` are dismissed, at once when
-other Spark jobs of the application wait for a slot.
+A run demands agents and gets all of them or none, since two runs that each hold a part would wait for each other for
+ever; demands are served in order of arrival. A run may accept more agents than it needs: surplus agents are granted to
+such runs while no run waits for agents that it needs. Agents that no run has used for ``keep_warm_s`` are dismissed, or
+at once when other Spark jobs of the application wait for a slot.
 
-Some of what a run demands may be bare: agents without a GPU (``roster.py``). The two kinds are counted apart and asked
-for apart; what holds of a demand holds of both together.
+A part of a demand may be bare: agents without a GPU (``roster.py``). The two kinds are counted and requested
+separately; a demand is met when both are available.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from hopsml.cluster.gang.roster import AgentState, Awaited, Roster
 
 RETRY_MOST_S = 60.0
-ASIDE = ""  # in place of a run: agents whose slots are not good enough
+ASIDE = ""  # run id of agents whose slots failed the pre-flight check of a run, and which no run may use
 
 
 @dataclass(frozen=True)
 class Grant:
-    """These idle agents belong to the run from now on."""
+    """Assignment of these idle agents to a run."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -31,16 +31,16 @@ class Grant:
 
 @dataclass(frozen=True)
 class Submit:
-    """Ask the cluster for this many more agents, all of one kind; the number of the ask comes back with each of them."""
+    """Request for ``count`` more agents of one kind; each agent reports the request's number (``ask``)."""
 
     ask: int
     count: int
-    bare: bool = False  # they need no GPU
+    bare: bool = False  # True if they need no GPU
 
 
 @dataclass(frozen=True)
 class DismissAgents:
-    """End these agents: no run needs them, or they must go."""
+    """Dismissal of agents that no run needs, or that have to end."""
 
     agent_ids: tuple[str, ...]
     reason: str
@@ -48,7 +48,7 @@ class DismissAgents:
 
 @dataclass(frozen=True)
 class CancelAsk:
-    """Take an ask back: none of its agents has come, and no run wants one any more."""
+    """Cancellation of an agent request of which no agent has connected and which no run needs any more."""
 
     ask: int
 
@@ -58,29 +58,36 @@ Action = Grant | Submit | DismissAgents | CancelAsk
 
 @dataclass
 class Pool:
-    """The agents of one application and the runs that want some; each method is one event."""
+    """State machine of the agents of one application and the runs that need some; each method is one event."""
 
     keep_warm_s: float = 10.0
     agents: Roster = field(default_factory=Roster)
-    demands: dict[str, int] = field(default_factory=dict)  # run -> wanted, besides bare ones; its order is the queue
+    demands: dict[str, int] = field(default_factory=dict)  # run -> wanted, without bare ones; its order is the queue
     bare: dict[str, int] = field(default_factory=dict)  # run in that queue -> bare ones wanted
-    most: dict[str, int] = field(default_factory=dict)  # run -> how many it takes, for runs that may grow
-    refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were set aside for it
-    expected: Awaited = field(default_factory=Awaited)  # asked for and not connected
+    most: dict[str, int] = field(default_factory=dict)  # run -> how many it accepts, for runs that may grow
+    refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were excluded for it
+    expected: Awaited = field(default_factory=Awaited)  # requested and not connected
     asks: int = 0
-    going: dict[int, bool] = field(default_factory=dict)  # asks that have not ended -> whether an agent of it has come
-    singly: bool = False  # whether agents may stay away for long, because the cluster has to grow for them
-    failures: int = 0  # asks in a row that ended without an agent
+    # agent requests that have not ended -> True if an agent of it has connected
+    going: dict[int, bool] = field(default_factory=dict)
+    singly: bool = False  # True if agents may take long to connect, because the cluster has to grow for them
+    failures: int = 0  # agent requests in a row that ended without an agent
     retry_at: float | None = None
-    limit: int | None = (
-        None  # agents, at most, that are asked for; those that are there beyond it stay while they are used
-    )
+    limit: int | None = None  # largest number of agents that is requested; those beyond it stay while they are used
 
     # -------------------------------------------------------------------------------- events
 
     def demand(self, run_id: str, count: int, most: int | None = None, bare: int = 0) -> list[Action]:
-        """Queue a run that wants ``count`` agents at once (0: none), ``bare`` ones among them, and takes up to ``most``,
-        whenever they come.
+        """Queue a run that needs agents.
+
+        Args:
+            run_id: The run.
+            count: Agents that it needs, granted all together; 0: none, only ``most`` changes.
+            most: Largest number of agents that it accepts, whenever they connect; None: unchanged.
+            bare: How many of ``count`` need no GPU.
+
+        Returns:
+            The actions to carry out.
         """
         if count:
             self.demands[run_id], self.bare[run_id] = count - bare, bare
@@ -89,12 +96,12 @@ class Pool:
         return self.serve() + self._cancel_surplus()
 
     def limited(self, count: int) -> list[Action]:
-        """Ask for no more agents than so many in all from now on; runs wait for what is beyond."""
+        """Limit the total number of agents that are requested from now on; runs wait for agents beyond it."""
         self.limit = count
         return self.serve() + self._cancel_surplus()
 
     def withdraw(self, run_id: str, now: float) -> list[Action]:
-        """Forget a run that is over: it wants no more, and the agents that it still holds are idle from now on."""
+        """Remove a run that has ended: it needs no agents, and those that it still holds become idle."""
         self.demands.pop(run_id, None)
         self.bare.pop(run_id, None)
         self.most.pop(run_id, None)
@@ -103,7 +110,17 @@ class Pool:
         return self.returned(held, now) + self._cancel_surplus()
 
     def connected(self, agent_id: str, slot: tuple[int, int], executor_id: str, now: float) -> list[Action]:
-        """Add an agent that has connected. ``slot``: (ask, index); where Spark retries a lost one, that of the lost one."""
+        """Add an agent that has connected.
+
+        Args:
+            agent_id: The agent.
+            slot: (number of the agent request, index in it); if Spark retries a lost agent, that of the lost one.
+            executor_id: The executor on which it runs.
+            now: Monotonic time in seconds.
+
+        Returns:
+            The actions to carry out.
+        """
         self.expected.discard(slot)
         if slot[0] in self.going:
             self.going[slot[0]] = True
@@ -112,18 +129,31 @@ class Pool:
         return self.serve()
 
     def lost(self, agent_id: str, returns: bool) -> None:
-        """An agent is gone; ``returns``: the cluster starts it again by itself, unless its ask has ended.
+        """Remove an agent that has disconnected.
 
-        ``serve`` says what follows, once its run knows: one that ends by it must not give it back, nor one that has not
-        heard of it be granted another.
+        The caller calls ``serve`` only after the agent's run has processed the loss: a run that ends because of it must
+        not release the lost agent, and a run that has not processed it must not be granted another.
+
+        Args:
+            agent_id: The agent.
+            returns: True if the cluster starts it again by itself, unless its agent request has ended.
         """
         agent = self.agents.pop(agent_id)
         if agent is not None and returns and agent.slot[0] in self.going:
             self.expected.add(agent.slot)
 
     def retired(self, slot: tuple[int, int], failed_at: float | None = None) -> list[Action]:
-        """Nobody else comes for this slot: its agents were lost so often that the cluster would give the whole ask up, or
-        nothing starts them again. ``failed_at``: when, where it failed as of ``ask_ended``.
+        """Expect no further agent in this slot.
+
+        Its agents were lost so often that the cluster would cancel the whole agent request, or nothing starts them
+        again.
+
+        Args:
+            slot: (number of the agent request, index in it).
+            failed_at: Monotonic time of the failure, if it counts as one as in ``ask_ended``.
+
+        Returns:
+            The actions to carry out.
         """
         self.expected.discard(slot)
         if failed_at is not None:
@@ -131,7 +161,10 @@ class Pool:
         return self.serve()
 
     def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
-        """Expect no more agents of this ask. After one that ``failed``, growth is asked for later and later again."""
+        """Expect no more agents of this request; after one that ``failed``, growth is requested with a delay.
+
+        The delay doubles with each failure in a row, up to ``RETRY_MOST_S``.
+        """
         self.expected.forget(ask)
         self.going.pop(ask, None)
         if failed:
@@ -139,11 +172,12 @@ class Pool:
         return self.serve()
 
     def _failed(self, now: float) -> None:
+        """Count a failed request, and set the time of the next one for growth."""
         self.failures += 1
         self.retry_at = now + min(RETRY_MOST_S, 2.0**self.failures)
 
     def returned(self, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """A run gives these agents back. Those that are going away are dismissed, the others are idle."""
+        """Take these agents back from a run: those that are about to end are dismissed, the others become idle."""
         gone: list[Action] = []
         for agent_id in agent_ids:
             agent = self.agents.get(agent_id)
@@ -153,17 +187,23 @@ class Pool:
         return gone + self.serve()
 
     def leaves(self, agent_id: str, reason: str) -> None:
-        """Mark an agent that a run holds as going away; ``serve`` finds a successor for it, once the run knows."""
+        """Mark an agent that a run holds as about to end.
+
+        The next ``serve`` finds a successor for it; call that after the run has processed the warning.
+        """
         if agent := self.agents.get(agent_id):
             self.agents.put(agent_id, replace(agent, leaving=reason))
 
     def dismiss(self, agent_ids: tuple[str, ...], reason: str) -> list[Action]:
-        """Remove these agents and have them ended, for instance because their node goes away."""
+        """Remove these agents and dismiss them, for instance because their node goes away."""
         known = tuple(agent_id for agent_id in agent_ids if self.agents.pop(agent_id) is not None)
         return [DismissAgents(known, reason)] if known else []
 
     def set_aside(self, run_id: str, agent_ids: tuple[str, ...]) -> list[Action]:
-        """Keep these agents, which a run refuses, from all runs. Were they ended, the cluster would offer the same slots."""
+        """Exclude these agents, which a run has refused, from all runs.
+
+        If they were ended, the cluster would offer the same slots again.
+        """
         for agent_id in agent_ids:
             if agent := self.agents.get(agent_id):
                 self.agents.put(agent_id, replace(agent, run_id=ASIDE))
@@ -171,15 +211,32 @@ class Pool:
         return self.serve()
 
     def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float, bare: int = 0) -> list[Action]:
-        """Let a run that was granted agents give these back and wait for as many anew, as of ``demand``, before all other
-        runs.
+        """Take back the agents that were granted to a run, and queue its demand again before those of all other runs.
+
+        Args:
+            run_id: The run.
+            count: Agents that it needs, as in ``demand``.
+            agent_ids: Agents that were granted to it.
+            now: Monotonic time in seconds.
+            bare: How many of ``count`` need no GPU.
+
+        Returns:
+            The actions to carry out.
         """
         self.demands = {run_id: count - bare, **self.demands}
         self.bare[run_id] = bare
         return self.returned(agent_ids, now)
 
     def tick(self, now: float, others_wait: bool = False) -> list[Action]:
-        """Ask again after failures, dismiss idle agents. ``others_wait``: another job of the application lacks a slot."""
+        """Repeat agent requests after failures, and dismiss idle agents.
+
+        Args:
+            now: Monotonic time in seconds.
+            others_wait: True if another job of the application lacks a slot.
+
+        Returns:
+            The actions to carry out.
+        """
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
             if actions := self.serve():
@@ -198,11 +255,11 @@ class Pool:
     # -------------------------------------------------------------------------------- rules
 
     def idle(self) -> list[str]:
-        """Ids of the agents that no run holds and that stay, in the order in which they came."""
+        """Return the ids of the agents that no run holds and that stay, in order of connection."""
         return self.agents.idle()
 
     def serve(self) -> list[Action]:
-        """Grant idle agents to the runs that wait, in the order of their demands; ask the cluster for those that lack."""
+        """Grant idle agents to waiting runs in the order of their demands, and request missing ones."""
         actions: list[Action] = []
         for run_id, wanted in list(self.demands.items()):
             if self.agents.idle_of(False) < wanted or self.agents.idle_of(True) < self.bare[run_id]:
@@ -214,28 +271,32 @@ class Pool:
         return [*actions, *self._make_room(), *self._ask(), *self._ask_bare()]
 
     def _ask(self) -> list[Action]:
+        """Request the agents, other than bare ones, that waiting and growing runs lack."""
         missing = -self.agents.idle_of(False) - self.expected.of(False)
         room = self._unasked()
         needed = min(room, sum(self.demands.values()) + missing)
         wanted = min(room, self._wanted() + missing) if self.retry_at is None else needed
-        if not self.singly:  # all in one ask: Spark then spreads them over its executors
+        if not self.singly:  # all in one request: Spark then spreads them over its executors
             return [self._submit(wanted)] if wanted > 0 else []
-        # Those that may never come are asked for one by one, so that Spark can be told to forget them.
+        # Agents that may never come are requested one by one, so that Spark can cancel each request.
         whole = [self._submit(needed)] if needed > 0 else []
         return [*whole, *(self._submit(1) for _ in range(wanted - max(0, needed)))]
 
     def _ask_bare(self) -> list[Action]:
-        """Behind the others: the cluster serves the older ask first, and more slots are good enough for a bare agent."""
+        """Request missing bare agents.
+
+        After the others: the cluster serves the older request first, and more slots are good enough for a bare agent.
+        """
         missing = sum(self.bare.values()) - self.agents.idle_of(True) - self.expected.of(True)
         missing = min(missing, self._unasked())
         return [self._submit(missing, bare=True)] if missing > 0 else []
 
     def _unasked(self) -> int:
-        """How many more agents may be asked for."""
+        """Return how many more agents may be requested."""
         return sys.maxsize if self.limit is None else max(0, self.limit - len(self.agents) - len(self.expected))
 
     def _make_room(self) -> list[Action]:
-        """Dismiss idle agents that no run waits for, as many as are missing of the other kind: they may hold its cores."""
+        """Dismiss surplus idle agents of one kind if the other kind is short: they may hold its cores."""
         surplus = {kind: self.agents.idle_of(kind) - self._waited_for(kind) for kind in (False, True)}
         actions: list[Action] = []
         for kind in (False, True):
@@ -246,9 +307,11 @@ class Pool:
         return actions
 
     def _waited_for(self, bare: bool) -> int:
+        """Return how many agents of one kind the queued runs need."""
         return sum((self.bare if bare else self.demands).values())
 
     def _serve_growth(self) -> list[Action]:
+        """Grant idle agents to runs that may grow."""
         grants: list[Action] = []
         for run_id in self.most:
             if self.agents.idle_of(False) and (room := self._room(run_id)):
@@ -256,6 +319,7 @@ class Pool:
         return grants
 
     def _grant(self, run_id: str, most: int, bare: int = 0) -> Grant:
+        """Grant up to ``most`` idle agents with GPUs and ``bare`` idle ones without to a run."""
         agent_ids = self._spread(self.agents.idle(False))[:most]
         if bare:
             agent_ids += self._spread(self.agents.idle(True))[:bare]
@@ -264,25 +328,26 @@ class Pool:
         return Grant(run_id, tuple(agent_ids))
 
     def _room(self, run_id: str) -> int:
-        """How many more agents a run would take."""
+        """Return how many more agents a run would accept."""
         most, held = self.most.get(run_id, 0), self.agents.staying(run_id)
-        # After as many refusals as it has workers others will hardly be better: not asked for without end.
+        # After as many refusals as it has workers, further agents will hardly be better: stop requesting.
         return max(0, most - held - max(0, self.refused[run_id] - most))
 
     def _wanted(self) -> int:
-        """Agents that runs wait for or would take, besides bare ones."""
+        """Return how many agents, other than bare ones, runs wait for or would accept."""
         return sum(self.demands.values()) + sum(
             max(0, self._room(run_id) - self.demands.get(run_id, 0)) for run_id in self.most
         )
 
     def _submit(self, count: int, bare: bool = False) -> Submit:
+        """Register a new agent request, and return its action."""
         self.asks += 1
         self.going[self.asks] = False
         self.expected.ask(self.asks, count, bare)
         return Submit(self.asks, count, bare)
 
     def _cancel_surplus(self) -> list[Action]:
-        """Asks that nobody wants and of which no agent has come; one that has come is dismissed when idle."""
+        """Cancel surplus agent requests without a connected agent; connected ones are dismissed when idle."""
         wanted = {False: self._wanted(), True: self._waited_for(True)}
         surplus = {
             kind: self.expected.of(kind) - max(0, wanted[kind] - self.agents.idle_of(kind)) for kind in (False, True)
@@ -299,9 +364,9 @@ class Pool:
         return cancelled
 
     def _spread(self, agent_ids: list[str]) -> list[str]:
-        """The same agents, one of each executor before a second of any: a worker wants an executor of its own."""
+        """Return the same agents, one of each executor before a second of any, as workers should not share one."""
         seen: Counter[str] = Counter()
-        place: dict[str, int] = {}  # among those of its executor
+        place: dict[str, int] = {}  # index among those of its executor
         for agent_id in agent_ids:
             executor = self.agents[agent_id].executor_id
             place[agent_id] = seen[executor]

@@ -1,9 +1,10 @@
-"""The agents of one application and who holds each; and those that are on their way. How many there are of what is
-counted as it changes: with a thousand agents that come one by one, looking through all of them at each event would be a
-million looks.
+"""Tables of the agents of one application: the connected ones with the run that holds each, and the expected ones.
 
-Agents are of two kinds: with all that the application's slots have, and bare ones, which hold no GPU. Where slots have
-none, or the cluster cannot tell kinds apart, there are no bare ones.
+Counts are maintained as agents change: with a thousand agents that connect one by one, counting all of them at each
+event would take a million steps.
+
+Agents are of two kinds: those with everything that the application's slots have, and bare ones, which hold no GPU. If
+slots have no GPU, or the cluster cannot distinguish the kinds, no agent is bare.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from itertools import chain
 
 @dataclass(frozen=True)
 class AgentState:
-    """One agent: its slot, who holds it, and whether it is going away."""
+    """State of one agent: its slot, the run that holds it, and why it is about to end, if it is."""
 
-    slot: tuple[int, int]  # number of the ask, index in it
+    slot: tuple[int, int]  # number of the agent request (ask), index in it
     executor_id: str
-    run_id: str | None = None  # who holds it
+    run_id: str | None = None  # run that holds it; None: it is idle
     idle_since: float = 0.0
-    leaving: str = ""  # why it is going away: another one may be asked for
-    bare: bool = False  # it holds no GPU
+    leaving: str = ""  # why it is about to end; a successor may be requested
+    bare: bool = False  # True if it holds no GPU
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can be granted to a run."""
+        """True if it can be granted to a run."""
         return self.run_id is None and not self.leaving
 
 
 class Roster(Mapping[str, AgentState]):
-    """The agents by id, in the order in which they came."""
+    """Mapping of agent ids to their states, in order of connection, with counts of idle and held agents."""
 
     def __init__(self) -> None:
         self._agents: dict[str, AgentState] = {}
@@ -51,7 +52,7 @@ class Roster(Mapping[str, AgentState]):
         return len(self._agents)
 
     def put(self, agent_id: str, agent: AgentState) -> None:
-        """Add an agent, or replace what is known of it."""
+        """Add an agent, or replace its state."""
         if not self._forget(agent_id):
             self._arrivals += 1
             self._came[agent_id] = self._arrivals
@@ -62,14 +63,14 @@ class Roster(Mapping[str, AgentState]):
             self._staying[agent.run_id] += 1
 
     def pop(self, agent_id: str) -> AgentState | None:
-        """Remove an agent. Returns what was known of it; None where it is not there."""
+        """Remove an agent and return its state; None if it is not in the roster."""
         agent = self._forget(agent_id)
         if agent is not None:
             del self._agents[agent_id], self._came[agent_id]
         return agent
 
     def _forget(self, agent_id: str) -> AgentState | None:
-        """Count it no more."""
+        """Remove an agent from the counts and return its state; None if it is not in the roster."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             self._idle[agent.bare].discard(agent_id)
@@ -81,55 +82,55 @@ class Roster(Mapping[str, AgentState]):
 
     @property
     def idle_count(self) -> int:
-        """How many agents can be granted to a run."""
+        """Number of agents that can be granted to a run."""
         return self.idle_of(False) + self.idle_of(True)
 
     def idle_of(self, bare: bool) -> int:
-        """How many of one kind can be granted to a run."""
+        """Return the number of agents of one kind that can be granted to a run."""
         return len(self._idle[bare])
 
     def idle(self, bare: bool | None = None) -> list[str]:
-        """Ids of the agents that can be granted to a run, of one kind or of both, in the order in which they came."""
+        """Return the ids of idle agents in order of connection; ``bare`` selects one kind, None both."""
         found = self._idle[False] | self._idle[True] if bare is None else self._idle[bare]
         return sorted(found, key=self._came.__getitem__)
 
     def staying(self, run_id: str) -> int:
-        """How many agents a run holds, without those that are going away."""
+        """Return the number of agents that a run holds, without those that are about to end."""
         return self._staying[run_id]
 
 
 class Awaited(Set[tuple[int, int]]):
-    """Slots that were asked for and in which no agent has connected: (number of the ask, index in it)."""
+    """Set of slots, as (number of the agent request, index in it), that wait for a requested agent to connect."""
 
     def __init__(self) -> None:
         self._slots: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}  # by whether they are bare
         self._bare_asks: set[int] = set()
 
     def ask(self, ask: int, count: int, bare: bool) -> None:
-        """Expect ``count`` agents of one kind by an ask."""
+        """Add the slots of a new agent request for ``count`` agents of one kind."""
         if bare:
             self._bare_asks.add(ask)
         self._slots[bare] |= {(ask, index) for index in range(count)}
 
     def is_bare(self, ask: int) -> bool:
-        """Whether the agents of an ask hold no GPU; also of one that has ended."""
+        """Return True if the agents of an agent request (ask) hold no GPU; also valid after the request has ended."""
         return ask in self._bare_asks
 
     def add(self, slot: tuple[int, int]) -> None:
-        """Expect another agent in a slot that was asked for before."""
+        """Expect another agent in a slot that was requested before."""
         self._slots[self.is_bare(slot[0])].add(slot)
 
     def discard(self, slot: tuple[int, int]) -> None:
-        """Expect none in this slot."""
+        """Remove a slot: no agent is expected in it any more."""
         self._slots[self.is_bare(slot[0])].discard(slot)
 
     def forget(self, ask: int) -> None:
-        """Expect no more of an ask."""
+        """Remove all slots of an agent request (ask)."""
         bare = self.is_bare(ask)
         self._slots[bare] = {slot for slot in self._slots[bare] if slot[0] != ask}
 
     def of(self, bare: bool) -> int:
-        """How many are expected of one kind."""
+        """Return the number of expected agents of one kind."""
         return len(self._slots[bare])
 
     def __contains__(self, slot: object) -> bool:

@@ -1,15 +1,18 @@
-"""A group in which the chief alone calls the function; workers and parameter servers compute, or hold variables, for it.
+"""State machine of a chief with its servers: only the chief calls the function; the others compute or hold variables.
 
     WAITING ──granted──▶ FORMING ──all started──▶ RUNNING ──the chief finished──▶ STOPPING ──all closed──▶ FINISHED
                                                     │ ▲                              ▲
-                                    a server is lost│ │on its agent, at its address  │ the chief is lost, or all workers, or
-                                                    ▼ │                              │ a parameter server for good: FAILED
+                                    a server is lost│ │on its agent, at its address  │ the chief is lost, or all
+                                    workers, or
+                                                    ▼ │                              │ a parameter server for good:
+                                                    FAILED
                                                  started again ──────────────────────┘
 
-The chief's strategy knows the others by address for as long as it lives, so whoever is lost comes back as the same task, at
-the same address: another process on the same agent. What was lost with it is the chief's to repeat or to restore. Each start
-of a member is a generation of its own, which only grows. Who dies again and again within moments is given up: a worker or
-the evaluator, without which the others go on, or the run. Pure, as ``gang.py``.
+The chief's strategy addresses the other members for its whole lifetime, so a lost one comes back as the same task at
+the same address: as another process on the same agent. The chief has to repeat or restore what was lost with it. Each
+start of a member is a generation, whose number only grows. A member that dies repeatedly soon after its start is given
+up: the group continues without a worker or the evaluator, and the run ends without a parameter server. Pure, as
+``gang.py``.
 """
 
 from __future__ import annotations
@@ -29,39 +32,40 @@ _RESUME = "experiment.resume goes on from its last checkpoint"
 
 @dataclass
 class ServerMember(MemberState):
-    """One member; what is inherited is of its newest start."""
+    """State of one member; the inherited fields are those of its newest start."""
 
     role: str = WORKER
     generation: int = 0
     born: float = 0.0
     deaths: int = 0  # in a row, each soon after its start
     cause: str = ""  # what the newest start died of
-    is_given_up: bool = False  # it does not come back
+    is_given_up: bool = False  # True if it is not started again
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is not there, and will not be."""
+        """True if it is lost or given up, and so will not come back."""
         return self.lost or self.is_given_up
 
 
 @dataclass
 class ServerGang(Gang):
-    """The state of a chief and its servers; ``roles`` says how many of the members are which."""
+    """State machine of a chief and its servers; ``roles`` has the number of members of each role."""
 
     spec: ServerGroup  # type: ignore[assignment] # what needs more is not inherited
     roles: Roles = field(default_factory=Roles)
     members: dict[str, ServerMember] = field(default_factory=dict)  # type: ignore[assignment] # with a role each
     starts: int = 0  # the newest generation
-    evaluator_until: float | None = None  # the chief has finished: until when the evaluator may go on
+    evaluator_until: float | None = None  # once the chief has finished: until when the evaluator may continue
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """Whether this is the newest start of the agent's member."""
+        """Return True if ``generation`` is the newest start of the agent's member."""
         member = self.members.get(agent_id)
         return member is not None and member.generation == generation
 
-    # -------------------------------------------------------------------------------- the beginning
+    # -------------------------------------------------------------------------------- start
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
+        """Assign ranks and roles to the granted agents and start all members."""
         if self.phase is not Phase.WAITING:
             return [events.ReturnAgents(event.agent_ids)]
         self.members = {
@@ -72,7 +76,7 @@ class ServerGang(Gang):
         return [events.StartGeneration(0, event.agent_ids)]
 
     def _role(self, rank: int, size: int) -> str:
-        """As the layout gives them: the chief, workers, parameter servers, the evaluator."""
+        """Return the role of a rank, in the layout's order: the chief, workers, parameter servers, the evaluator."""
         servers_begin = size - self.roles.parameter_servers - int(self.roles.evaluator)
         if rank == 0:
             return CHIEF
@@ -81,6 +85,7 @@ class ServerGang(Gang):
         return EVALUATOR if self.roles.evaluator and rank == size - 1 else PS
 
     def _started(self, event: events.Started, now: float) -> list[Action]:
+        """Record that a member has started, and report one that had been lost."""
         member = self.members[event.agent_id]
         comes_back = member.generation and not member.started
         member.started, member.born = True, now
@@ -88,14 +93,14 @@ class ServerGang(Gang):
         return [events.Note(f"{_name(member)} is there again")] if comes_back else []
 
     def _look_who_is_there(self) -> None:
-        """The group has begun when everybody has who ever will."""
+        """Let the run begin once every member that is not lost has started."""
         if self.phase is Phase.FORMING and all(m.started or m.is_gone for m in self.members.values()):
             self.phase, self.deadline = Phase.RUNNING, None
 
     # -------------------------------------------------------------------------------- ends of members
 
     def _finished(self, event: events.Finished, now: float) -> list[Action]:
-        """The chief's end is the run's; the evaluator's its own. A server never returns: one that does is lost."""
+        """Record that a member has returned: the chief's end is the run's; a server that returns has failed."""
         member = self.members[event.agent_id]
         if member.role in (WORKER, PS):
             member.failed, member.cause = True, "its server has returned"
@@ -107,13 +112,14 @@ class ServerGang(Gang):
         return self._stop_servers(now) + self._conclude_if_over()
 
     def _stop_servers(self, now: float) -> list[Action]:
-        """Nobody needs them any more. The evaluator may come to its own end: the last checkpoint is hardly a moment old."""
+        """Stop the servers; the evaluator may finish, as the last checkpoint is only just written."""
         evaluates = any(m.role == EVALUATOR and not m.told for m in self.members.values())
         self.evaluator_until = now + self.spec.evaluator_s if evaluates else None
         self.deadline = (self.evaluator_until or now) + self.spec.grace_s + self.spec.flush_s + 10
         return self._stop((WORKER, PS), self.spec.flush_s)
 
     def _stop(self, roles: Iterable[str], flush_s: float) -> list[Action]:
+        """Stop the members of these roles."""
         return [
             events.StopWorkers(member.generation, (agent_id,), self.spec.grace_s, flush_s)
             for agent_id, member in self.members.items()
@@ -121,6 +127,7 @@ class ServerGang(Gang):
         ]
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
+        """Record a member's failure, which ends the run only if it is the chief's or prevents the start."""
         member = self.members[event.agent_id]
         if member.failed or self.phase not in (*self.training, Phase.SETTLING):
             return []
@@ -129,23 +136,23 @@ class ServerGang(Gang):
         if member.role == CHIEF or (cannot_begin and member.role != EVALUATOR):
             self.failures.append(failure_of(event, member))
             return self._settle(now)
-        # What a chief that only met its echo was waiting for to be told.
+        # A chief's secondary failure was waiting for this one.
         return self._settled(now) if self.phase is Phase.SETTLING else []
 
     def _settle(self, now: float) -> list[Action]:
-        """An error of the chief's that can only follow from a loss waits a moment for word of it."""
+        """Wait a moment for the loss that explains the chief's secondary failure; conclude other failures at once."""
         if not self.failures[-1].echo or self._dead_server() is not None:
             return self._settled(now)
         self.phase, self.deadline = Phase.SETTLING, now + self.spec.settle_s
         return []
 
     def _dead_server(self) -> ServerMember | None:
-        """One whose process is dead, and not yet started again; a parameter server before a worker."""
+        """Return a server that has failed and not been restarted, parameter servers first; None if all are alive."""
         dead = [m for m in self.members.values() if m.role in (WORKER, PS) and (m.failed or m.lost)]
         return min(dead, key=lambda m: (m.role != PS, m.rank), default=None)
 
     def _blamed(self) -> Conclude:
-        """The chief, or who could not begin; with what it followed from, where that is known."""
+        """Return the outcome for the chief's failure or a failed start, with the loss that caused it, if known."""
         failure, dead = self.failures[-1], self._dead_server()
         reason = failure.cause
         if failure.echo and dead is not None:
@@ -156,7 +163,7 @@ class ServerGang(Gang):
         return Conclude(Phase.FAILED, "worker", reason, failure.agent_id, failure.rank)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
-        """Nothing is left of a member's process: it is started again, where it is still needed."""
+        """Start a member again if it is still needed, as no process of it remains."""
         member = self.members.get(agent_id)
         if member is None:
             return []
@@ -166,6 +173,7 @@ class ServerGang(Gang):
         return self._start_again(agent_id, member, now)
 
     def _start_again(self, agent_id: str, member: ServerMember, now: float) -> list[Action]:
+        """Start a member again on its agent, or give it up after too many deaths in a row."""
         cause = member.cause or "its process ended"
         member.deaths = 1 if member.started and now - member.born >= self.spec.steady_s else member.deaths + 1
         if member.deaths >= self.spec.fruitless_limit:
@@ -182,6 +190,7 @@ class ServerGang(Gang):
         ]
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
+        """Record the loss of an agent; its member cannot be started again."""
         member = self.members.get(event.agent_id)
         if member is None or member.lost:
             return []
@@ -196,7 +205,7 @@ class ServerGang(Gang):
         return self._without(event.agent_id, member, event.reason, now)
 
     def _without(self, agent_id: str, member: ServerMember, reason: str, now: float) -> list[Action]:
-        """A member does not come back: the run goes on without it where it can."""
+        """Continue the run without a member that does not come back, or end it if the member is indispensable."""
         self._look_who_is_there()
         if member.role == EVALUATOR:
             return [
@@ -212,9 +221,10 @@ class ServerGang(Gang):
         self.failures.append(Failure(agent_id, member.rank, f"{what} was lost: {reason}; {_RESUME}", outside=True))
         return self._settled(now)
 
-    # -------------------------------------------------------------------------------- time
+    # -------------------------------------------------------------------------------- deadlines
 
     def _other(self, event: Event, now: float) -> list[Action]:
+        """Report that an agent will end, and what follows."""
         if not isinstance(event, events.DrainAsked) or (member := self.members.get(event.agent_id)) is None:
             return []
         follows = {
@@ -226,7 +236,7 @@ class ServerGang(Gang):
         return [events.Note(f"{_name(member)} is about to be lost ({event.reason}): {follows[member.role]}")]
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
-        """Take in how a member is. Where one is held (SIGSTOP), nobody makes a step, and TensorFlow says nothing."""
+        """Process a heartbeat; report a stopped process, which blocks all members while TensorFlow reports nothing."""
         member = self.members[event.agent_id]
         if member.failed:
             return []
@@ -239,9 +249,11 @@ class ServerGang(Gang):
         return [events.Note(f"the process of {_name(member)} is stopped (SIGSTOP); {limit}")]
 
     def _stopped_limit(self, member: ServerMember) -> float:
+        """Return for how many seconds a member's process may be stopped before it counts as lost."""
         return self.spec.chief_stopped_s if member.role == CHIEF else self.spec.stopped_s
 
     def _look(self, now: float) -> list[Action]:
+        """At each tick, end processes that are stopped for too long, and agents that do not restart their worker."""
         actions: list[Action] = []
         late: list[str] = []
         for agent_id, member in self.members.items():
@@ -265,6 +277,7 @@ class ServerGang(Gang):
         return actions
 
     def _tick(self, now: float) -> list[Action]:
+        """Enforce the evaluator's deadline, then those of ``Gang``."""
         if self.evaluator_until is not None and now >= self.evaluator_until:
             self.evaluator_until = None
             late = [m for m in self.members.values() if m.role == EVALUATOR and not m.told]
@@ -273,6 +286,7 @@ class ServerGang(Gang):
         return super()._tick(now)
 
     def _end(self, outcome: Conclude, now: float) -> list[Action]:
+        """Stop all members; the run concludes when they have ended."""
         if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
             return []
         self.phase, self.outcome, self.evaluator_until = Phase.STOPPING, outcome, None
@@ -281,5 +295,5 @@ class ServerGang(Gang):
 
 
 def _name(member: ServerMember) -> str:
-    """For people: what it is in the cluster, and by which rank its log is found."""
+    """Return the member's name in messages: its rank, by which its log is found, and its role."""
     return f"rank {member.rank} ({member.role})"

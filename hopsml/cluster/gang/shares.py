@@ -1,4 +1,4 @@
-"""How the slots that a program may have are shared by its runs. Pure."""
+"""Division of the slots that a program may use among its runs; pure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup
 
 @dataclass(frozen=True, slots=True)
 class SlotClaim:
-    """How many slots a run cannot do without, and how many it asks for."""
+    """Smallest number of slots with which a run can work, and the number that it requests."""
 
     fewest: int
     most: int
 
 
 def claim(group: AnyGroup, asked: int) -> SlotClaim:
-    """Of a run that asks for so many workers now."""
+    """Return the slot claim of a run with this group that requests ``asked`` workers now."""
     if isinstance(group, ElasticGroup):
         return SlotClaim(min(group.minimum, asked), asked)
     return SlotClaim(min(1, asked), asked) if isinstance(group, IndependentGroup) else SlotClaim(group.size, group.size)
 
 
 def shares(slots: int, claims: Sequence[SlotClaim]) -> list[int]:
-    """Of each run how many workers it may have; the runs in the order in which they came.
+    """Return for each run how many workers it may have.
 
-    Each gets its fewest while there are enough, then the first of them more. One for which there are not enough is told its
-    fewest, too: for these it waits.
+    While enough slots remain, each run gets its smallest number, in order; then the earlier runs get more. A run for
+    which not enough remain gets its smallest number as well: it waits for these slots.
+
+    Args:
+        slots: Slots of all runs together.
+        claims: Claims of the runs in the order in which they began.
     """
     left, found = slots, []
     for one in claims:

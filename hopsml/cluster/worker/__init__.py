@@ -1,1 +1,1 @@
-"""Runs in the worker's process, around the user's function."""
+"""Code of the worker process around the user's function."""

@@ -1,4 +1,4 @@
-"""Calls the user's function, in the worker alone, and describes what it raises, however that error behaves."""
+"""Call of the user's function in the worker, and safe descriptions of the errors that it raises."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from hopsml import redact
 from hopsml.cluster.shared.plain import utf8
 
 MOST_CAUSE = 4_000  # characters
-MOST_TEXT = 1_000_000  # characters of a traceback; an error may hold a whole file
-_MARGIN = 10_000  # as many more are cleaned: a secret that is cut would lose what it is known by
+MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole file
+_MARGIN = 10_000  # this many more characters are masked before the cut, as a secret that is cut would not be recognized
 
 
 def stand_for(function: Callable[..., Any]) -> None:
-    """Let ``sys.argv`` be the function's name alone: a parser of options has nothing to do with how this process began."""
+    """Set ``sys.argv`` to the function's name alone, so that an option parser ignores how this process was started."""
     sys.argv = [str(getattr(function, "__name__", type(function).__name__))]
 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The function's value, or what it raises.
+    """Call the function, and return its value or raise its error.
 
-    A child that the function forks and that comes back out of it ends here: its value would be taken for the worker's.
+    A child process that the function forks and that returns from it exits here: its value would be mistaken for the
+    worker's.
     """
     worker = os.getpid()
     try:
@@ -40,7 +41,7 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """Exit a process that the user's function forked, as the interpreter would, but for what its parent does as well."""
+    """Exit a process that the user's function forked as the interpreter would, without what its parent does as well."""
     try:
         code = error.code if isinstance(error, SystemExit) else 0 if error is None else 1
         if error is not None and not isinstance(error, SystemExit):
@@ -61,7 +62,7 @@ def tell(text: str) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """An error in short, without secrets: its type and text, or how the process was left."""
+    """Return an error as short text without secrets: its type and message, or the call of ``sys.exit``."""
     if isinstance(error, SystemExit):
         said = f"called sys.exit({_text(repr, error.code)})"
     else:
@@ -70,18 +71,23 @@ def words_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """``str(error)``; where that raises, a text that says so."""
+    """Return ``str(error)``, or a text with the error's type if that raises."""
     return _text(str, error)
 
 
 def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
-    """The traceback as text without secrets, the last part of a very long one; ``shown``: its frames."""
+    """Return the traceback as text without secrets, limited to its last ``MOST_TEXT`` characters.
+
+    Args:
+        error: The error.
+        shown: Its frames.
+    """
     text = "".join(traceback.format_exception(type(error), error, shown))
     return redact.text(utf8(text[-MOST_TEXT - _MARGIN :]))[-MOST_TEXT:]
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those that caused it, each once, even where they form a circle."""
+    """Yield the error and those that caused it, each once, even if they form a cycle."""
     met: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in met:
@@ -91,6 +97,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(make: Callable[[Any], str], value: Any) -> str:
+    """Return ``make(value)``; if that raises, a text with the error's type."""
     try:
         return make(value)
     except BaseException as problem:  # noqa: BLE001 the user's __str__ and __repr__ may do anything

@@ -1,58 +1,70 @@
-"""Records which collectives and optimizers this process was seen to use; the driver is told at its end.
+"""Effective settings of a worker: collectives and optimizers that this process used, for the report at its end.
 
-``group``: what formed it, ``size``: its workers; of the longest list of gradients that was reduced in one step: how many
-there were (``gradients``), in how many collectives (``collectives``), at most how many in one (``merge_scope``, 0 for all)
-and by which ``path``. ``operations``: those that torch.distributed has asked
-the group for. ``settings``: what hopsml's collective does with gradients, in words. ``why``: the reason why a
-strategy takes these collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group
-or not; updates of variables that no optimizer makes are not seen.
+``group``: what formed it, ``size``: its workers. Of the longest list of gradients that was reduced in one step: their
+number (``gradients``), the number of collectives (``collectives``), the largest number in one of these
+(``merge_scope``, 0 for all) and the ``path``. ``operations``: those that torch.distributed has requested of the group.
+``settings``: what hopsml's collective does with gradients, as text. ``why``: the reason why a strategy uses these
+collectives. ``trained``: the framework whose optimizer was given gradients in this process, in a group or not; updates
+of variables without an optimizer are not recorded.
 """
 
 from __future__ import annotations
 
-PARAMETER_SERVERS = "parameter servers"  # as what forms a group
+PARAMETER_SERVERS = "parameter servers"  # value of ``group``
 
 _seen: dict[str, int | str] = {}
 
 
 def formed(by: str, size: int) -> None:
-    """Note that this process is one of ``size`` that train together; of several groups the largest counts."""
+    """Record that this process is one of ``size`` that train together; of several groups the largest counts.
+
+    Args:
+        by: What formed the group.
+        size: Number of its workers.
+    """
     if size > int(_seen.get("size", 0)):
         _seen.update(group=by, size=size)
 
 
 def reduced(gradients: int, collectives: int, merge_scope: int, path: str) -> None:
-    """Note that ``gradients`` gradients were reduced over the group in ``collectives`` collectives."""
+    """Record that ``gradients`` gradients were reduced over the group in ``collectives`` collectives.
+
+    Args:
+        gradients: Number of gradients; the largest number counts.
+        collectives: Number of collectives.
+        merge_scope: Largest number of gradients in one collective; 0 for all.
+        path: Implementation that reduced them.
+    """
     if gradients >= int(_seen.get("gradients", 0)):
         _seen.update(gradients=gradients, collectives=collectives, merge_scope=merge_scope, path=path)
 
 
 def operated() -> None:
-    """Note that the group has carried out an operation that a framework asked for by itself."""
+    """Record that the group has carried out an operation that a framework requested by itself."""
     _seen["operations"] = int(_seen.get("operations", 0)) + 1
 
 
 def settings(words: str) -> None:
-    """Note what is done with gradients before and after they travel."""
+    """Record what is done with gradients before and after their transfer."""
     _seen["settings"] = words
 
 
 def chosen(why: str) -> None:
-    """Note why a strategy takes the collectives that it does."""
+    """Record why a strategy uses its collectives."""
     if why:
         _seen["why"] = why
 
 
 def trained(by: str) -> None:
-    """Note that an optimizer of this process was given gradients; ``by``: its framework."""
+    """Record that an optimizer of this process was given gradients; ``by``: its framework."""
     _seen["trained"] = by
 
 
 def seen() -> dict[str, int | str]:
-    """Everything noted so far; empty if this process neither trained nor formed a group."""
+    """Return all recorded values; empty if this process neither trained nor formed a group."""
     return dict(_seen)
 
 
 def forget() -> None:
-    """Forget everything noted; called in a process that begins another function."""
+    """Remove all recorded values; called in a process that begins another function."""
     _seen.clear()

@@ -1,4 +1,4 @@
-"""The worker's end of the pipe by which the driver's messages come; the other end is the agent's ``WorkerPipe``."""
+"""Worker's end of the pipe for the driver's messages; the other end is the agent's ``WorkerPipe``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _READ_BYTES = 1 << 20
 
 
 class Inbox:
-    """Messages of the driver in the order in which they were sent; may be used by any thread."""
+    """Queue of the driver's messages in the order in which they were sent; may be used by any thread."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor, self._frames = descriptor, Frames()
         self._waiting: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self.ended = False  # no further message can come: the agent wants no more, or is gone
+        self.ended = False  # no further message can arrive: the agent has closed the pipe or ended
 
     def fileno(self) -> int:
-        """The pipe's descriptor, for ``poll``: readable when a message may be there, or the pipe has ended."""
+        """Return the pipe's descriptor, for ``poll``: readable when messages may have arrived, or at the pipe's end."""
         return self._descriptor
 
     def take(self) -> list[bytes]:
-        """All messages that have arrived; does not wait."""
+        """Return all messages that have arrived, without waiting."""
         with self._lock:
             self._read()
             taken = list(self._waiting)
@@ -36,7 +36,7 @@ class Inbox:
             return taken
 
     def get(self, timeout_s: float = 0.0) -> bytes | None:
-        """The next message; None when none comes within ``timeout_s`` seconds, or the pipe has ended."""
+        """Return the next message; None if none arrives within ``timeout_s`` seconds, or the pipe has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -54,6 +54,7 @@ class Inbox:
             poll.poll(max(1, int(left * 1000)))
 
     def _read(self) -> None:
+        """Read what has arrived, without waiting."""
         while not self.ended:
             try:
                 piece = os.read(self._descriptor, _READ_BYTES)

@@ -27,7 +27,7 @@ def start(silent_s: float) -> None:
     Child processes inherit the sockets, but not the thread.
 
     Args:
-        silent_s: seconds without traffic after which the first probe is sent; 0 starts nothing.
+        silent_s: Seconds without traffic after which the first probe is sent; 0 starts nothing.
     """
     if silent_s > 0:
         threading.Thread(target=_scan_for_ever, args=(silent_s,), name="hopsml-keepalive", daemon=True).start()
@@ -39,6 +39,7 @@ def start_by_environment() -> None:
 
 
 def _scan_for_ever(silent_s: float) -> None:
+    """Scan for new sockets until the process ends."""
     known: set[str] = set()
     pause = threading.Event()
     while not pause.wait(min(INTERVAL_S, silent_s / 2)):
@@ -48,8 +49,12 @@ def _scan_for_ever(silent_s: float) -> None:
 def scan(silent_s: float, known: set[str]) -> set[str]:
     """Set keepalive on all TCP sockets of this process that are not ``known``, and return the names of all its sockets.
 
-    A socket whose owner has set keepalive is not changed. Sockets are named as in /proc, by number and inode. Descriptors
-    are not duplicated: a copy would hold a connection open that its owner closes at this moment.
+    A socket whose owner has set keepalive is not changed. Sockets are named as in /proc, by number and inode.
+    Descriptors are not duplicated: a copy would hold a connection open that its owner closes at this moment.
+
+    Args:
+        silent_s: Seconds without traffic after which the first probe is sent.
+        known: Names of sockets from the scan before.
     """
     found = set()
     for number in os.listdir("/proc/self/fd"):
@@ -66,6 +71,7 @@ def scan(silent_s: float, known: set[str]) -> set[str]:
 
 
 def _keep_alive(descriptor: int, silent_s: float) -> None:
+    """Set keepalive on a TCP socket that does not have it."""
     if _option(descriptor, socket.SO_PROTOCOL) != socket.IPPROTO_TCP or _option(descriptor, socket.SO_KEEPALIVE):
         return
     silent, pause = max(1, round(silent_s)), max(1, round(silent_s / 3))
@@ -80,6 +86,7 @@ def _keep_alive(descriptor: int, silent_s: float) -> None:
 
 @functools.cache
 def _library() -> Any:
+    """Return the C library of this process."""
     return ctypes.CDLL(None, use_errno=True)
 
 

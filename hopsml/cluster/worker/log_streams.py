@@ -1,4 +1,4 @@
-"""The worker's ``sys.stdout`` and ``sys.stderr``: a full disk loses lines of the log, but does not end the training."""
+"""Replacement of the worker's ``sys.stdout`` and ``sys.stderr``: a full disk loses log lines, not the training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LossNote:
-    """Tells once that lines are lost; in the process that it was made in alone, and not on a thread that prints.
+    """Note that log lines are lost, sent once, from the process that created it and from a separate thread.
 
-    Whoever prints may be a signal's handler, which has interrupted somebody who is just telling something else.
+    The thread that prints may be in a signal handler that has interrupted another report.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -28,7 +28,7 @@ class LossNote:
         self._thread: threading.Thread | None = None
 
     def lost(self, error: OSError) -> None:
-        """Note that a write has failed with ``error``; does not wait, and raises nothing."""
+        """Send the note that a write has failed with ``error``; does not wait, and raises nothing."""
         if self._thread is not None or os.getpid() != self._process:
             return
         text = f"lines of its log are lost, its disk takes no more: {error.strerror}"
@@ -37,24 +37,25 @@ class LossNote:
             self._thread.start()
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the agent is gone
+        """Send the note."""
+        with contextlib.suppress(OSError):  # the agent has ended
             self._tell(text)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait ``timeout_s`` seconds at most until the note has been told."""
+        """Wait at most ``timeout_s`` seconds until the note has been sent."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
 
 
 class _Log(io.FileIO):
-    """A file that counts a write as done when the disk is full."""
+    """File that counts a write as done when the disk is full."""
 
     def __init__(self, descriptor: int, note: LossNote) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self._note = note
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """As the base class; where the disk is full the data is dropped, and counts as written."""
+        """Write data to the file; if the disk is full it is dropped, and counts as written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -65,7 +66,7 @@ class _Log(io.FileIO):
 
 
 def install(tell: Callable[[str], None]) -> LossNote:
-    """Replace ``sys.stdout`` and ``sys.stderr``. ``tell`` is called once, on its own thread, when lines are lost."""
+    """Replace ``sys.stdout`` and ``sys.stderr``; ``tell`` is called once, on a separate thread, when lines are lost."""
     note = LossNote(tell)
     sys.stdout = sys.__stdout__ = _over(sys.stdout, 1, note)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _over(sys.stderr, 2, note)  # type: ignore[misc]
@@ -73,7 +74,7 @@ def install(tell: Callable[[str], None]) -> LossNote:
 
 
 def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
-    """A text stream over the file, set up as the interpreter had it, but line-buffered."""
+    """Return a text stream over the file with the interpreter's settings, but line-buffered."""
     if stream is not None:
         stream.flush()
     log, unbuffered = _Log(descriptor, note), getattr(stream, "write_through", False)  # the latter: python -u
@@ -81,6 +82,6 @@ def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWr
         cast(BinaryIO, log) if unbuffered else io.BufferedWriter(log),
         encoding=getattr(stream, "encoding", "utf-8"),
         errors=getattr(stream, "errors", "backslashreplace"),
-        line_buffering=True,  # somebody may be looking on: a file would get 8 KB at a time
+        line_buffering=True,  # users may follow the log: a file would get 8 KB at a time
         write_through=unbuffered,
     )

@@ -1,4 +1,4 @@
-"""Prepares the training function's result for the driver: numbers, dicts, arrays, and files by their path."""
+"""Conversion of the training function's result for the driver: numbers, dicts, arrays, and files by their path."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.storage import urls
 from hopsml.storage.run_dir import EXPERIMENTS, RESERVED_NAMES
 
-MAX_RESULT = 48 << 20  # bytes; larger values belong into the run directory
+MAX_RESULT = 48 << 20  # bytes; larger values should be in the run directory
 MAX_TEXT = 10_000  # characters of a reported value
 _DEVICE_PACKAGES = ("tensorflow", "keras", "torch", "jaxlib", "jax")
 
 
 def plain(value: Any) -> float | int | str | bool | None:
-    """A number as Python's own type; numpy scalars and one-element tensors of any framework included.
+    """Return a number as Python's own type; NumPy scalars and one-element tensors of any framework included.
 
-    Text is cut at ``MAX_TEXT`` characters, and a whole number beyond 64 bits becomes a float: messages hold no more.
+    Text is cut at ``MAX_TEXT`` characters, and a whole number beyond 64 bits becomes a float, as messages allow no
+    more. Any other value becomes text.
     """
     if isinstance(value, (bool, float, type(None))):
         return value
@@ -44,6 +45,7 @@ def plain(value: Any) -> float | int | str | bool | None:
 
 
 def _as_float(value: int) -> float:
+    """Return a whole number as float; beyond its range, as infinity."""
     try:
         return float(value)
     except OverflowError:
@@ -51,7 +53,7 @@ def _as_float(value: int) -> float:
 
 
 def to_host(value: Any) -> Any:
-    """The same structure with device tensors as numpy arrays: the driver need not have the framework."""
+    """Return the same structure with device tensors as NumPy arrays, since the driver need not have the framework."""
     if isinstance(value, dict):
         return {key: to_host(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -65,11 +67,18 @@ def to_host(value: Any) -> Any:
 
 
 def keep_files(value: Any, context: WorkerContext) -> Any:
-    """Files that are returned: each is copied into the run directory, the value says where it is there.
+    """Copy returned files into the run directory, and return the value with their places there.
 
-    A ``Path`` is one, which becomes its URL, and so is text that names a local file, which becomes what it was for the
-    predecessor, its path below the project; any other text is text. Paths are relative to the worker's working directory.
-    The user's own file stays where it is. Raises FileNotFoundError for a ``Path`` that is no file.
+    A ``Path`` is a file, and becomes its URL. Text that names a local file becomes its path below the project, as in
+    the predecessor; any other text is unchanged. Paths are relative to the worker's working directory. The user's file
+    is not moved.
+
+    Args:
+        value: The function's result.
+        context: The worker's context.
+
+    Raises:
+        FileNotFoundError: A ``Path`` is no file.
     """
     if isinstance(value, dict):
         return {key: keep_files(item, context) for key, item in value.items()}
@@ -93,20 +102,21 @@ def keep_files(value: Any, context: WorkerContext) -> Any:
 
 
 def _names_a_file(text: str) -> bool:
+    """Return True if the text is the path of a file."""
     try:
         return bool(text) and Path(text).is_file()
-    except (OSError, ValueError):  # too long for a path, or holds NUL
+    except (OSError, ValueError):  # too long for a path, or contains NUL
         return False
 
 
 def _home(context: WorkerContext) -> str:
-    """URL of the run's directory, or of the trial's."""
+    """Return the URL of the run's directory, or of the trial's."""
     run = context.run_url.rstrip("/")
     return run if context.trial is None else urls.join(run, context.trials, context.trial.trial_id)
 
 
 def _brought(path: Path, folder: Path) -> str:
-    """Copy a file into the run directory; returns its name there, changed if the name is taken."""
+    """Copy a file into the run directory, and return its name there, changed if the name is taken."""
     for number in itertools.count(1):
         target = folder / _numbered(path, number)
         if target.exists() and path.samefile(target):
@@ -115,7 +125,7 @@ def _brought(path: Path, folder: Path) -> str:
             continue
         try:
             shutil.copyfile(path, target)
-        except OSError:  # the disk is full: a part of it would keep it so
+        except OSError:  # the disk is full: a partial copy would occupy it
             target.unlink(missing_ok=True)
             raise
         return target.name
@@ -123,13 +133,19 @@ def _brought(path: Path, folder: Path) -> str:
 
 
 def _numbered(path: Path, number: int) -> str:
+    """Return the file's name with a number before its suffix; unchanged for 1."""
     return path.name if number == 1 else f"{path.stem}-{number}{path.suffix}"
 
 
 def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None]) -> bytes:
-    """The bytes for the driver. What cannot travel stays behind, and ``tell`` is told what and why: the training is done.
+    """Return the result as bytes for the driver; what cannot be sent is omitted, as the training itself has succeeded.
 
-    Of a dict the entries that can travel do; of a value that is too large the whole is kept in the run directory.
+    Of a dict the entries that can be sent are; a value that is too large is stored as a whole in the run directory.
+
+    Args:
+        value: The function's result.
+        context: The worker's context.
+        tell: Called with a text for each omission and its reason.
     """
     try:
         ready, data = _packed(value, context)
@@ -146,26 +162,33 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
 
 
 def _packed(value: Any, context: WorkerContext) -> tuple[Any, bytes]:
-    """A value that can travel, and its bytes; raises what prevents it."""
+    """Return a value that can be sent, and its bytes; raises the error that prevents it."""
     ready = keep_files(to_host(value), context)
     return ready, _dumped(ready)
 
 
 def _dumped(value: Any) -> bytes:
+    """Return a value as bytes of cloudpickle."""
     import cloudpickle
 
     return bytes(cloudpickle.dumps(value))
 
 
 class _Entries:
-    """Finds the parts of a value that can travel where the whole cannot."""
+    """Search for the parts of a value that can be sent when the whole cannot."""
 
     def __init__(self, context: WorkerContext, tell: Callable[[str], None]) -> None:
         self._context, self._tell = context, tell
         self._inside: set[int] = set()  # ids of dicts being visited: one may contain itself
 
     def of(self, value: Any, path: str, error: Exception) -> Any:
-        """The value without what cannot travel; ``error``: why it cannot as it is, ``path``: its place in the whole."""
+        """Return the value without the parts that cannot be sent.
+
+        Args:
+            value: The value, or a part of it.
+            path: The part's place in the whole.
+            error: The error that prevents the value as it is.
+        """
         if isinstance(value, dict) and id(value) not in self._inside:
             self._inside.add(id(value))
             found = {key: self._entry(key, item, f"{path}[{key!r:.80}]") for key, item in value.items()}
@@ -182,10 +205,11 @@ class _Entries:
         return _LEFT_OUT if path else None
 
     def _entry(self, key: Any, item: Any, path: str) -> Any:
+        """Return an entry of a dict, without what cannot be sent."""
         try:
             _dumped(key)
             return _packed(item, self._context)[0]
-        except Exception as error:  # noqa: BLE001 as above
+        except Exception as error:  # noqa: BLE001 the user's objects may raise anything
             return self.of(item, path, error)
 
 
@@ -193,6 +217,7 @@ _LEFT_OUT = object()
 
 
 def _why(error: Exception) -> str:
+    """Return the reason for an omission as text for users."""
     if isinstance(error, RecursionError):
         return "it holds itself, or is nested too deep; return plain values"
     if isinstance(error, OSError):
@@ -204,7 +229,7 @@ def _why(error: Exception) -> str:
 
 
 def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[Any, Any]:
-    """As many entries as may travel together, smallest first."""
+    """Return as many entries as may be sent together, smallest first."""
     sizes = {key: len(_dumped((key, item))) for key, item in entries.items()}
     room, travelling = MAX_RESULT, set()
     for key in sorted(sizes, key=sizes.__getitem__):
@@ -218,7 +243,7 @@ def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[An
 
 
 def _kept_whole(data: bytes, context: WorkerContext) -> str:
-    """Write a value that is too large to travel to the run's artifacts; says where it is."""
+    """Write a value that is too large to be sent to the run's artifacts, and return a text with its place."""
     folder = context.export_dir.parent / "artifacts"
     names = (_numbered(Path("result.pickle"), number) for number in itertools.count(1))
     name = next(name for name in names if not (folder / name).exists() and not (context.work_dir / name).exists())

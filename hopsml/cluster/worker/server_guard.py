@@ -1,7 +1,8 @@
-"""TensorFlow's server, kept to the worker's own address and to the members of its group.
+"""Access control of TensorFlow's server in a worker: only its own address, only members of its group.
 
-It listens on every interface and obeys whoever connects; libhopsml_server.so (native/server/) stands between it and the
-system. What that holds, and what it does not: docs/security.md. The same library keeps other libraries' ports in a range.
+The server listens on every interface and obeys any peer; libhopsml_server.so (native/server/) intercepts its system
+calls. What this protects, and what it does not: docs/security.md. The same library restricts other libraries' ports to
+a range.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ from pathlib import Path
 
 PATH = Path(__file__).parents[2] / "collective" / "lib" / "libhopsml_server.so"
 REMEDY = "make setup builds it where there is a C++ compiler (apt-get install g++); wheels bring it along"
-UNGUARDED = "HOPSML_UNGUARDED_SERVER"  # "1": everybody may connect, as without hopsml
+UNGUARDED = "HOPSML_UNGUARDED_SERVER"  # "1": any peer may connect, as without hopsml
 
 
 def is_ready() -> bool:
-    """Whether servers of workers on this machine are guarded: the library is there, and nobody wants it otherwise."""
+    """Return True if servers of workers on this machine are guarded: the library exists, and nothing disables it."""
     return PATH.exists() and os.environ.get(UNGUARDED) != "1"
 
 
 def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
-    """Guard the server that this process starts as the task of ``tf_config``; what hinders it, "" if nothing does.
+    """Guard the server that this process starts as the task of ``tf_config``.
 
     Args:
-        tf_config: TensorFlow's TF_CONFIG. Who is alone in it starts no server.
-        libraries: what the paths of the libraries begin with that the server is in; they are loaded.
-        secret: that members prove to each other; without one they are known by user and address.
+        tf_config: TensorFlow's TF_CONFIG. A single task starts no server.
+        libraries: Prefix of the paths of the loaded libraries that contain the server.
+        secret: Secret that members prove to each other; without one they are identified by user and address.
+
+    Returns:
+        Why the server cannot be guarded; "" on success.
     """
     try:
         addresses, own = _members(tf_config)
@@ -49,8 +53,9 @@ def bind_within(libraries: str, first: int, last: int) -> str:
     """Restrict the listening ports of some loaded libraries to a range; return why it fails, "" on success.
 
     Args:
-        libraries: prefix of the paths of the libraries, which let the kernel choose their ports.
-        first, last: port numbers, both included.
+        libraries: Prefix of the paths of the libraries, which let the kernel choose their ports.
+        first: Lowest port number.
+        last: Highest port number.
     """
     if isinstance(library := _load(), str):
         return library
@@ -58,7 +63,7 @@ def bind_within(libraries: str, first: int, last: int) -> str:
 
 
 def _members(tf_config: str) -> tuple[list[str], int]:
-    """The addresses of all tasks, and which of them is this process'."""
+    """Return the addresses of all tasks, and the index of this process's task among them."""
     config = json.loads(tf_config or "{}")
     tasks = [(role, i, str(one)) for role, those in config.get("cluster", {}).items() for i, one in enumerate(those)]
     if len(tasks) < 2:
@@ -69,7 +74,7 @@ def _members(tf_config: str) -> tuple[list[str], int]:
 
 @functools.cache
 def _load() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """Return the library, or the reason why it cannot be loaded."""
     try:
         library = ctypes.CDLL(str(PATH))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The process that runs the user's function: forked by the fork server, or ``python -m hopsml.cluster.worker.worker``.
+"""Worker process, which runs the user's function: forked, or ``python -m hopsml.cluster.worker.worker``.
 
-It reads its assignment from a file, becomes rank k, calls the function and tells the agent what came of it through a
-pipe. Whatever it does not get to say (``os._exit``, a crash in native code, a kill) the fork server sees.
+It reads its assignment from a file, takes its rank, calls the function and reports the result to the agent through a
+pipe. The fork server detects ends that it cannot report (``os._exit``, a crash in native code, a kill).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 
 DUMP_SIGNAL = signal.SIGUSR2  # the Python threads write their stacks to the log
-_SETTLE_S = 1.0  # for a note
+_SETTLE_S = 1.0  # longest wait for a note to be sent
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "DistBackendError")
 _ECHO_PHRASES = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Socket closed",
     "Collective ops is aborted",
-    "PeerLost: ",  # as torch's C++ passes the error of an operation on
+    "PeerLost: ",  # as torch's C++ passes on the error of an operation
 )
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """What the agent writes for the worker: what it was told itself, and where on this machine things are.
+    """Assignment that the agent writes for the worker: the driver's messages, and paths on this machine.
 
     Paths are as in WorkerContext, and text.
     """
@@ -65,23 +65,23 @@ class Assignment(msgspec.Struct, frozen=True):
     formation: Formation  # without its payload
     launch: Launch
     work_dir: str
-    events_dir: str  # may hold a URL
+    events_dir: str  # may contain a URL
     checkpoint_dir: str
     export_dir: str
     payload: str  # path of the pickled (function, keyword arguments)
     resume_checkpoint: str
     environment: dict[str, str]
     sys_path: tuple[str, ...]
-    cores: tuple[int, ...] = ()  # processors that its agent keeps for it; none: those of the agent
-    commit_slot: int = -1  # that holds the commit to go on from; -1: none
-    resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty where there are none
-    commit_folder: str = ""  # for commits that do not fit in memory; empty where the run is not elastic
-    sidecar: str = ""  # where the run's sidecar leaves its address; empty where it has none
-    agent_pid: int = 0  # whose children may look at the worker, to profile it
+    cores: tuple[int, ...] = ()  # processors that its agent reserves for it; none: those of the agent
+    commit_slot: int = -1  # slot with the commit to continue from; -1: none
+    resume_fits: str = ""  # folder of the checkpoints for further calls of fit; empty if there are none
+    commit_folder: str = ""  # for commits that do not fit in memory; empty if the run is not elastic
+    sidecar: str = ""  # file in which the run's sidecar writes its address; empty if it has none
+    agent_pid: int = 0  # pid of the agent, whose children may inspect the worker, to profile it
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Worker -> agent: one frame in the pipe (4 bytes of length, then msgpack)."""
+    """Event from the worker to the agent: one frame in the pipe (4 bytes of length, then msgpack)."""
 
     # started | forming | mendable | mended | paused | report | progress | said | note | committed | parked | saved | store |
     # finished | failed
@@ -96,7 +96,7 @@ class Event(msgspec.Struct, frozen=True):
     exited: bool = False  # finished by sys.exit(0)
     slot: int = -1
     length: int = 0
-    data: bytes = b""  # of a "said"
+    data: bytes = b""  # of the kind "said"
     seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
     total: int = 0  # steps, of a progress; members, of a forming
     unit: str = ""
@@ -108,14 +108,18 @@ _assignment = msgspec.msgpack.Decoder(Assignment)
 
 
 class EventPipe:
-    """The worker's end of the pipe to its agent; frames are written whole, whichever thread they come from."""
+    """Worker's end of the pipe to its agent; frames are written as a whole by any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._lock = threading.Lock()
 
     def send(self, event: Event) -> None:
-        """Write one event; blocks while the agent is behind. Raises BrokenPipeError once the agent is gone."""
+        """Write one event to the pipe; blocks while the agent is behind.
+
+        Raises:
+            BrokenPipeError: The agent has ended.
+        """
         frame = memoryview(framed(_encode(event)))
         with self._lock:
             while frame:
@@ -123,7 +127,17 @@ class EventPipe:
 
 
 def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox: int = -1) -> int:
-    """Carry out the assignment: set up the process, call the user's function, report its end; returns the exit status."""
+    """Carry out the assignment: set up the process, call the user's function, report its end.
+
+    Args:
+        assignment_path: File with the assignment.
+        descriptor: Write end of the event pipe.
+        slots: Descriptors of the slots for checkpoints and commits, and of the pipe for changes of the group.
+        inbox: Read end of the pipe for the driver's messages; -1: none.
+
+    Returns:
+        The exit status.
+    """
     faulthandler.enable(all_threads=True)
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
@@ -133,7 +147,7 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     losses.settle(_SETTLE_S)
     try:
         pipe.send(event)
-    except OSError:  # its descriptor was closed, or is another file by now
+    except OSError:  # its descriptor was closed, or has been reused for another file
         calling.tell(redact.text(traceback.format_exc()))
         return leave(UNREPORTED)
     if event.kind == "finished":
@@ -142,9 +156,9 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
 
 
 def _await_threads() -> None:
-    """The interpreter waits at its end for threads that are no daemons, such as one that still saves; so does a worker.
+    """Wait for threads that are no daemons, such as one that still saves, as the interpreter does at its end.
 
-    The agent ends it where that takes too long (``work.EXIT_GRACE_S``).
+    The agent ends the worker if that takes too long (``work.EXIT_GRACE_S``).
     """
     here = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
@@ -157,7 +171,7 @@ def _await_threads() -> None:
 
 
 def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
-    """Call the user's function and return how it ended; whatever its code raises is reported."""
+    """Call the user's function and return how it ended; any error of its code is reported."""
     try:
         assignment = _assignment.decode(Path(assignment_path).read_bytes())
         context = _prepare(assignment, pipe, slots, inbox)
@@ -170,7 +184,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         _complete_commits()
         result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
         return Event("finished", time.time(), result=result, seen=in_force.seen())
-    except BaseException as error:  # noqa: BLE001 see above
+    except BaseException as error:  # noqa: BLE001 reported to the agent
         if isinstance(error, SystemExit) and error.code in (None, 0):
             _complete_commits()
             return Event("finished", time.time(), seen=in_force.seen(), exited=True)
@@ -178,7 +192,7 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
 
 
 def leave(status: int) -> int:
-    """Run exit functions and flush output, as the interpreter would at its end; returns the ``status`` to exit with."""
+    """Run exit functions and flush output, as the interpreter would at its end; return the ``status`` to exit with."""
     try:
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001 an exit function of the user's must not change the run's outcome
@@ -195,16 +209,17 @@ def leave(status: int) -> int:
 
 
 def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerContext:
+    """Set up the process by its assignment, and return its context."""
     os.environ.update(assignment.environment)
     if assignment.cores:
-        with contextlib.suppress(OSError):  # its control group has been changed since the agent looked
-            os.sched_setaffinity(0, assignment.cores)  # and what it starts; nobody keeps it from taking others again
+        with contextlib.suppress(OSError):  # its control group has been changed since the agent read it
+            os.sched_setaffinity(0, assignment.cores)  # inherited by child processes; the function may undo it
     for entry in assignment.sys_path:
         if entry not in sys.path:
             sys.path.append(entry)
     let_look(assignment.agent_pid)
     folder = os.stat(os.path.dirname(assignment.events_dir))
-    os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as open as the run's folder
+    os.umask(os.umask(0o077) | privacy.umask_below(folder.st_mode))  # its files are as accessible as the run's folder
     formation, launch = assignment.formation, assignment.launch
     context = WorkerContext(
         run_id=formation.run_id,
@@ -249,13 +264,14 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
 
 
 def _named(text: str) -> Callable[..., Any]:
-    """What "module:function" names; the room below does not import what is above it."""
+    """Return the object named by "module:function"; by name, as this layer must not import higher ones."""
     module, _, name = text.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
 
 
 def _seat(formation: Formation, launch: Launch, pipe: EventPipe) -> CollectiveSeat | None:
+    """Return how this worker joins its collective; None for a rank without one."""
     size = len(formation.collective)
     if launch.rank >= size:
         return None
@@ -267,6 +283,7 @@ def _seat(formation: Formation, launch: Launch, pipe: EventPipe) -> CollectiveSe
 
 
 def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> CommitPort | None:
+    """Return the interface for commits; None for a run without them."""
     if not slots:
         return None
     return CommitPort(
@@ -277,6 +294,7 @@ def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> C
 
 
 def _mends(pipe: EventPipe, slots: Sequence[int]) -> MendPort | None:
+    """Return the interface for changes of the group in place; None for a run without them."""
     if not slots:
         return None
     inbox = Inbox(slots[0])
@@ -290,6 +308,7 @@ def _mends(pipe: EventPipe, slots: Sequence[int]) -> MendPort | None:
 
 
 def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None:
+    """Return the interface for checkpoints; None if the worker writes them itself."""
     if not slots:
         return None
     return CheckpointPort(
@@ -299,6 +318,7 @@ def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None
 
 
 def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the user's function and its arguments from a file."""
     import cloudpickle
 
     function, arguments = cloudpickle.loads(path.read_bytes())
@@ -306,13 +326,14 @@ def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _report(message: dict[str, Any]) -> Event:
+    """Return the event for a report of the user's code."""
     step = message.get("step")
     metrics = redact.arguments({utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()})
     return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
 
 
 def _note(pipe: EventPipe, text: str) -> None:
-    """Send a note for people to the agent."""
+    """Send a note for users to the agent."""
     pipe.send(Event("note", time.time(), cause=redact.text(utf8(text))[: calling.MOST_CAUSE]))
 
 
@@ -327,6 +348,7 @@ def _complete_commits() -> None:
 
 
 def _failure(error: BaseException, folder: Path) -> Event:
+    """Return the event for an error of the user's function, and write its traceback to the log."""
     cause = calling.words_of(error) + worker_folder.hint(error, folder)
     text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     calling.tell(text)
@@ -334,7 +356,7 @@ def _failure(error: BaseException, folder: Path) -> Event:
 
 
 def _echoes_another(error: BaseException) -> bool:
-    """Whether the error is what a worker sees when another worker of the collective fails."""
+    """Return True if the error is one that a worker sees when another worker of the collective fails."""
     for seen in calling.chain(error):
         module = type(seen).__module__.partition(".")[0]
         if isinstance(seen, PeerLost) or (module in ("tensorflow", "torch") and type(seen).__name__ in _ECHOES):
@@ -346,7 +368,7 @@ def _echoes_another(error: BaseException) -> bool:
 
 
 def main() -> None:
-    """Entry point of a worker in a fresh interpreter, used where a fork is not safe."""
+    """Run as a worker in a fresh interpreter, used if a fork is not safe."""
     from hopsml.cluster.shared import processes
 
     assignment, descriptor, parent, cwd, inbox, *slots = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""The folder that a worker runs in: keeps what the function saved there, and explains a relative path that is missing."""
+"""Working folder of a worker: storage of what the function saved there, and a hint for missing relative paths."""
 
 from __future__ import annotations
 
@@ -10,28 +10,41 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-LIMIT_BYTES = 1 << 30  # of what one worker's folder holds is kept
+LIMIT_BYTES = 1 << 30  # largest total of the files of one worker's folder that are stored
 FOR_RECORDS = 1 << 20  # bytes that copies leave free on the disk: the run's outcome is still to be written
 PRIVATE = ("resume", "runner.pickle")  # hopsml's own
 PRIVATE_PREFIX = "hopsml-unused-"
 _ET_CORE = 4
-_NAMED = 5  # files that a note names
+_NAMED = 5  # files that a note lists
 
 
-Stamp = tuple[int, int, int]  # of a file: when it was written in nanoseconds, its bytes, its inode
+Stamp = tuple[int, int, int]  # of a file: modification time in nanoseconds, size in bytes, inode
 
 
 def stamps(folder: Path) -> dict[Path, Stamp]:
-    """What is in the folder now, for ``keep`` to leave out later: times alone do not tell, as their clock is coarse."""
+    """Return the stamps of the files in the folder, for ``keep`` to omit these later.
+
+    Times alone are not sufficient, as their clock is coarse.
+    """
     return {path: (status.st_mtime_ns, status.st_size, status.st_ino) for path, status in _files(folder)}
 
 
 def keep(folder: Path, target: Path, before: Mapping[Path, Stamp] | None = None, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Bring what was saved in ``folder`` to ``target``, small files first; a note on what is left out, else "".
+    """Store the files that were saved in ``folder`` in ``target``, small ones first.
 
-    Links where that is possible, so that nothing is copied; the files stay where they are. ``before``: what was there and
-    is left out, unless it has been written since. Raises OSError where ``target`` cannot be written, or where no room
-    would be left for the run's own records.
+    They are linked if possible, so that nothing is copied; the files themselves stay in the folder.
+
+    Args:
+        folder: The worker's folder.
+        target: Folder that receives the files.
+        before: Stamps of earlier files, which are omitted unless they have been written since.
+        limit_bytes: Total size of the files, at most.
+
+    Returns:
+        A note about omitted files; "" if there are none.
+
+    Raises:
+        OSError: ``target`` cannot be written, or there would be no space left for the run's records.
     """
     known, now = before or {}, stamps(folder)
     changed = [(path, stamp[1]) for path, stamp in now.items() if known.get(path) != stamp]
@@ -61,7 +74,7 @@ def keep(folder: Path, target: Path, before: Mapping[Path, Stamp] | None = None,
 
 
 def _is_core_dump(path: Path) -> bool:
-    """True for an ELF file of type ET_CORE, by its first bytes, whatever its name."""
+    """Return True for an ELF file of type ET_CORE, by its first bytes, whatever its name."""
     try:
         with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             head = file.read(18)
@@ -72,6 +85,7 @@ def _is_core_dump(path: Path) -> bool:
 
 
 def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """Return the user's files in a folder with their status."""
     found = []
     for parent, folders, names in os.walk(folder):
         if Path(parent) == folder:
@@ -81,7 +95,7 @@ def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
             path = Path(parent, name)
             try:
                 status = path.lstat()
-            except FileNotFoundError:  # a process of the function's that still runs has removed it
+            except FileNotFoundError:  # a process that the function started has removed it
                 continue
             if path.is_file() and not path.is_symlink():
                 found.append((path, status))
@@ -89,6 +103,7 @@ def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def _bring(source: Path, target: Path) -> None:
+    """Link or copy a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
@@ -98,21 +113,36 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file whole or not at all. Raises OSError, also where the disk would become too full."""
+    """Copy a file completely or not at all.
+
+    Raises:
+        OSError: The copy fails, or the disk would become too full.
+    """
     size, free = source.stat().st_size, shutil.disk_usage(target.parent).free
     if free < size + FOR_RECORDS:
         raise OSError(errno.ENOSPC, f"{size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free", str(target))
     try:
         shutil.copyfile(source, target)
-    except OSError:  # a quota, or others have filled the disk meanwhile
+    except OSError:  # a quota, or other processes have filled the disk
         target.unlink(missing_ok=True)
         raise
 
 
 def leave(folder: Path, name: str, places: Iterable[Path]) -> Path:
-    """Move a folder, whose own place is about to be removed, into the first of ``places`` that takes it; where it is now.
+    """Move a folder, whose parent is about to be removed, into the first of ``places`` that accepts it.
 
-    Its name there begins with ``name``. On the folder's own disk, so that nothing is copied. Raises OSError where none does.
+    The folder stays on its own disk, so that nothing is copied.
+
+    Args:
+        folder: The folder.
+        name: Beginning of its new name.
+        places: Candidates for the new parent.
+
+    Returns:
+        The new path.
+
+    Raises:
+        OSError: No candidate accepts it.
     """
     refused = OSError(errno.ENOENT, "there is no place for it", str(folder))
     for place in places:
@@ -130,7 +160,12 @@ def leave(folder: Path, name: str, places: Iterable[Path]) -> Path:
 
 
 def hint(error: BaseException, folder: Path) -> str:
-    """Where a relative path of this error was looked for; "" for an error that is not about a missing one."""
+    """Return the hint where a missing relative path was looked up; "" for any other error.
+
+    Args:
+        error: The function's error.
+        folder: The worker's working folder.
+    """
     if not isinstance(error, FileNotFoundError):
         return ""
     name = error.filename or getattr(error, "path", None)  # the latter of errors of hopsml's own

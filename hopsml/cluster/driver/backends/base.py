@@ -1,4 +1,7 @@
-"""What a backend must offer: slots for agents. One contract suite (tests/cluster/test_backends.py) holds for all."""
+"""Interface of a backend, which provides slots for agents.
+
+Tests/cluster/test_backends.py has the contract suite for all.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,32 @@ from typing import Protocol
 from hopsml.cluster.agent.agent import Bootstrap
 
 FAILED_AT_LAUNCH = (
-    "Spark has given up, as its executors fail when they are launched"  # begins what ``gone`` then returns
+    # beginning of the text that ``gone`` then returns
+    "Spark has given up, as its executors fail when they are launched"
 )
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many agents there can be. ``limit`` is None where the cluster can grow; ``setting`` says what limits it.
+    """Largest number of agents that a cluster can provide, and the setting that limits it.
 
-    Where slots have GPUs there may be bare agents beside those, which hold none.
+    ``limit`` is None if the cluster can grow. If slots have GPUs there may also be bare agents, which hold none.
     """
 
     limit: int | None
     setting: str
-    preferred: int  # workers when the user names no number: one for each GPU or slot
-    bare: int | None = 0  # bare agents, at most; None where the cluster can grow; 0: all its agents are alike
-    together: int | None = None  # agents of both kinds, at most, where they share executors
+    preferred: int  # workers when the user gives no number: one for each GPU or slot
+    bare: int | None = 0  # bare agents, at most; None if the cluster can grow; 0: all its agents are alike
+    together: int | None = None  # agents of both kinds, at most, if they share executors
     alike: str = ""  # why all are alike, although slots have GPUs
 
     def all_slots(self, bare: int) -> int:
-        """How many agents a run takes that asks for no number, and of which ``bare`` need no GPU."""
+        """Return the default number of agents of a run, of which ``bare`` need no GPU."""
         most = self.preferred + bare
         return most if self.together is None else min(most, self.together)
 
     def lacks(self, size: int, bare: int) -> str:
-        """What this cluster has too little of for ``size`` agents, ``bare`` ones among them; "" where they fit."""
+        """Return why ``size`` agents, of which ``bare`` need no GPU, exceed the cluster's capacity; "" if they fit."""
         if bare and self.limit is not None and size - bare > self.limit:
             return f"{size - bare} of them need a GPU, and this cluster has at most {self.limit} slots with one"
         if bare and self.bare is not None and bare > self.bare:
@@ -44,52 +48,62 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Warned:
-    """Why an executor is about to go away, and in how many seconds; None where nobody knows."""
+    """Warning that an executor is about to end: the reason, and in how many seconds; None if that is unknown."""
 
     text: str
     time_s: float | None = None
 
 
-AskEnded = Callable[[int, str], None]  # ask, what went wrong ("" when its agents were simply dismissed)
-SlotEnded = Callable[[int, int, str], None]  # the same of one agent of an ask, by its index, while others of it live on
+AskEnded = Callable[[int, str], None]  # agent request, error ("" if its agents were dismissed)
+# the same for one agent of a request, by its index, while others of it continue
+SlotEnded = Callable[[int, int, str], None]
 
 
 class Backend(Protocol):
-    """Starts agents. All but ``addresses`` and ``close`` run on a thread that may block; ``ended`` on any thread."""
+    """Interface for starting agents.
+
+    All methods but ``addresses`` and ``close`` are called on a thread that may block; ``ended`` is called on any
+    thread.
+    """
 
     name: str
-    restarts_agents: bool  # whether an agent that dies comes back by itself
-    grows: bool  # whether agents that are asked for make the cluster give more, in its own time
-    gpus_per_agent: int  # to be claimed on the host; 0 where the cluster assigns them, or there are none
-    cores_per_agent: int  # that a slot has by the cluster's settings; 0 where they say nothing
+    restarts_agents: bool  # True if an agent that dies is restarted by the backend
+    grows: bool  # True if requested agents make the cluster provide more slots, with a delay
+    gpus_per_agent: int  # to be claimed on the host; 0 if the cluster assigns them, or there are none
+    cores_per_agent: int  # of a slot, by the cluster's settings; 0 if they do not define it
 
     def capacity(self) -> Capacity:
-        """How many agents this cluster can give, now or later."""
+        """Return how many agents this cluster can provide, now or later."""
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
-        """The address that the coordinator binds, and those that agents shall try."""
+        """Return the address that the coordinator binds, and those to which agents may connect."""
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
-        """Ask for ``count`` agents and return at once; ``ended`` is called when none of them is left to come, ``slot_ended``
-        for each that is gone before, where nothing starts it again.
+        """Request ``count`` agents and return at once.
+
+        Args:
+            bootstrap: Data that each agent needs to connect.
+            count: Number of agents.
+            ended: Called when no further agent of this request can connect.
+            slot_ended: Called for each agent that has ended before that and is not restarted.
         """
 
     def cancel(self, ask: int) -> None:
-        """Nobody wants the agents of this ask, none of which has connected; ``ended`` follows."""
+        """Cancel a request of which no agent has connected; ``ended`` is called afterwards."""
 
     def evict(self, task: int, pid: int) -> None:
-        """End an agent that does not answer any more, by its task or its process; does nothing when it is gone."""
+        """End an agent that does not respond, by its task or its process id; does nothing if it has ended."""
 
     def why_missing(self, ask: int) -> str:
-        """What is known about the agents of an ask that have not connected, in one sentence."""
+        """Return what is known about the agents of a request that have not connected, as one sentence."""
 
     def others_wait(self) -> bool:
-        """Whether other work of the application finds no free slot."""
+        """Return True if other work of the application finds no free slot."""
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
-        """Those of these agents' tasks whose executors are about to go away, and why.
+        """Return those of these agents' tasks whose executors are about to end, each with the reason.
 
-        With each call that names some, successors for them have been asked of the cluster.
+        At each call that returns some, the backend has requested their successors from the cluster.
         """
 
     def why_lost(self, task: int, pid: int) -> str:
@@ -99,7 +113,7 @@ class Backend(Protocol):
         """
 
     def gone(self) -> str:
-        """Why it can never give an agent any more; empty as long as it may."""
+        """Return why the backend can provide no agent any more; "" while it may."""
 
     def close(self) -> None:
-        """Give everything back; agents that still run are ended."""
+        """Release all resources, and end agents that still run."""

@@ -1,4 +1,4 @@
-"""Agents as subprocesses of the driver: no Spark, no JVM; for laptops, tests and machines with GPUs of their own."""
+"""Local backend: agents as subprocesses of the driver, without Spark or a JVM, for laptops, tests and GPU machines."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ LOSS_S = 1.0  # seconds to wait for the exit of an agent's process after its con
 
 
 class _AgentProcess(subprocess.Popen[bytes]):
-    """An agent, with the pipe for its last word, and a descriptor that can be read once it has ended."""
+    """Process of an agent, with the pipe for its final message and a pidfd that is readable once it has ended."""
 
     said = -1
     lives = -1
 
     def last_word(self) -> str:
-        """Why it ended, empty where it could not say; once it has ended."""
+        """Return the final message of a process that has ended, which gives the reason; empty if it left none."""
         os.set_blocking(self.said, False)
         try:
             return os.read(self.said, LAST_WORD_BYTES).decode(errors="replace")
-        except BlockingIOError:  # something that it has left behind holds the other end
+        except BlockingIOError:  # a process that it has left behind holds the other end
             return ""
         finally:
             os.close(self.said)
 
 
 class LocalBackend:
-    """``slots`` agents on this machine."""
+    """Backend with ``slots`` agents on this machine."""
 
     name = "local"
     restarts_agents = False
@@ -59,25 +59,29 @@ class LocalBackend:
         self.gpus_per_agent = 1 if devices else 0
         self.slots = slots or devices or cores
         self._together = slots or max(devices, cores)
-        self._processes: dict[int, list[_AgentProcess]] = {}  # those of an ask as far as they are started
-        self._cancelled: set[int] = set()  # asks of which no more are started
-        self._ended: deque[tuple[int, int]] = deque(maxlen=64)  # pid and status of the newest that have ended
+        # processes of an agent request, as far as they have been started
+        self._processes: dict[int, list[_AgentProcess]] = {}
+        self._cancelled: set[int] = set()  # agent requests of which no more are started
+        self._ended: deque[tuple[int, int]] = deque(maxlen=64)  # pid and status of the newest processes that have ended
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     def capacity(self) -> Capacity:
-        """As many as ``local_slots`` of the profile says; else one for each GPU, else one for each CPU core."""
+        """Return the number of slots: ``local_slots`` of the profile, else one per GPU, else one per CPU core."""
         setting = f"local_slots={self.slots}: HOPSML_LOCAL_SLOTS, else the profile's, else GPUs, else CPU cores"
         if not self.gpus_per_agent:
             return Capacity(self.slots, setting, self.slots)
         return Capacity(self.slots, setting, self.slots, bare=self._together, together=self._together)
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
-        """Loopback: nobody outside this machine has business here."""
+        """Return the loopback address, as no other machine connects."""
         return "127.0.0.1", ("127.0.0.1",)
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
-        """Start ``count`` processes. A thread of each ask waits for them: they die with the one that started them."""
+        """Start ``count`` agent processes on a thread that waits for them.
+
+        There is one thread for each request, as the processes die with the thread that has started them.
+        """
         watcher = threading.Thread(
             target=self._watch,
             args=(bootstrap, count, ended, slot_ended),
@@ -90,6 +94,7 @@ class LocalBackend:
         watcher.start()
 
     def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+        """Start the processes of a request, and report their ends."""
         ask, failed, problem = bootstrap.ask, "", ""
         try:
             self._start_all(bootstrap, count)
@@ -111,7 +116,7 @@ class LocalBackend:
         ended(ask, failed or problem)
 
     def _start_all(self, bootstrap: Bootstrap, count: int) -> None:
-        """Each is known as soon as it runs: whoever cancels the ask in the middle of this ends those that there are."""
+        """Start the processes of a request; each is registered at once, so that a cancellation in between ends it."""
         for index in range(count):
             if bootstrap.ask in self._cancelled:
                 return
@@ -124,11 +129,13 @@ class LocalBackend:
 
     @staticmethod
     def _start(bootstrap: Bootstrap, index: int) -> _AgentProcess:
+        """Start one agent process and send it the data that it needs to connect."""
         said, says = os.pipe()
         try:
             process = _AgentProcess(
                 [sys.executable, "-m", "hopsml.cluster.agent.agent", str(index), str(says)],
-                # As Spark does for its executors: sets are iterated in one order, in this run and in its repetition.
+                # As Spark does for its executors: sets are iterated in the same order in this run and in its
+                # repetition.
                 env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
                 stdin=subprocess.PIPE,
                 start_new_session=True,
@@ -146,7 +153,7 @@ class LocalBackend:
         return process
 
     def cancel(self, ask: int) -> None:
-        """End the processes of the ask, and start no more."""
+        """End the processes of the agent request, and start no more."""
         with self._lock:
             processes = list(self._processes.get(ask, []))
             self._cancelled |= {ask} & self._processes.keys()
@@ -154,14 +161,14 @@ class LocalBackend:
             process.send_signal(signal.SIGTERM)
 
     def evict(self, task: int, pid: int) -> None:
-        """Kill the process."""
+        """Kill the agent's process, by its process id."""
         with self._lock:
             agents = [process for group in self._processes.values() for process in group if process.pid == pid]
         for process in agents:
             process.kill()
 
     def why_missing(self, ask: int) -> str:
-        """Whether the processes live."""
+        """Return how many processes of the request run without a connection, or have ended."""
         with self._lock:
             processes = list(self._processes.get(ask, []))
         ended = [process.returncode for process in processes if process.poll() is not None]
@@ -170,15 +177,15 @@ class LocalBackend:
         return f"{len(processes)} local agent processes run but have not connected"
 
     def others_wait(self) -> bool:
-        """Nobody shares these slots."""
+        """Return False, as only this application uses the slots."""
         return False
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
-        """Agents of this machine are told by SIGTERM alone."""
+        """Return an empty dict: agents of this machine are warned only by SIGTERM."""
         return {}
 
     def why_lost(self, task: int, pid: int) -> str:
-        """Return how the process has ended, if a signal has ended it."""
+        """Return as text which signal has ended the agent's process; "" if none has."""
         with self._lock:
             process = next((one for group in self._processes.values() for one in group if one.pid == pid), None)
         if process is not None:
@@ -188,15 +195,15 @@ class LocalBackend:
         return f"its process {pid} was {describe_exit(-code)}" if code is not None and code < 0 else ""
 
     def gone(self) -> str:
-        """This machine stays as long as its driver."""
+        """Return "": this machine is available as long as its driver."""
         return ""
 
     def close(self) -> None:
-        """End what still runs; the processes' own death signals end what is below them."""
+        """End all agent processes; their children end by their parent-death signals."""
         with self._lock:
             processes = [process for group in self._processes.values() for process in group]
             self._cancelled.update(self._processes)
-        deadline = time.monotonic() + GRACE_S  # those that were dismissed are putting away their folders
+        deadline = time.monotonic() + GRACE_S  # dismissed agents are removing their folders
         for process in processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -215,7 +222,7 @@ class LocalBackend:
 
 
 def _in_order_of_their_ends(processes: Sequence[_AgentProcess]) -> Iterator[int]:
-    """The index of each process once it has ended."""
+    """Yield the index of each process once it has ended, in the order in which they end."""
     poll, watched = select.poll(), {process.lives: index for index, process in enumerate(processes)}
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN)
@@ -229,9 +236,9 @@ def _in_order_of_their_ends(processes: Sequence[_AgentProcess]) -> Iterator[int]
 
 
 def _put_away(process: _AgentProcess) -> str:
-    """What an agent leaves that was killed; returns what went wrong with it, "" where it was dismissed, or killed.
+    """Remove the folders of an agent that was killed, and return its error; "" if it was dismissed, or killed.
 
-    One that said why it went had been of use, or says that it never joined; one that crashed said nothing.
+    An agent with a final message either had been in use, or reports that it never joined; one that crashed left none.
     """
     word = process.last_word()
     for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):

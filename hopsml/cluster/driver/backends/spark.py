@@ -1,7 +1,8 @@
-"""Agents as ordinary Spark tasks: one job for each ask, one task for each agent.
+"""Spark backend: agents as ordinary Spark tasks, with one job for each agent request and one task for each agent.
 
-No barrier stage: Spark refuses those under dynamic allocation, and ends them whole at the first failed task. Ordinary
-tasks that are pending make Spark ask YARN for executors; a task whose executor died is run again and its agent joins.
+No barrier stage is used: Spark refuses those under dynamic allocation, and ends them as a whole at the first failed
+task. Ordinary tasks that are pending make Spark request executors from YARN; a task whose executor died is run again,
+and its agent joins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hopsml.delivery import logger_aside
 log = logger_aside("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
-LOSS_S, LOOK_S = 6.0, 0.2  # to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, each 3 s
+# seconds to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, every 3 s
+LOSS_S, LOOK_S = 6.0, 0.2
 MOST_TASKS = 10_000  # tasks of a stage that are searched
 CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, and a shell's exit status after a signal
     -100: "YARN released the container, or its node was lost",
@@ -41,39 +43,41 @@ CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, an
 }
 PYTHON_CRASHED = "Python worker exited unexpectedly"
 MOST_REASON = 600  # characters of Spark's message
-NEWS_S = 3.5  # that a node's warning may be old when it is seen here: YARN tells Spark at its heartbeat, each 3 s
+NEWS_S = 3.5  # possible age of a node's warning when it is read here: YARN informs Spark at its heartbeat, every 3 s
 
 
 class SparkBackend:
-    """The executors of one SparkContext."""
+    """Backend that runs agents on the executors of one SparkContext."""
 
     name = "spark"
     restarts_agents = True
     gpus_per_agent = 0  # Spark assigns them
 
     def __init__(self, context: Any, messages: spark_executors.ExecutorMessages | None = None) -> None:
-        """``messages``: Spark's messages about executors, collected since before the context was created."""
+        """Use this context; ``messages``: Spark's messages about executors, collected since before it was created."""
         self.context = context
         self._messages = messages or spark_executors.collect(context._jvm)
         self._had_executor = False  # True once an executor has registered
         self._conf = context.getConf()
-        self.cores_per_agent = self._int("spark.task.cpus", 0)  # Spark's default of 1 is nobody's word
+        # 0 if it is not set: Spark's default of 1 is no statement about the cluster
+        self.cores_per_agent = self._int("spark.task.cpus", 0)
         self._profiles = Profiles(context, self._conf.get)
         self.grows = self._profiles.dynamic
         self._jobs: dict[int, threading.Thread] = {}
-        self._successors = 0  # executors that were asked for beyond spark.executor.instances
+        self._successors = 0  # executors that were requested beyond spark.executor.instances
         self._group = f"hopsml-agents-{context.applicationId}"
         host, port = self._conf.get("spark.driver.host", ""), self._conf.get("spark.driver.port", "")
         self._announced = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
         self._looked_at, self._last_lines = "", list[str]()
 
-    # ------------------------------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------------------------------ capacity and addresses
 
     def _int(self, key: str, default: int) -> int:
+        """Return a setting as a number."""
         return int(self._conf.get(key, str(default)))
 
     def capacity(self) -> Capacity:
-        """Executors times tasks an executor; unlimited where dynamic allocation has no maximum."""
+        """Return executors times slots per executor; unlimited under dynamic allocation without a maximum."""
         per_executor, slot_setting = self._slots_per_executor()
         refusal = self._profiles.refusal()
         bare = self._tasks_per_executor(bare=True) if self._profiles.gpus and not refusal else 0
@@ -84,13 +88,14 @@ class SparkBackend:
                 setting = "spark.dynamicAllocation.maxExecutors is not set"
                 return Capacity(None, setting, preferred, None if bare else 0, alike=refusal)
             setting = f"spark.dynamicAllocation.maxExecutors={most}, {slot_setting}"
-            # The maximum holds for the executors of each profile.
+            # The maximum applies to the executors of each profile.
             return Capacity(most * per_executor, setting, most * per_executor, most * bare, alike=refusal)
         executors, setting = self._fixed_executors()
         slots, both = executors * per_executor, executors * bare
         return Capacity(slots, f"{setting}, {slot_setting}", slots, both, both if bare else None, refusal)
 
     def _slots_per_executor(self) -> tuple[int, str]:
+        """Return the slots of an executor, and as text the settings from which they follow."""
         slots = max(1, self._tasks_per_executor(bare=True))
         gpus = self._profiles.gpus
         by_cores = f"its cores {self._cores_per_executor()} over spark.task.cpus={self._int('spark.task.cpus', 1)}"
@@ -102,6 +107,7 @@ class SparkBackend:
         return slots, f"{slots} slots an executor ({by_cores})"
 
     def _cores_per_executor(self) -> int:
+        """Return the number of cores of an executor."""
         master = self.context.master
         if master.startswith("local-cluster["):
             return int(master[len("local-cluster[") : -1].split(",")[1])
@@ -110,10 +116,11 @@ class SparkBackend:
         return self._int("spark.executor.cores", 1 if master == "yarn" else 0) or int(self.context.defaultParallelism)
 
     def _tasks_per_executor(self, bare: bool) -> int:
-        """How many agents Spark could put on one executor: bare ones take cores alone, the others a GPU where it has any."""
+        """Return how many agents fit on one executor: bare ones take only cores, others a GPU each if it has any."""
         return self._cores_per_executor() // self._int("spark.task.cpus", 1) if bare else self._slots_per_executor()[0]
 
     def _fixed_executors(self) -> tuple[int, str]:
+        """Return the number of executors without dynamic allocation, and as text the setting from which it follows."""
         master = self.context.master
         if master.startswith("local-cluster["):
             count = int(master[len("local-cluster[") :].split(",")[0])
@@ -130,12 +137,12 @@ class SparkBackend:
         return max(1, self._executors()), f"master {master}: the executors it has given"
 
     def _executors(self) -> int:
-        """Executors that are registered now, without the driver."""
+        """Return the number of executors that are registered now, without the driver."""
         infos = self.context._jsc.sc().statusTracker().getExecutorInfos()
         return len(infos) if self.context.master.startswith("local[") else max(0, len(infos) - 1)
 
     def _await_executors(self, count: int) -> None:
-        """Executors that register late would find two agents on one of the early ones."""
+        """Wait for executors to register: if some are late, the early ones get two agents each."""
         if self.context.master.startswith("local") and not self.context.master.startswith("local-cluster"):
             return
         deadline = time.monotonic() + REGISTRATION_WAIT_S
@@ -143,14 +150,14 @@ class SparkBackend:
             time.sleep(0.02)
 
     def addresses(self) -> tuple[str, tuple[str, ...]]:
-        """Where Spark's own driver is reached, the coordinator is reached as well."""
-        host = self._conf.get("spark.driver.host", "127.0.0.1").strip("[]")  # Spark writes IPv6 with brackets
+        """Return the addresses of Spark's driver, which are also the coordinator's."""
+        host = self._conf.get("spark.driver.host", "127.0.0.1").strip("[]")  # Spark writes IPv6 addresses with brackets
         return self._conf.get("spark.driver.bindAddress", host).strip("[]"), (host,)
 
     # ------------------------------------------------------------------------------------------ agents
 
     def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
-        """One Spark job of ``count`` tasks, on a thread of its own; a task that is lost Spark starts again."""
+        """Start a Spark job of ``count`` tasks on a separate thread; Spark restarts lost tasks."""
         from pyspark import InheritableThread
 
         job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
@@ -160,6 +167,7 @@ class SparkBackend:
         job.start()
 
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
+        """Run the Spark job of an agent request, and report its end."""
         problem = ""
         try:
             profile = self._profiles.of(bootstrap.bare)
@@ -174,15 +182,15 @@ class SparkBackend:
             most = most_failures(self.context.master, self._conf.get)
             last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, most)).collect()
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
-        except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the waiting runs are told
-            # Ctrl-C cancels all jobs. A run that waits was begun after it, or it would be cancelled itself.
+        except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
+            # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
             problem = "" if "cancellation of all jobs" in str(error) else self._failed_launches() or _cause(error)
         ended(bootstrap.ask, problem)
 
     def _let_pass(self, ask: int) -> None:
-        """Wait until Spark knows of the older asks, since it serves the oldest job first.
+        """Wait until Spark has received the older requests, since it serves the oldest job first.
 
-        Bare agents that come first may take all cores of an executor, and nobody could use its GPU.
+        If bare agents start first they may take all cores of an executor, so that its GPU cannot be used.
         """
         tracker, deadline = self.context.statusTracker(), time.monotonic() + 2 * REGISTRATION_WAIT_S
         older = [(job, self._group_of(other)) for other, job in list(self._jobs.items()) if other < ask]
@@ -192,10 +200,11 @@ class SparkBackend:
             time.sleep(0.02)
 
     def _group_of(self, ask: int) -> str:
+        """Return the name of the Spark job group of an agent request."""
         return f"{self._group}-{ask}"
 
     def job_ids(self) -> list[int]:
-        """Spark's jobs that hold agents."""
+        """Return the ids of Spark's jobs that hold agents."""
         tracker = self.context.statusTracker()
         return [
             job_id
@@ -205,21 +214,21 @@ class SparkBackend:
         ]
 
     def cancel(self, ask: int) -> None:
-        """Take the job back, whose tasks are pending."""
+        """Cancel the request's Spark job, whose tasks are pending."""
         try:
             self.context.cancelJobGroup(self._group_of(ask))
         except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
             pass
 
     def evict(self, task: int, pid: int) -> None:
-        """Have Spark kill this attempt and its Python worker; it then starts the task anew, as after a lost executor."""
+        """Kill the agent's task attempt and its Python worker; Spark restarts the task as after a lost executor."""
         try:
             self.context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
-        except Exception:  # noqa: BLE001 Spark is stopping, or has noticed by itself
+        except Exception:  # noqa: BLE001 Spark is stopping, or has detected it by itself
             pass
 
     def why_missing(self, ask: int) -> str:
-        """What Spark is doing about the tasks."""
+        """Return the state of the request's Spark tasks and of the executors."""
         job = self._jobs.get(ask)
         if job is not None and not job.is_alive():
             return "the Spark job that holds the agents has ended"
@@ -250,6 +259,7 @@ class SparkBackend:
         )
 
     def _launches(self) -> spark_executors.Launches:
+        """Return the executors granted so far; none if messages are not collected."""
         return self._messages.launches() if self._messages is not None else spark_executors.Launches()
 
     def _failed_launches(self) -> str:
@@ -265,7 +275,7 @@ class SparkBackend:
             return ""
 
     def _look_after_executors(self) -> None:
-        """Store if an executor has registered, and the last lines of one that has not: both are lost with the context."""
+        """Store whether an executor has registered, and the last lines of one that has not, before the context ends."""
         if self._had_executor:
             return
         self._had_executor = self._executors() > 0
@@ -277,7 +287,7 @@ class SparkBackend:
             )
 
     def others_wait(self) -> bool:
-        """Whether a stage that is not ours has tasks and none of them runs."""
+        """Return True if a stage of another Spark job has pending tasks and no running one."""
         tracker = self.context.statusTracker()
         try:
             ours = {
@@ -290,12 +300,12 @@ class SparkBackend:
                 stage = tracker.getStageInfo(stage_id) if stage_id not in ours else None
                 if stage is not None and stage.numActiveTasks == 0 and stage.numCompletedTasks < stage.numTasks:
                     return True
-        except Exception:  # noqa: BLE001 Spark is stopping: the agents' job tells
+        except Exception:  # noqa: BLE001 Spark is stopping: the agents' job reports it
             return False
         return False
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:
-        """Those whose executors Spark decommissions: it was told to, or their node is."""
+        """Return the tasks on executors that Spark is decommissioning, on request or because their nodes are."""
         try:
             scheduler = self.context._jsc.sc().taskScheduler()
             going = scheduler.executorsPendingDecommission()
@@ -303,7 +313,7 @@ class SparkBackend:
             if going.isEmpty() or not tasks:
                 return {}
             time_s = self._node_time_s()
-            # py4j makes ints of small longs, so that nothing can be looked up by a task's number.
+            # py4j converts small longs to ints, so that no task can be looked up by its number.
             all_managers = _each(scheduler.taskIdToTaskSetManager().elements(), "hasMoreElements", "nextElement")
             managers = {manager.name(): manager for manager in all_managers}
             return {
@@ -314,12 +324,15 @@ class SparkBackend:
                 for info in _each(manager.taskInfos().values().iterator())
                 if int(info.taskId()) in tasks and going.contains(info.executorId())
             }
-        except Exception as error:  # noqa: BLE001 Spark is stopping, or is one that keeps this in another place
+        except Exception as error:  # noqa: BLE001 Spark is stopping, or its version stores this in another place
             log.debug("which executors are decommissioned is not known: %s", error)
             return {}
 
     def _ask_for_successors(self, going: int) -> None:
-        """Of a fixed number of executors YARN counts those that go away as well: others would come when they have gone."""
+        """Request executors to replace those that are being decommissioned.
+
+        With a fixed number of executors YARN counts these as well, and would replace them only after their end.
+        """
         if self.grows or self.context.master != "yarn" or going == self._successors:
             return
         hosts = self.context._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
@@ -327,13 +340,13 @@ class SparkBackend:
         self._successors = going
 
     def _node_time_s(self) -> dict[str, float]:
-        """Seconds that YARN gives the nodes that it takes out of service, by host; of the others nothing is known."""
+        """Return by host the seconds that YARN gives to the nodes that it decommissions; other hosts are missing."""
         if self.context.master != "yarn":
             return {}
         jvm, spark = self.context._jvm, self.context._jsc.sc()
         hadoop = jvm.org.apache.hadoop
         conf = hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration())
-        conf.setLong("yarn.resourcemanager.connect.max-wait.ms", 2000)  # by default it asks for 15 minutes
+        conf.setLong("yarn.resourcemanager.connect.max-wait.ms", 2000)  # the default is 15 minutes
         states = self.context._gateway.new_array(hadoop.yarn.api.records.NodeState, 1)
         states[0] = hadoop.yarn.api.records.NodeState.DECOMMISSIONING
         client = hadoop.yarn.client.api.YarnClient.createYarnClient()
@@ -342,7 +355,7 @@ class SparkBackend:
             client.start()
             reports = list(client.getNodeReports(states))
             limits = {str(one.getNodeId().getHost()): one.getDecommissioningTimeout() for one in reports}
-        except Exception as error:  # noqa: BLE001 a ResourceManager that is away, or one that does not let us ask
+        except Exception as error:  # noqa: BLE001 a ResourceManager that is unreachable, or one that refuses the query
             log.debug("how long nodes have is not known: %s", error)
             return {}
         finally:
@@ -379,7 +392,10 @@ class SparkBackend:
         return ""
 
     def gone(self) -> str:
-        """Its SparkContext was stopped, by Python or by Spark itself, or its JVM has ended."""
+        """Return why no agent can be started any more; "" while agents can be.
+
+        The reason is that Python or Spark has stopped the SparkContext, or that the JVM has ended.
+        """
         context = self.context._jsc
         if context is None:
             return "its SparkContext was stopped"
@@ -388,12 +404,15 @@ class SparkBackend:
                 self._look_after_executors()
                 return ""
             return self._failed_launches() or "its SparkContext was stopped"
-        except Exception as error:  # noqa: BLE001 py4j's, where nobody answers; None's, where Python stops it this moment
+        except Exception as error:  # noqa: BLE001 py4j's without a JVM; None's, if Python is just stopping it
             log.debug("Spark does not say whether it is stopped: %s", error)
             return "Spark's JVM, in which the driver of this application ran, has ended" if self._refuses() else ""
 
     def _refuses(self) -> bool:
-        """Whether nobody listens any more where the JVM did; everything else, such as no free descriptor, may pass."""
+        """Return True if the JVM's port refuses connections.
+
+        Other errors, such as too few descriptors, may be temporary.
+        """
         where = self.context._gateway.gateway_parameters
         try:
             socket.create_connection((where.address, where.port), timeout=1.0).close()
@@ -404,7 +423,7 @@ class SparkBackend:
         return False
 
     def close(self) -> None:
-        """Cancel what is left of the agents' jobs."""
+        """Wait for the agents' jobs, and cancel those that remain."""
         alive = [job for job in self._jobs.values() if job.is_alive()]
         for job in alive:
             job.join(5)
@@ -416,7 +435,7 @@ class SparkBackend:
 
 
 def _each(iterator: Any, more: str = "hasNext", following: str = "next") -> Iterator[Any]:
-    """The elements of an iterator of Scala's, or of an enumeration of Java's."""
+    """Yield the elements of a Scala iterator or a Java enumeration."""
     while getattr(iterator, more)():
         yield getattr(iterator, following)()
 
@@ -445,26 +464,30 @@ def why_executor_lost(error: str) -> str:
 
 
 def application_attempt(context: Any) -> int:
-    """Which of YARN's attempts at the application this driver is, from 1; 1 too where nobody else would start it again."""
-    attempt = context._jsc.sc().applicationAttemptId()  # YARN knows one for a driver in its own container alone
+    """Return the number of YARN's attempt at the application, from 1; also 1 if YARN would not restart this driver."""
+    attempt = context._jsc.sc().applicationAttemptId()  # YARN defines one only for a driver in a YARN container
     return int(attempt.get()) if attempt.isDefined() else 1
 
 
 def most_failures(master: str, setting: Callable[[str, str], str]) -> int:
-    """How often a task of Spark's may fail until Spark ends its job, and with it all other agents of the ask.
+    """Return how often a Spark task may fail until Spark ends its job, and with it all other agents of the request.
 
-    ``setting``: of a key and a default, as ``SparkConf.get``. Where Spark keeps away from machines after a failure it is 1:
-    there might be nowhere to start the agent again.
+    If Spark excludes machines after a failure it is 1: there might be no other machine for the agent.
+
+    Args:
+        master: Spark's master URL.
+        setting: Function of a key and a default, as ``SparkConf.get``.
     """
     if setting("spark.excludeOnFailure.enabled", "false").lower() == "true":
         return 1
     local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?", master.strip())
-    if local:  # which pays no heed to the setting
+    if local:  # which ignores the setting
         return int(local[1] or 1)
     return int(setting("spark.task.maxFailures", "4"))
 
 
 def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]], Iterator[str]]:
+    """Return the function of a Spark task, which runs an agent and yields its final message."""
     import msgspec
 
     data = msgspec.msgpack.encode(bootstrap)
@@ -474,14 +497,14 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
 
         from pyspark import TaskContext
 
-        # Nothing else: where hopsml is missing, the error shall name it, and not one of the packages that it needs.
+        # No further import: if hopsml is missing, the error must name it, and not one of the packages that it needs.
         from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, decode_bootstrap, run_agent
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task and not bootstrap.bare else None
-        # Python workers of one executor are forked from one daemon.
+        # The Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
-        # Counted from 0. The last one is not used: its loss would end the job with all other agents.
+        # Counted from 0. The last attempt is not used: its loss would end the job with all other agents.
         attempt = task.attemptNumber() if task is not None else 0
         is_final = attempt >= max(1, most - 1)
         last_word = run_agent(
@@ -493,7 +516,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
             is_final,
             is_again=attempt > 0,
         )
-        # Spark starts again what has failed, and nothing else: a slot whose agent was cut off must not stay empty.
+        # Spark restarts only tasks that have failed: a slot whose agent was disconnected must not remain empty.
         was_lost = not last_word.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
         if was_lost and attempt + 1 < most:
             raise RuntimeError(f"this agent of hopsml's was lost: {last_word}")
@@ -503,7 +526,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
 
 
 def _cause(error: Exception) -> str:
-    """The line that tells: the last of a Python traceback from an executor, else Spark's own first one."""
+    """Return the relevant line of an error: the last of a Python traceback from an executor, else Spark's first."""
     text = str(error).strip() or type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]

@@ -1,13 +1,13 @@
-"""Which of the agents that were granted to a run may take part: a pure state machine, events in, actions out.
+"""State machine of the pre-flight check, which decides which granted agents may take part in a run; pure.
 
-    granted ──(own figures there?)──▶ judged ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and others are asked for
+    granted ──(own figures there?)──▶ evaluated ──(neighbours exchanged bytes?)──▶ Pass | SetAside, and a request for others
 
-A run with "warn" gets its agents at once, and notes when something is found. One with "enforce" waits for the figures,
-for ``FIGURES_S`` at most: they come while the agents import the framework. A slot that fails is set aside, not given
-back: its agent stays where it is, so that the cluster cannot offer the same slot again.
+A run with "warn" gets its agents at once, and notes findings. One with "enforce" waits for the figures, for at most
+``FIGURES_S``: they arrive while the agents import the framework. A slot that fails is excluded, not released: its agent
+continues to hold it, so that the cluster cannot offer the same slot again.
 
-A judgement compares all members of a run, so it is not made for each piece of news: of agents that wait when the last
-of what they wait for is there, of a large group that trains already at the next tick.
+An evaluation compares all members of a run, so it is not repeated for each report: waiting agents are evaluated when
+the last report for which they wait is there, a large group that trains already at the next tick.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hopsml.cluster.shared.natural_order import host_key
 from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 from hopsml.cluster.shared.spec import PreflightMode
 
-Pair = tuple[str, str]  # who asks, and whom
+Pair = tuple[str, str]  # agent that connects, and the one it connects to
 FIGURES_S = 10.0
-SMALL = 64  # members; so few, when nobody waits, are judged with each piece of news: a short run shall hear of it
+SMALL = 64  # members; smaller groups that do not wait are evaluated at each report, so that short runs get the findings
 
 
 @dataclass(frozen=True)
 class Pass:
-    """These agents may take part in the run."""
+    """Admission of these agents to the run."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -36,7 +36,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Probe:
-    """Have this agent exchange bytes with the other one."""
+    """Request that this agent exchanges bytes with the other one."""
 
     agent_id: str
     peer: str
@@ -45,7 +45,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class SetAside:
-    """These agents' slots are not good enough for the run; nobody shall have them while it goes on."""
+    """Exclusion of agents whose slots are not good enough for the run; no run may use them while it continues."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -53,7 +53,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class AskAgain:
-    """The run needs ``count`` agents at once, and some were refused: give these back, and wait for as many again."""
+    """Replacement of agents after some were refused: release these, and wait for ``count`` agents again."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -62,7 +62,7 @@ class AskAgain:
 
 @dataclass(frozen=True)
 class Warn:
-    """Tell whoever follows the run this sentence."""
+    """Message to be published to the observers of the run."""
 
     run_id: str
     text: str
@@ -70,7 +70,7 @@ class Warn:
 
 @dataclass(frozen=True)
 class Refuse:
-    """More slots were set aside than the run has workers, and none trains: there is something wrong with all of them."""
+    """End of a run for which more slots were excluded than it has workers, while none trains."""
 
     run_id: str
     text: str
@@ -81,24 +81,26 @@ Action = Pass | Probe | SetAside | AskAgain | Warn | Refuse
 
 @dataclass
 class _Group:
+    """Agents of one run and the state of their check."""
+
     mode: PreflightMode
     size: int
-    whole: bool  # all at once, or none
-    waiting: dict[str, None] = field(default_factory=dict)  # these three in the order of their coming
+    whole: bool  # all agents at once, or none
+    waiting: dict[str, None] = field(default_factory=dict)  # these three in order of arrival
     passed: dict[str, None] = field(default_factory=dict)
     aside: dict[str, None] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
     deadline: float = 0.0
-    silent: set[str] = field(default_factory=set)  # of those that wait: whose figures are not there
-    meeting: set[Pair] = field(default_factory=set)  # exchanges that are waited for
-    has_news: bool = False  # for the next tick
+    silent: set[str] = field(default_factory=set)  # those of the waiting agents whose figures have not arrived
+    meeting: set[Pair] = field(default_factory=set)  # exchanges that are awaited
+    has_news: bool = False  # True if the next tick has to evaluate the group
 
     def has(self, agent_ids: Iterable[str]) -> bool:
-        """Whether one of these agents takes part in the run, or waits to."""
+        """Return True if one of these agents takes part in the run, or waits to."""
         return any(one in self.passed or one in self.waiting for one in agent_ids)
 
     def forget(self, agent_id: str) -> None:
-        """Forget an agent that is gone."""
+        """Remove an agent that has disconnected."""
         for members in (self.waiting, self.passed, self.aside):
             members.pop(agent_id, None)
         self.silent.discard(agent_id)
@@ -106,25 +108,25 @@ class _Group:
 
 @dataclass
 class Gate:
-    """The agents of one application and the runs that were granted some; each method is one event."""
+    """State machine of the agents of one application and the runs that were granted some; each method is one event."""
 
     limits: SlotLimits = field(default_factory=SlotLimits)
     facts: dict[str, PreflightFacts] = field(default_factory=dict)
     own: dict[str, list[Fault]] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    probes: dict[Pair, PeerProbed | None] = field(default_factory=dict)  # None: on its way
-    peers: dict[str, set[str]] = field(default_factory=dict)  # with whom there is a probe
+    probes: dict[Pair, PeerProbed | None] = field(default_factory=dict)  # None: in progress
+    peers: dict[str, set[str]] = field(default_factory=dict)  # agents with which there is a probe
     groups: dict[str, _Group] = field(default_factory=dict)
 
     # -------------------------------------------------------------------------------- events
 
     def begin(self, run_id: str, mode: PreflightMode, size: int, whole: bool) -> None:
-        """Add a run that wants ``size`` agents; ``whole``: all at once."""
+        """Add a run that needs ``size`` agents; ``whole``: all at once."""
         if mode != "off":
             self.groups[run_id] = _Group(mode, size, whole)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...], now: float) -> list[Action]:
-        """Take in agents that the pool has granted to the run."""
+        """Check agents that the pool has granted to the run, and return the actions to carry out."""
         group = self.groups.get(run_id)
         if group is None:
             return [Pass(run_id, agent_ids)]
@@ -139,8 +141,18 @@ class Gate:
     def told(
         self, agent_id: str, place: str, facts: PreflightFacts, admitted: float, received: float, now: float
     ) -> list[Action]:
-        """An agent's figures. ``place``: what people call it; ``admitted`` and ``received``: when the driver let it in and
-        read them, by its clock, since the epoch.
+        """Process an agent's figures.
+
+        Args:
+            agent_id: The agent.
+            place: Its name in messages to users.
+            facts: Its figures.
+            admitted: When the driver admitted it, by its clock, in seconds since the epoch.
+            received: When the driver read the figures, likewise.
+            now: Monotonic time in seconds.
+
+        Returns:
+            The actions to carry out.
         """
         self.facts[agent_id], self.places[agent_id] = facts, place
         self.own[agent_id] = rules.own_faults(facts, admitted, received, self.limits)
@@ -149,7 +161,7 @@ class Gate:
         return self._news((agent_id,), now)
 
     def probed(self, agent_id: str, result: PeerProbed, now: float) -> list[Action]:
-        """Take in what came of an exchange. One that went well is news only for a run that waits for it."""
+        """Process the result of an exchange; a successful one matters only to a run that waits for it."""
         pair = (agent_id, result.agent_id)
         if pair not in self.probes:
             return []
@@ -159,7 +171,7 @@ class Gate:
         return self._news(pair, now, waited_for=not rules.exchange_failed(result, self.limits))
 
     def left(self, agent_id: str, now: float) -> list[Action]:
-        """Forget an agent; a group that needs all at once begins to wait anew."""
+        """Remove an agent that has disconnected; a group that needs all agents at once waits again for all of them."""
         for table in (self.facts, self.own, self.places):
             table.pop(agent_id, None)
         met: set[Pair] = set()
@@ -184,18 +196,18 @@ class Gate:
         return actions
 
     def ended(self, run_id: str) -> tuple[str, ...]:
-        """Forget a run that is over; returns the agents that were set aside for it."""
+        """Remove a run that has ended, and return the agents that were excluded for it."""
         group = self.groups.pop(run_id, None)
         return tuple(group.aside) if group is not None else ()
 
     def returned(self, agent_ids: Iterable[str]) -> None:
-        """Forget that these agents take part: their runs have given them back and go on."""
+        """Remove these agents from their runs, which have released them and continue."""
         for group in self.groups.values():
             for one in agent_ids:
                 group.passed.pop(one, None)
 
     def tick(self, now: float) -> list[Action]:
-        """Judge groups with news, and those whose time for figures is up."""
+        """Evaluate groups with new reports, and those whose time for figures is up."""
         due = [
             run_id
             for run_id, group in self.groups.items()
@@ -206,7 +218,10 @@ class Gate:
     # -------------------------------------------------------------------------------- rules
 
     def _news(self, agent_ids: Iterable[str], now: float, waited_for: bool = False) -> list[Action]:
-        """Something is known of these; ``waited_for``: it matters to runs alone that still wait."""
+        """Evaluate the groups of these agents after a report.
+
+        ``waited_for``: only groups that still wait are concerned.
+        """
         concerned = [
             (run_id, group)
             for run_id, group in self.groups.items()
@@ -215,7 +230,7 @@ class Gate:
         return [action for run_id, group in concerned for action in self._heard(run_id, group, now)]
 
     def _heard(self, run_id: str, group: _Group, now: float) -> list[Action]:
-        """Judge at once where it is time to, or else later."""
+        """Evaluate a group at once if it is due, else at a later report or tick."""
         if group.waiting:
             is_due = not group.silent and not group.meeting
         else:
@@ -224,6 +239,7 @@ class Gate:
         return self._advance(run_id, now) if is_due else []
 
     def _advance(self, run_id: str, now: float) -> list[Action]:
+        """Evaluate a group, unless reports are missing for which it still has to wait."""
         group = self.groups[run_id]
         group.has_news = False
         members = [*group.passed, *group.waiting]
@@ -251,7 +267,7 @@ class Gate:
         return actions + self._conclude(run_id, group, faults)
 
     def _exchange(self, members: list[str]) -> tuple[list[Action], list[Pair]]:
-        """The neighbours in the ring of these members, and what must be done so that each pair has met once."""
+        """Return the probes to be started among these members, and all pairs of neighbours in their ring."""
         ring = sorted(members, key=lambda one: (host_key(self.facts[one].host), self.facts[one].door))
         wanted = [(one, ring[number - 1]) for number, one in enumerate(ring)] if len(ring) > 1 else []
         if len(ring) == 2:
@@ -271,6 +287,7 @@ class Gate:
         return actions, pairs
 
     def _conclude(self, run_id: str, group: _Group, faults: dict[str, list[Fault]]) -> list[Action]:
+        """Publish the findings, and admit or exclude the waiting agents."""
         actions: list[Action] = []
         if group.size > 1:  # a single worker starts no server
             members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
@@ -305,4 +322,5 @@ class Gate:
         return actions
 
     def _name(self, agent_id: str) -> str:
+        """Return an agent's name in messages to users."""
         return self.places.get(agent_id, agent_id)

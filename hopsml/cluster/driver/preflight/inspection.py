@@ -1,4 +1,4 @@
-"""What carries out the gate's decisions: messages become its events, its actions messages, and words to pool and gang."""
+"""Execution of the pre-flight check: messages become events of the gate, its actions messages and requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hopsml.cluster.shared import protocol
 
 
 class Inspection:
-    """Between the pool, which grants agents, and the runs, which get those that are fit; on the coordinator's loop."""
+    """Pre-flight check between the pool, which grants agents, and the runs, which get those that pass.
+
+    Used on the coordinator's event loop.
+    """
 
     def __init__(
         self,
@@ -26,24 +29,31 @@ class Inspection:
         grant: Callable[[ActiveRun, tuple[str, ...]], None],
         tell: Callable[[str, events.Event], None],
     ) -> None:
-        """``agents``, ``runs`` and the pool are the coordinator's. ``carry_out`` does what the pool decides, ``grant`` gives
-        agents to a run that have passed, ``tell`` brings an event to a run's gang.
+        """Use the coordinator's tables and pool.
+
+        Args:
+            agents: Connected agents by id.
+            runs: Active runs by id.
+            agent_pool: The pool of agents.
+            carry_out: Function that carries out actions of the pool.
+            grant: Function that gives a run the agents that have passed.
+            tell: Function that passes an event to a run's group.
         """
         self._agents, self._runs, self._pool = agents, runs, agent_pool
         self._carry_out, self._grant, self._tell = carry_out, grant, tell
         self._gate = gate.Gate()
 
     def begin(self, request: RunRequest) -> None:
-        """Let the gate know of a run that has begun."""
+        """Add a run that has begun."""
         spec = request.spec
         self._gate.begin(request.run_id, spec.preflight, spec.group.size, not spec.group.changes)
 
     def granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
-        """Take agents that the pool has granted to the run: it gets those that pass."""
+        """Check agents that the pool has granted to the run, which gets those that pass."""
         self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
 
     def said(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
-        """Take in an agent's figures, or what came of an exchange with a neighbour."""
+        """Process an agent's figures, or the result of an exchange with a neighbour."""
         if isinstance(message, protocol.PreflightFacts):
             place = f"the slot of agent {session.agent_id} on {session.hello.machine} ({session.hello.executor_id})"
             received, now = time.time(), time.monotonic()
@@ -52,23 +62,27 @@ class Inspection:
             self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
 
     def left(self, agent_id: str) -> None:
-        """Forget an agent that is gone."""
+        """Remove an agent that has disconnected."""
         self._do(self._gate.left(agent_id, time.monotonic()))
 
     def returned(self, agent_ids: tuple[str, ...]) -> None:
-        """Forget that these agents were a run's, which has given them back."""
+        """Remove agents from their run, which has released them."""
         self._gate.returned(agent_ids)
 
     def ended(self, run_id: str) -> None:
-        """Dismiss the agents that were set aside for a run that is over. What it was granted is given back apart."""
+        """Dismiss the agents that were excluded for a run that has ended.
+
+        Those that it held are released separately.
+        """
         if aside := self._gate.ended(run_id):
             self._carry_out(self._pool.dismiss(aside, "its slot failed the preflight"))
 
     def tick(self) -> None:
-        """Let the gate judge what is due by now."""
+        """Evaluate the groups that are due."""
         self._do(self._gate.tick(time.monotonic()))
 
     def _do(self, actions: list[gate.Action]) -> None:
+        """Carry out actions of the gate."""
         for action in actions:
             if isinstance(action, gate.Probe):
                 if session := self._agents.get(action.agent_id):

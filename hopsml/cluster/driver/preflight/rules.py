@@ -1,4 +1,4 @@
-"""Which figures a slot must show; pure."""
+"""Rules of the pre-flight check: figures that a slot must reach or must not exceed; pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,43 @@ from hopsml.cluster.shared.protocol import GpuFacts, PeerProbed, PreflightFacts
 
 @dataclass(frozen=True)
 class SlotLimits:
-    """The figures that a slot must reach, and those that it must not exceed."""
+    """Limits for the figures of a slot."""
 
-    open_files: int = 1024  # a worker holds two connections to each other one, its framework some 200 files
-    stack_mb: float = 1.0  # what glibc gives a thread where the limit is "unlimited" is 2
-    shared_memory_mb: float = 32.0  # /dev/shm; half of what Docker gives by default
+    open_files: int = 1024  # a worker holds two connections to each other worker, its framework some 200 files
+    stack_mb: float = 1.0  # with an "unlimited" limit glibc gives each thread 2
+    shared_memory_mb: float = 32.0  # /dev/shm; half of Docker's default
     disk_mb: float = 512.0  # free in the scratch folder: logs, events and a checkpoint
-    write_mb_s: float = 1.0  # synchronously, to the scratch folder; the slowest disks that are sold write 50
+    write_mb_s: float = 1.0  # synchronously, to the scratch folder; the slowest disks on the market write 50
     clock_skew_s: float = 5.0  # from the driver; Kerberos tolerates 300, the order of events in a log much less
-    gpu_temperature_c: int = 90  # the present ones slow themselves down at 87 to 93
-    core_share: float = 1 / 3  # of the median member's core speed; machines of two generations are nearer to each other
+    gpu_temperature_c: int = 90  # present GPUs throttle themselves at 87 to 93
+    core_share: float = 1 / 3  # of the median member's core speed; machines of two generations differ less
     pair_mb_s: float = 5.0  # between neighbours in the ring; 100 Mbit/s Ethernet carries 12
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a slot: the rule's name, and a sentence with figure, rule and remedy."""
+    """Fault of a slot: the rule's name, and a sentence with figure, rule and remedy."""
 
     rule: str
     text: str
 
 
 LIMITS = SlotLimits()
-LEAST_PEERS = 2  # of two members nobody can say which one is unusual
+LEAST_PEERS = 2  # with two members it is unknown which one is unusual
 _UNLIMITED = -1
 _LOCAL_REMEDY = "both are on one host, so look at what keeps its processors busy: other programs, or too many workers"
 
 
 def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: SlotLimits = LIMITS) -> list[Fault]:
-    """What one agent's figures show. The driver's clock let the agent in at ``admitted`` and read the figures at
-    ``received``, in seconds since the epoch: in between they were taken, and a driver that stood still read them late.
+    """Return the faults that one agent's own figures show.
+
+    The figures were taken between ``admitted`` and ``received``; a driver whose process stood still read them late.
+
+    Args:
+        facts: The agent's figures.
+        admitted: When the driver admitted the agent, by its clock, in seconds since the epoch.
+        received: When the driver read the figures, likewise.
+        limits: Limits for the figures.
     """
     skew_s = facts.clock - min(max(facts.clock, admitted), received)
     checks: tuple[tuple[bool, str, str], ...] = (
@@ -89,9 +96,9 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
 
 
 def shared_hosts(members: Sequence[PreflightFacts]) -> dict[str, str]:
-    """By host that other people use as well: what that means. It is no fault of a slot: no other one would be better.
+    """Return a warning for each host that other users share; empty if all members guard TensorFlow's server.
 
-    Where all members guard TensorFlow's server, it means nothing.
+    It is no fault of a slot, as another slot would be no better.
     """
     if all(facts.guards for facts in members):
         return {}
@@ -105,10 +112,12 @@ def shared_hosts(members: Sequence[PreflightFacts]) -> dict[str, str]:
 
 
 def _below(value: float, least: float) -> bool:
+    """Return True if a value is limited, and below ``least``."""
     return value != _UNLIMITED and value < least
 
 
 def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
+    """Return the faults of one GPU."""
     checks = (
         (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is tolerable: reset it"),
         (
@@ -126,7 +135,10 @@ def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
 
 
 def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Fault]]:
-    """By agent: versions that differ from those of most members; of two halves the first member's counts."""
+    """Return by agent the package versions that differ from those of most members.
+
+    Of two equal halves the first member's version counts as usual.
+    """
     faults: dict[str, list[Fault]] = {}
     for package in sorted({name for facts in members.values() for name in facts.versions}):
         held = {agent_id: facts.versions.get(package, "none") for agent_id, facts in members.items()}
@@ -139,7 +151,7 @@ def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Faul
 
 
 def core_faults(members: Mapping[str, PreflightFacts], limits: SlotLimits = LIMITS) -> dict[str, list[Fault]]:
-    """By agent: cores much slower than the median member's, for which all would wait in every step."""
+    """Return by agent the cores that are much slower than the median member's, so that all would wait in every step."""
     speeds = {agent_id: facts.core_mb_s for agent_id, facts in members.items() if facts.core_mb_s}
     usual = statistics.median(speeds.values()) if len(speeds) > LEAST_PEERS else 0.0
     faults: dict[str, list[Fault]] = {}
@@ -154,7 +166,7 @@ def core_faults(members: Mapping[str, PreflightFacts], limits: SlotLimits = LIMI
 
 
 def exchange_failed(probe: PeerProbed, limits: SlotLimits = LIMITS) -> bool:
-    """Whether two neighbours could not exchange bytes, or not fast enough."""
+    """Return True if two neighbours could not exchange bytes, or not fast enough."""
     return bool(probe.problem) or probe.mb_s < limits.pair_mb_s
 
 
@@ -164,10 +176,16 @@ def pair_faults(
     host: Callable[[str], str],
     limits: SlotLimits = LIMITS,
 ) -> dict[str, list[Fault]]:
-    """By agent: exchanges with its neighbours that failed. Of each such pair the one is blamed that failed more often.
+    """Return by agent the failed exchanges with its neighbours.
 
-    ``probes``: (who asked, what came of it); ``host``: where an agent is. Of two that failed equally often it is the one
-    that did not answer.
+    Of each failed pair the agent with more failures is at fault; if both failed equally often, the one that was
+    connected to.
+
+    Args:
+        probes: The connecting agent, and the result of its exchange.
+        name: Function that returns an agent's name in messages.
+        host: Function that returns an agent's host.
+        limits: Limits for the figures.
     """
     failed = [(asker, probe) for asker, probe in probes if exchange_failed(probe, limits)]
     count = Counter(agent_id for asker, probe in failed for agent_id in (asker, probe.agent_id))
