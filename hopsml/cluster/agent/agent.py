@@ -221,7 +221,7 @@ class Agent:
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # both set by SIGTERM
 
-    # ------------------------------------------------------------------------------------------------ life
+    # ------------------------------------------------------------------------------------------ life cycle
 
     async def live(self, started: fork_client.Started) -> str:
         """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""

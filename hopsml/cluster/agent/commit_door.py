@@ -1,9 +1,9 @@
 """Transfer of the training state between agents: a TLS server on each agent that holds a commit, and its client.
 
-Neither HDFS nor the coordinator is involved. The server presents a certificate of its own, which the client has
-received from the coordinator; the client sends the application's token first. There is one request per connection: 43
-bytes of token, the step, and whether a newer one is accepted. The answer is a length (-1: not held), the step, the
-content, and a byte that is 0 if the content changed during the transfer, since the training continues to write commits.
+Neither HDFS nor the coordinator is involved. The server presents its certificate, which the client has received from
+the coordinator; the client sends the application's token first. There is one request per connection: 43 bytes of token,
+the step, and whether a newer one is accepted. The answer is a length (-1: not held), the step, the content, and a byte
+that is 0 if the content changed during the transfer, since the training continues to write commits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CommitDoor:
         self.port = await self._server.open(host, port_range)
 
     async def close(self) -> None:
-        """Stop accepting connections; transfers in progress continue."""
+        """Stop accepting new connections; transfers in progress continue."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -28,7 +28,7 @@ class GpuClaim(host_locks.HeldLocks):
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The indices of the GPUs, in the order in which they were granted."""
+        """Indices of the GPUs, in the order in which they were granted."""
         return tuple(gpu.index for gpu in self.gpus)
 
 

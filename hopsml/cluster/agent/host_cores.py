@@ -87,7 +87,7 @@ class Share:
 
 
 def share(available: int, workers: int, asked: int = 0, slot: int = 0) -> Share | None:
-    """Return the share of the host's cores for one of its ``workers``; None if nothing is to be arranged.
+    """Return the share of the host's cores for one of its ``workers``; None if threads and cores are left as they are.
 
     A single worker without such a setting is left unchanged. No worker gets exclusive cores where there are too few for
     all: workers would wait for each other on one core while another is idle, which the system's scheduler can avoid.

@@ -186,7 +186,7 @@ class HeldLocks:
             _open.add(self)
 
     def close(self) -> None:
-        """Release the locks; may be called twice."""
+        """Release all of the locks; may be called twice."""
         for descriptor in self._descriptors:
             # also releases what a child shares that was forked without Python's hooks
             fcntl.flock(descriptor, fcntl.LOCK_UN)

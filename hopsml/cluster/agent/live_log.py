@@ -81,7 +81,7 @@ class Flow:
 class LiveLog:
     """Sender of one growing log.
 
-    ``send(text, size)`` sends text to the driver that stands for ``size`` bytes of the log.
+    ``send(text, size)`` sends text that covers ``size`` bytes of the log to the driver.
     """
 
     path: Path

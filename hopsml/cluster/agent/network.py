@@ -61,7 +61,7 @@ class WorkerPorts:
     collective: HeldPort
 
     def close(self) -> None:
-        """Close both ports; may be called twice."""
+        """Close both of the ports; may be called twice."""
         self.framework.close()
         self.collective.close()
 

@@ -131,7 +131,7 @@ class Work:
         """Return True if a message for this generation of a run concerns the worker. It may have been in several."""
         return run_id == self.key[0] and self._since <= generation <= self.key[1]
 
-    # ------------------------------------------------------------------------------------------------ the life
+    # ------------------------------------------------------------------------------------------ life cycle
 
     async def run(self, server: ForkClient) -> None:
         """Run the worker from its launch to the message ``WorkerClosed``; errors are reported to the coordinator."""
@@ -284,7 +284,7 @@ class Work:
         commits = self.commits.slots.descriptors if self.commits is not None else []
         return [*self._checkpoints.slots.descriptors, *commits]
 
-    # ------------------------------------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------------------------------ events
 
     async def _read_events(self, reader: EventReader) -> None:
         """Handle the worker's events as fast as the coordinator takes the resulting messages."""
@@ -509,7 +509,7 @@ class Work:
         except OSError:
             return ""
 
-    # ------------------------------------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------------------------------ end
 
     def refuse(self, cause: str) -> None:
         """Report a failure before anything is started."""

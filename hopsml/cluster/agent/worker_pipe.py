@@ -28,7 +28,7 @@ class WorkerPipe:
         self._closed = False
 
     async def open(self) -> int:
-        """Create the pipe. Returns the descriptor of its read end, which the caller closes."""
+        """Create the pipe for messages. Returns the descriptor of its read end, which the caller closes."""
         read_end, write_end = os.pipe()
         loop = asyncio.get_running_loop()
         self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(write_end, "wb", buffering=0))

@@ -47,7 +47,7 @@ class ProbeDoor:
         self.port = await self._server.open(host, port_range)
 
     def close(self) -> None:
-        """Stop accepting connections; may be called if it was never opened."""
+        """Stop accepting new connections; may be called if it was never opened."""
         if self._server is not None:
             self._server.close()
             self._server = None
