@@ -204,7 +204,10 @@ class Group:
 
     @property
     def pause_agreed(self) -> bool:
-        """True once any member has requested a pause; set on all members by the same call. ``reform`` clears it."""
+        """True once any member has requested a pause; set on all members by the same call.
+
+        ``reform`` clears it.
+        """
         return bool(self._library.hopsml_pause_agreed(self._handle))
 
     def all_reduce(
@@ -241,7 +244,8 @@ class Group:
     def all_gather(self, value: npt.ArrayLike, *, name: str = "", out: Array | None = None) -> Array:
         """Return all members' arrays of one shape, in rank order, along a new first axis.
 
-        Raises CollectiveChanged if ``out`` is given, and the number of members has changed since.
+        Raises:
+            CollectiveChanged: if ``out`` is given, and the number of members has changed since.
         """
         array = _contiguous(value)
 
@@ -271,7 +275,8 @@ class Group:
     ) -> Array:
         """Return this rank's part of the reduction; the first axis has an entry for each rank.
 
-        Raises CollectiveChanged if members have changed during the call, as its parts are for the previous ones.
+        Raises:
+            CollectiveChanged: if members have changed during the call, as its parts are for the previous ones.
         """
         array, generation = _contiguous(value), self.generation
         if not array.shape or array.shape[0] != self.size:
@@ -326,7 +331,10 @@ class Group:
 
 
 def _load_libcrypto() -> None:
-    """Load the libcrypto of this Python, so that the library finds it by its name. Conda has its own, for example."""
+    """Load the libcrypto of this Python, so that the library finds it by its name.
+
+    Conda has its own, for example.
+    """
     with contextlib.suppress(ImportError):
         import ssl  # noqa: F401
 
@@ -393,7 +401,11 @@ def _reduction(name: str) -> int:
 
 
 def known(names: dict[str, int], what: str, name: str) -> int:
-    """Return the number of ``name``. Raises ArgumentError for an unknown one."""
+    """Return the number of ``name``.
+
+    Raises:
+        ArgumentError: for an unknown one.
+    """
     if name not in names:
         raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
     return names[name]

@@ -83,7 +83,11 @@ _RETURNS = {
 
 @functools.cache
 def load(path: Path = PATH) -> ctypes.CDLL:
-    """Load the library and declare its functions. Raises CollectiveUnavailable, with the remedy, if it is missing."""
+    """Load the library and declare its functions.
+
+    Raises:
+        CollectiveUnavailable: if it is missing; the text contains the remedy.
+    """
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

@@ -139,7 +139,10 @@ class GpuGroup:
     def _call(
         self, operation: str, what: str, source: GpuMemory, target: GpuMemory, function: str, *arguments: int
     ) -> None:
-        """Run one operation. ``arguments`` are the number of elements, and NCCL's arguments after the type."""
+        """Run one operation.
+
+        ``arguments`` are the number of elements, and NCCL's arguments after the type.
+        """
         if self._ended:
             raise CollectiveEnded(self._ended)
         count, *rest = arguments

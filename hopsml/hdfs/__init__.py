@@ -1,7 +1,7 @@
 """File functions for the project, by the predecessor's names: ``hdfs.ls``, ``hdfs.copy_to_local``, ``hdfs.dump``.
 
 A path may be relative to the project (``"Resources/x"``), absolute (``/Projects/p/x``), or a URL of any store. If the
-project is on the local disk, all functions work there. Inside a worker a path below ``tensorboard.logdir()`` stands for
+project is on the local disk, all functions work there. Inside a worker a path below ``tensorboard.logdir()`` refers to
 the remote directory to which it is mirrored.
 """
 

@@ -23,7 +23,10 @@ def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
 
 
 def load(hdfs_path: AnyPath) -> bytes:
-    """Return the content of a file as bytes. Raises PathNotFound (an IOError)."""
+    """Return the content of a file as bytes.
+
+    Raises PathNotFound (an IOError).
+    """
     url = to_url(hdfs_path)
     return for_url(url).read_bytes(url)
 

@@ -69,7 +69,10 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
 
 
 def chmod(hdfs_path: AnyPath, mode: int | str, project: str | None = None) -> None:
-    """Change permissions. ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``."""
+    """Change the permissions of a path.
+
+    ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``.
+    """
     url = to_url(hdfs_path, project)
     for_url(url).set_permission(url, permission(mode))
 
@@ -83,13 +86,14 @@ def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None)
 def capacity() -> int:
     """Return the size in bytes of the store that holds the project.
 
-    Raises StorageError if the store does not report it.
+    Raises:
+        StorageError: if the store does not report it.
     """
     return _capacity().total
 
 
 def close() -> None:
-    """Close cached connections; later calls open them again."""
+    """Close the cached connections; later calls open them again."""
     filesystem.close_all()
 
 
@@ -99,12 +103,18 @@ def is_tls_enabled() -> bool:
 
 
 def get_webhdfs_host() -> str:
-    """Return the host of the NameNode's web address. Raises ArgumentError without a Hadoop configuration."""
+    """Return the host of the NameNode's web address.
+
+    Raises ArgumentError without a Hadoop configuration.
+    """
     return _web_address()[0]
 
 
 def get_webhdfs_port() -> int:
-    """Return the port of the NameNode's web address. Raises ArgumentError without a Hadoop configuration."""
+    """Return the port of the NameNode's web address.
+
+    Raises ArgumentError without a Hadoop configuration.
+    """
     return int(_web_address()[1])
 
 

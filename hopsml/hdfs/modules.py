@@ -22,7 +22,7 @@ _OF_PYTHON = ("time", "timeit", "capture", "prun")  # magics of a cell whose oth
 
 
 def log(string: Any) -> None:
-    """Print a text; inside a training function it goes to the worker's log."""
+    """Print a text to standard output; inside a training function it goes to the worker's log."""
     print(string.decode(errors="replace") if isinstance(string, bytes) else string, flush=True)
 
 

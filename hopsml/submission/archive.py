@@ -32,7 +32,7 @@ LD_LIBRARY_PATH="$here/../lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "$her
 
 
 def pack(environment: Environment, target: Path, check: Callable[[], None] = lambda: None) -> int:
-    """Write the archive; return its length in bytes.
+    """Write the archive of an environment; return its length in bytes.
 
     Args:
         environment: the environment to pack.

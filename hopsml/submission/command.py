@@ -78,7 +78,8 @@ def command(
 def _without_spark(profile: Profile, num_workers: int | None, conf: Mapping[str, str]) -> list[str]:
     """Return the beginning of the command line that sets the script's variables.
 
-    Raises ArgumentError for Spark's settings.
+    Raises:
+        ArgumentError: for Spark's settings.
     """
     if conf:
         raise ArgumentError(

@@ -20,7 +20,10 @@ TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class ApplicationResult:
-    """Outcome of an application. ``status`` is an exit status, 0 only for SUCCEEDED."""
+    """Outcome of an application.
+
+    ``status`` is an exit status, 0 only for SUCCEEDED.
+    """
 
     application_id: str
     status: int
@@ -154,7 +157,7 @@ class DriverOutput:
         self._complete = False
 
     def read(self, application: YarnApplication) -> bool:
-        """Show new output; return True if there will be no more."""
+        """Show the new output; return True if there will be no more."""
         try:
             part = logs.read(application, "stdout", self._offset)
         except (ClusterError, StorageError) as error:

@@ -66,7 +66,8 @@ def memory_file(content: bytes) -> int:
 def from_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
     """Return the settings in the variable ``VARIABLE``, and remove it, so that no child process inherits it.
 
-    Raises ArgumentError if it is no JSON object.
+    Raises:
+        ArgumentError: if it is no JSON object.
     """
     text = environment.pop(VARIABLE, "")
     try:

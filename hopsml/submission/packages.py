@@ -41,7 +41,8 @@ class Environment:
     def current(cls) -> Environment:
         """Return the environment of this interpreter.
 
-        Raises ArgumentError for conda, which has its own tool for packing.
+        Raises:
+            ArgumentError: for conda, which has its own tool for packing.
         """
         prefix = Path(sys.prefix)
         if (prefix / "conda-meta").is_dir():

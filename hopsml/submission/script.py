@@ -15,7 +15,8 @@ _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 def read(script: str) -> ast.Module:
     """Return the script's syntax tree.
 
-    Raises ArgumentError if it does not exist, is no text, or has a syntax error.
+    Raises:
+        ArgumentError: if it does not exist, is no text, or has a syntax error.
     """
     path = Path(script)
     if not path.is_file():

@@ -48,7 +48,10 @@ _PYTHON_KEYS = ("spark.pyspark.python", "spark.yarn.appMasterEnv.PYSPARK_PYTHON"
 
 @dataclass(frozen=True)
 class Shipment:
-    """Environment that is shipped. ``url`` is "" for none; ``environment`` is None for an existing archive."""
+    """Environment that is shipped.
+
+    ``url`` is "" for none; ``environment`` is None for an existing archive.
+    """
 
     url: str = ""
     environment: Environment | None = None
@@ -73,7 +76,7 @@ class Shipment:
 
 
 def plan(mode: str, profile: Profile) -> Shipment:
-    """Return what is to be shipped, without packing anything.
+    """Return the environment to ship, without packing anything.
 
     Args:
         mode: never, auto (if the master is YARN), always, or the URL of an archive.
@@ -136,7 +139,8 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
 def _is_there(url: str) -> bool:
     """Return True if the archive exists.
 
-    Raises ArgumentError for one that another user may have stored under this name.
+    Raises:
+        ArgumentError: for one that another user may have stored under this name.
     """
     try:
         status = filesystem.for_url(url).status(url)
@@ -147,7 +151,10 @@ def _is_there(url: str) -> bool:
 
 
 def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], profile: Profile) -> None:
-    """Raise ArgumentError if imports of the script will be missing. Nothing happens if that cannot be determined."""
+    """Raise ArgumentError if imports of the script will be missing.
+
+    Nothing happens if that cannot be determined.
+    """
     needed = scripts.imports(scripts.read(script))
     own = scripts.modules_of_files(known.get("spark.submit.pyFiles", ""))
     is_present = _presence(shipment, known)

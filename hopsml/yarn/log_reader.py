@@ -37,7 +37,10 @@ class LogBytes(Protocol):
 
 @dataclass
 class OpenLog:
-    """Log that is being read. ``last`` holds the bytes read last, as a piece may end within a character."""
+    """Log that is being read.
+
+    ``last`` holds the bytes read last, as a piece may end within a character.
+    """
 
     application_id: str
     name: str
@@ -55,12 +58,19 @@ class OpenLog:
         return is_it and self.at - len(self.last) <= offset <= self.at and offset < self.length
 
     def skip(self, count: int) -> None:
-        """Skip ``count`` bytes. Raises ClusterUnavailable if the log ends before."""
+        """Skip ``count`` bytes of the log.
+
+        Raises:
+            ClusterUnavailable: if the log ends before.
+        """
         while count:
             count -= len(self._next(min(count, _SKIP_BYTES)))
 
     def piece(self, offset: int, limit: int) -> bytes:
-        """Return up to ``limit`` bytes from ``offset``, for which ``has`` is True. Raises ClusterUnavailable."""
+        """Return up to ``limit`` bytes from ``offset``, for which ``has`` is True.
+
+        Raises ClusterUnavailable.
+        """
         kept = self.last[len(self.last) - (self.at - offset) :] if offset < self.at else b""
         fresh = min(limit - len(kept), self.length - self.at)
         data = kept + (self._next(fresh) if fresh > 0 else b"")
@@ -154,7 +164,10 @@ def _of_node(application: YarnApplication, name: str, length: int) -> OpenLog:
 
 
 def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
-    """Open the aggregated log; return None if there is none (yet). Raises StorageError, ClusterError."""
+    """Open the aggregated log; return None if there is none (yet).
+
+    Raises StorageError, ClusterError.
+    """
     container = logs.container_of(application)
     with logs.told_apart(application.id), contextlib.ExitStack() as stack:
         for url in logs.aggregated_files(application.id, application.user, settings.yarn_settings()):

@@ -50,7 +50,7 @@ class LogPart:
 
     @property
     def text(self) -> str:
-        """Content as text; invalid UTF-8 is replaced."""
+        """Content of the part as text; invalid UTF-8 is replaced."""
         return self.data.decode(errors="replace")
 
 
@@ -164,7 +164,8 @@ def _address(address: str, container: str, name: str) -> str:
 def begun(application: YarnApplication, name: str, length: int, timeout_s: float = TIMEOUT_S) -> BinaryIO:
     """Open the first ``length`` bytes of a log on the driver's node as a stream, which the caller must close.
 
-    Raises ClusterUnavailable if the NodeManager does not answer.
+    Raises:
+        ClusterUnavailable: if the NodeManager does not answer.
     """
     page = _PAGE.match(application.am_log_url)
     assert page is not None  # it was read before
@@ -262,7 +263,11 @@ def _entries(url: str) -> list[str]:
 
 
 def _store(url: str) -> filesystem.FileSystem:
-    """Return the file system of aggregated logs. Raises ClusterError for a store that is not supported."""
+    """Return the file system of aggregated logs.
+
+    Raises:
+        ClusterError: for a store that is not supported.
+    """
     try:
         return filesystem.for_url(url)
     except ArgumentError as error:

@@ -157,7 +157,8 @@ class ResourceManager:
     def of_environment(cls, timeout_s: float = TIMEOUT_S) -> ResourceManager:
         """Return a client configured by yarn-site.xml in $YARN_CONF_DIR or $HADOOP_CONF_DIR.
 
-        Raises ArgumentError if that names no ResourceManager.
+        Raises:
+            ArgumentError: if that names no ResourceManager.
         """
         scheme, addresses = rm_addresses(settings.yarn_settings())
         if not addresses:
@@ -168,7 +169,10 @@ class ResourceManager:
         return cls(addresses, scheme, timeout_s, settings.user_name())
 
     def application(self, application_id: str) -> YarnApplication:
-        """Return the state of one application. Raises ApplicationNotFound, ClusterUnavailable, ClusterError."""
+        """Return the state of one application.
+
+        Raises ApplicationNotFound, ClusterUnavailable, ClusterError.
+        """
         return YarnApplication.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
 
     def find(self, tag: str) -> list[YarnApplication]:

@@ -50,7 +50,11 @@ class Block:
         return self._at >= self._end
 
     def exactly(self, count: int) -> bytes:
-        """Return the next ``count`` bytes. Raises FormatError if there are fewer."""
+        """Return the next ``count`` bytes.
+
+        Raises:
+            FormatError: if there are fewer.
+        """
         if not 0 <= count <= self._end - self._at:
             raise FormatError(f"a block of the file ends {count} bytes before what it says it holds")
         self._file.seek(self._at)
@@ -65,7 +69,11 @@ class Block:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Skip ``count`` bytes without reading them. Raises FormatError if there are fewer."""
+        """Skip ``count`` bytes without reading them.
+
+        Raises:
+            FormatError: if there are fewer.
+        """
         if not 0 <= count <= self._end - self._at:
             raise FormatError("a block of the file ends within a value")
         self._at += count

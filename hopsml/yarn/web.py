@@ -30,14 +30,15 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Body as text; invalid UTF-8 is replaced."""
+        """Body of the answer as text; invalid UTF-8 is replaced."""
         return self.body.decode(errors="replace")
 
 
 def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | None = None, accept: str = "") -> Answer:
     """Send one request and return the answer; redirects of a GET are followed.
 
-    Raises NoAnswer if nothing, or not all, arrives within ``timeout_s`` seconds.
+    Raises:
+        NoAnswer: if nothing, or not all, arrives within ``timeout_s`` seconds.
     """
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if accept:
@@ -63,7 +64,8 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
 
     The caller must close it; each read has ``timeout_s`` seconds.
 
-    Raises NoAnswer if there is no answer, or one that refuses.
+    Raises:
+        NoAnswer: if there is no answer, or one that refuses.
     """
     try:
         answer: http.client.HTTPResponse = proxies.opener(url).open(url, timeout=timeout_s)

@@ -148,7 +148,10 @@ def folder_prefix(pid: int | str) -> str:
 
 
 def _own_folder() -> tuple[Path, int]:
-    """Create a scratch folder and lock it; return both. Other agents delete folders whose lock is free."""
+    """Create a scratch folder and lock it; return both.
+
+    Other agents delete folders whose lock is free.
+    """
     scratch = Path(_scratch() or tempfile.gettempdir())
     _sweep(scratch)
     while True:
@@ -554,7 +557,10 @@ class Agent:
         return self.folder / f"{formation.run_id}-sidecar" if formation.spec.sidecar else None
 
     def _have_sidecar(self, formation: protocol.Formation) -> None:
-        """Start the run's sidecar process if the run needs one. It serves all generations on this agent."""
+        """Start the run's sidecar process if the run needs one.
+
+        It serves all generations on this agent.
+        """
         folder = self._sidecar_folder(formation)
         if self.sidecar is not None and self.sidecar.run_id != formation.run_id:
             self._spawn(self.sidecar.close())

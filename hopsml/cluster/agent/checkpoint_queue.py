@@ -134,7 +134,10 @@ class CheckpointQueue:
             await server.close()
 
     def look_after(self) -> None:
-        """Wake or kill a stopped writer, and skip checkpoints that have been replaced. Called with each heartbeat."""
+        """Wake or kill a stopped writer, and skip checkpoints that have been replaced.
+
+        Called with each heartbeat.
+        """
         if self._writer is not None and (problem := self._writer.look_after()):
             self._note(problem)
         self._pass_over()

@@ -150,7 +150,9 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.Lock
 def _claim_now(
     candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, trusting: bool
 ) -> GpuClaim | None:
-    """Try once to claim GPUs; return None if too few are free. Tries of this user's processes exclude each other.
+    """Try once to claim GPUs; return None if too few are free.
+
+    Tries of this user's processes exclude each other.
 
     With ``trusting``, another user's lock alone marks a GPU as taken; else it must also have a process that computes.
     """
@@ -221,7 +223,10 @@ class WiderSlot:
 
 
 def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
-    """Return the GPUs of the slot and all others that this executor sees and can claim. Blocks while NVML answers."""
+    """Return the GPUs of the slot and all others that this executor sees and can claim.
+
+    Blocks while NVML answers.
+    """
     host = host_gpus()
     claims, missing = claim_others(host, of_slot, bases=bases)
     indices = tuple(sorted((*of_slot, *(index for claim in claims for index in claim.indices))))
@@ -240,8 +245,11 @@ def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
     """Claim the GPUs at the ``addresses`` that Spark assigned, or ``count`` free ones if there are none.
 
     Without both, no GPU is touched. On a host without a driver the assigned addresses are returned unchanged: the
-    resource is emulated there. Blocks while NVML answers. Raises RunError if too few are free, ArgumentError for a
-    malformed address.
+    resource is emulated there. Blocks while NVML answers.
+
+    Raises:
+        RunError: if too few are free.
+        ArgumentError: for a malformed address.
     """
     if not addresses and not count:
         return SlotGpus()

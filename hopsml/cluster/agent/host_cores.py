@@ -13,7 +13,10 @@ _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, order=True)
 class HostCore:
-    """Logical processor as the system numbers it: a core with two threads counts twice. Sorting groups neighbours."""
+    """Logical processor as the system numbers it: a core with two threads counts twice.
+
+    Sorting groups neighbours.
+    """
 
     node: int  # NUMA node; 0 if the system does not report it
     package: int

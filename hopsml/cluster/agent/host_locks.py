@@ -34,7 +34,11 @@ class LockPlace:
     bases: tuple[Path, ...] = BASES
 
     def private_folders(self) -> list[Path]:
-        """Return the folders for this user's locks, created if missing. Raises RunError if none can be used."""
+        """Return the folders for this user's locks, created if missing.
+
+        Raises:
+            RunError: if none can be used.
+        """
         folders = [base / f"{self.name}-{os.geteuid()}" for base in self.bases]
         problems = {folder: _problem_of(folder) for folder in folders}
         usable = [folder for folder in folders if not problems[folder]]

@@ -93,7 +93,9 @@ class LocalTree:
         return report.answered and all_named and name not in (late.path for late in report.behind)
 
     def look_after(self) -> str:
-        """Wake a stopped mirror, or replace one that remains stopped or has died. Called with each heartbeat.
+        """Wake a stopped mirror, or replace one that remains stopped or has died.
+
+        Called with each heartbeat.
 
         Returns:
             A note for the user, or "".

@@ -1,4 +1,7 @@
-"""Reservation of TCP ports until a framework binds them, and the addresses of this machine. Linux only."""
+"""Reservation of TCP ports until a framework binds them, and the addresses of this machine.
+
+Linux only.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,10 @@ def _mark(port: int) -> socket.socket:
 
 
 def _bind_or_inherit(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    """Bind a port. If only ended connections use it, set SO_REUSEPORT before the bind, as it was set on theirs."""
+    """Bind a port.
+
+    If only ended connections use it, set SO_REUSEPORT before the bind, as it was set on theirs.
+    """
     try:
         return _bind(family, address, port)
     except OSError as error:

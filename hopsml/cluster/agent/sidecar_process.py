@@ -97,7 +97,10 @@ class SidecarProcess:
             shutil.rmtree(folder, ignore_errors=True)
 
     def look_after(self) -> None:
-        """Wake a process that is stopped (SIGSTOP); kill one that remains stopped. Called with each heartbeat."""
+        """Wake a process that is stopped (SIGSTOP); kill one that remains stopped.
+
+        Called with each heartbeat.
+        """
         process = self._process
         if process is None or process.poll() is not None:
             return

@@ -18,10 +18,11 @@ class SidecarSpare:
     def take(self, target: str) -> subprocess.Popen[bytes]:
         """Return a process for this function, the pre-started one or a new one.
 
-        Raises OSError if none can be started.
-
         Call it, and ``prepare``, from the thread that lives as long as the agent: the process gets a signal when it
         ends.
+
+        Raises:
+            OSError: if none can be started.
         """
         process, self._process = self._process, None
         if process is not None and self._target == target and process.poll() is None:

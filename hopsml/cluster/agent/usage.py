@@ -113,7 +113,9 @@ class _Growing:
         self._grown = [0, 0]
 
     def update(self, now: dict[Any, tuple[int, int]]) -> tuple[float, float]:
-        """Return the growth of both counters so far. A source that appears after the first call started at 0.
+        """Return the growth of both counters so far.
+
+        A source that appears after the first call started at 0.
 
         Args:
             now: the counters of each source, in bytes.
@@ -138,7 +140,10 @@ class Idleness:
         self._listed = 0.0
 
     def seconds(self) -> float:
-        """Return for how many seconds the worker has been idle; 0.0 below ``IDLE_S``. Call it with each heartbeat."""
+        """Return for how many seconds the worker has been idle; 0.0 below ``IDLE_S``.
+
+        Call it with each heartbeat.
+        """
         now = time.monotonic()
         self._list(now)
         before, self._used = self._used, self._look()

@@ -128,7 +128,10 @@ class Work:
         return self.tree.url(f"logs/{self._log_name}")
 
     def concerns(self, run_id: str, generation: int) -> bool:
-        """Return True if a message for this generation of a run concerns the worker. It may have been in several."""
+        """Return True if a message for this generation of a run concerns the worker.
+
+        It may have been in several.
+        """
         return run_id == self.key[0] and self._since <= generation <= self.key[1]
 
     # ------------------------------------------------------------------------------------------ life cycle
@@ -218,8 +221,10 @@ class Work:
     async def _end_of_worker(self, server: ForkClient, reader: EventReader, events: asyncio.Task[None]) -> Exited:
         """Wait until the worker has exited and all of its output is read, without a time limit.
 
-        A slow driver may delay it; this agent exits if the driver disconnects. Raises ConnectionError if the fork
-        server was killed, and the worker with it.
+        A slow driver may delay it; this agent exits if the driver disconnects.
+
+        Raises:
+            ConnectionError: if the fork server was killed, and the worker with it.
         """
         try:
             exited = await server.exited(self._worker)
@@ -399,7 +404,9 @@ class Work:
         return protocol.WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
     def look_after_it(self) -> None:
-        """Wake, or kill, stopped processes that the worker depends on. Called with each heartbeat.
+        """Wake, or kill, stopped processes that the worker depends on.
+
+        Called with each heartbeat.
 
         A worker of an independent group that remains stopped is killed as well, since it can be replaced.
         """

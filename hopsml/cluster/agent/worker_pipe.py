@@ -28,7 +28,10 @@ class WorkerPipe:
         self._closed = False
 
     async def open(self) -> int:
-        """Create the pipe for messages. Returns the descriptor of its read end, which the caller closes."""
+        """Create the pipe for messages.
+
+        Returns the descriptor of its read end, which the caller closes.
+        """
         read_end, write_end = os.pipe()
         loop = asyncio.get_running_loop()
         self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(write_end, "wb", buffering=0))
@@ -89,7 +92,10 @@ class EventReader:
         """Yield the events of each read until the pipe is closed, or until it is empty once the worker has exited.
 
         A process that inherited the write end may hold it open indefinitely; but all that the worker has written is in
-        the pipe when it exits, so no time-out is needed. Raises ValueError if the pipe holds other data than events.
+        the pipe when it exits, so no time-out is needed.
+
+        Raises:
+            ValueError: if the pipe holds other data than events.
         """
         try:
             while True:

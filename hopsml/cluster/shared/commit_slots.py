@@ -136,10 +136,13 @@ class CommitSlots:
         return next(slot for slot in range(SLOTS) if slot != newest and not self._board[_PINNED + slot])
 
     def write(self, slot: int, step: int, pieces: list[Buffer], *, in_memory: bool = True) -> int:
-        """Write a commit into a slot; return its length in bytes. Raises OSError if there is no room.
+        """Write a commit into a slot; return its length in bytes.
 
         ``pieces`` is emptied in the process, so that no reference to written data remains. Once a slot has been moved
         to disk it remains there in this process: the agent reads it by its name.
+
+        Raises:
+            OSError: if there is no room.
         """
         self.place(slot, in_memory)
         self.begin(slot)
@@ -234,7 +237,11 @@ class CommitSlots:
             os.close(descriptor)
 
     def read(self, slot: int) -> memoryview:
-        """Return the content of a complete commit, mapped, not copied. Raises LookupError if there is none."""
+        """Return the content of a complete commit, mapped, not copied.
+
+        Raises:
+            LookupError: if there is none.
+        """
         descriptor = self._reading(slot)
         try:
             step, length = _header(descriptor)

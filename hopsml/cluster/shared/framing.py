@@ -30,7 +30,11 @@ def _size(header: bytes | bytearray, most: int) -> int:
 
 
 def read_frame(file: BinaryIO) -> bytes:
-    """Read the next message from a blocking file. Raises EOFError if the file ends before."""
+    """Read the next message from a blocking file.
+
+    Raises:
+        EOFError: if the file ends before.
+    """
     header = file.read(_HEADER)
     data = file.read(size := _size(header, MAX_FRAME))
     if len(header) < _HEADER or len(data) < size:
@@ -41,7 +45,8 @@ def read_frame(file: BinaryIO) -> bytes:
 async def receive_frame(reader: StreamReader, most: int = MAX_FRAME) -> bytes:
     """Read the next message from an asyncio stream.
 
-    Raises ValueError for a message of more than ``most`` bytes, else as ``readexactly``.
+    Raises:
+        ValueError: for a message of more than ``most`` bytes, else as ``readexactly``.
     """
     return await reader.readexactly(_size(await reader.readexactly(_HEADER), most))
 
@@ -53,7 +58,11 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the messages that this piece completes. Raises ValueError if the stream contains no frames."""
+        """Return the messages that this piece completes.
+
+        Raises:
+            ValueError: if the stream contains no frames.
+        """
         self._buffer += piece
         complete: list[bytes] = []
         start = 0

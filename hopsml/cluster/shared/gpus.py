@@ -23,7 +23,10 @@ _ADDRESS = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True)
 class HostGpu:
-    """GPU of this host. ``index`` counts in PCI bus order, as NVML, nvidia-smi and CUDA (if configured so) do."""
+    """GPU of this host.
+
+    ``index`` counts in PCI bus order, as NVML, nvidia-smi and CUDA (if configured so) do.
+    """
 
     index: int
     uuid: str = ""  # GPU-xxxxxxxx-..., "" if unknown
@@ -49,7 +52,8 @@ def environment_for(gpu_indices: Sequence[int]) -> dict[str, str]:
 def parse_address(address: str, host: Iterable[HostGpu] = ()) -> int:
     """Return the index for a resource address of Spark: a decimal number, or the UUID of a GPU of ``host``.
 
-    Raises ArgumentError for anything else ("1abc", "-1", "").
+    Raises:
+        ArgumentError: for anything else ("1abc", "-1", "").
     """
     text = address.strip()
     if _ADDRESS.fullmatch(text):

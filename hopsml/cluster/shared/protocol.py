@@ -114,7 +114,8 @@ class Mend(Message, frozen=True, tag="mend"):
     def place(self, address: str) -> tuple[int, int]:
         """Return the rank, and the rank within its host, of the member with this address.
 
-        Raises ValueError if there is none.
+        Raises:
+            ValueError: if there is none.
         """
         rank, host = self.collective.index(address), address.rpartition(":")[0]
         return rank, sum(other.rpartition(":")[0] == host for other in self.collective[:rank])
@@ -211,7 +212,9 @@ class Dismiss(Message, frozen=True, tag="dismiss"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """First message of an agent. ``ask`` and ``index`` identify the requested slot, also after a retry by Spark.
+    """First message of an agent.
+
+    ``ask`` and ``index`` identify the requested slot, also after a retry by Spark.
 
     ``node`` is the cluster's name of the machine, "" if it has none. A container may have an address and a hostname
     that only it has, and that disappear with it.
@@ -378,7 +381,10 @@ class SidecarSaid(Message, frozen=True, tag="sidecar-said"):
 
 
 class SidecarEnded(Message, frozen=True, tag="sidecar-ended"):
-    """Notice that the sidecar process has ended. With ``is_final``, no other one is started in its place."""
+    """Notice that the sidecar process has ended.
+
+    With ``is_final``, no other one is started in its place.
+    """
 
     run_id: str
     reason: str
@@ -451,7 +457,10 @@ class Said(Message, frozen=True, tag="said"):
 
 
 class WorkerUsage(Message, frozen=True, tag="worker-usage"):
-    """Resources that the worker uses on its machine; ``sample`` counts from 0. See ``usage.py``."""
+    """Resources that the worker uses on its machine; ``sample`` counts from 0.
+
+    See ``usage.py``.
+    """
 
     run_id: str
     generation: int
@@ -474,7 +483,10 @@ class WorkerFinished(Message, frozen=True, tag="worker-finished"):
 
 
 class FailureReport(Message, frozen=True, tag="worker-failed"):
-    """Failure of a worker. ``secondary`` errors only follow from another worker's (a broken collective)."""
+    """Failure of a worker.
+
+    ``secondary`` errors only follow from another worker's (a broken collective).
+    """
 
     run_id: str
     generation: int
@@ -593,15 +605,27 @@ def encode(message: Message) -> bytes:
 
 
 def decode_for_group(data: bytes) -> Mend | Pause:
-    """Decode a message that an agent forwards to its worker. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message that an agent forwards to its worker.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_group.decode(data)
 
 
 def decode_for_agent(frame: bytes) -> ToAgent:
-    """Decode a message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of the coordinator.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_agent.decode(frame)
 
 
 def decode_for_coordinator(frame: bytes) -> ToCoordinator:
-    """Decode a message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of an agent.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_coordinator.decode(frame)

@@ -39,7 +39,10 @@ Switch = Annotated[bool, checks.switch]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a specification's parts. A field's annotation holds the check of the argument from which it is made."""
+    """Base of a specification's parts.
+
+    A field's annotation holds the check of the argument from which it is made.
+    """
 
 
 class WorkerGroup(Section, frozen=True, tag_field="kind"):

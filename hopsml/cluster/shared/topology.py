@@ -1,4 +1,7 @@
-"""Links between the GPUs of one host, and the best static ring over them. Pure: text in, order out."""
+"""Links between the GPUs of one host, and the best static ring over them.
+
+Pure: text in, order out.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ class Topology:
     def ring(self, gpus: Iterable[int] | None = None) -> tuple[int, ...]:
         """Return the best ring over ``gpus`` (default: all of the host), starting with the lowest index.
 
-        Raises ArgumentError for an index that the host does not have.
+        Raises:
+            ArgumentError: for an index that the host does not have.
         """
         chosen = sorted(set(self.gpus if gpus is None else gpus))
         unknown = [gpu for gpu in chosen if gpu not in self.gpus]
@@ -58,7 +62,8 @@ class Topology:
 def link_strength(link: str) -> int:
     """Return the strength of a link of nvidia-smi: SYS < NODE < PHB < PXB < PIX < NV1 < NV2 ...
 
-    Raises ArgumentError for an unknown name.
+    Raises:
+        ArgumentError: for an unknown name.
     """
     nvlink = _NVLINK.fullmatch(link)
     if nvlink:
@@ -72,8 +77,10 @@ def link_strength(link: str) -> int:
 def parse_topology(text: str) -> Topology | None:
     """Parse the output of ``nvidia-smi topo -m``; return None if it contains no matrix.
 
-    Text without a matrix is empty, or an error message of nvidia-smi. Raises ArgumentError for a matrix that cannot be
-    parsed: a missing row or cell, or an unknown link.
+    Text without a matrix is empty, or an error message of nvidia-smi.
+
+    Raises:
+        ArgumentError: for a matrix that cannot be parsed: a missing row or cell, or an unknown link.
     """
     rows = [line.split() for line in _ANSI.sub("", text).splitlines()]
     header_at = next((i for i, row in enumerate(rows) if _is_header(row)), None)

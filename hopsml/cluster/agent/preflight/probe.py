@@ -42,7 +42,10 @@ class ProbeDoor:
         self.port = 0
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> None:
-        """Listen on a free port of ``host``, within the range if one is given, and set ``port``. Raises OSError."""
+        """Listen on a free port of ``host``, within the range if one is given, and set ``port``.
+
+        Raises OSError.
+        """
         self._server = Acceptor(with_streams(self._serve, limit=MOST))
         self.port = await self._server.open(host, port_range)
 
@@ -102,7 +105,11 @@ async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
 
 
 async def _exchange(address: str, token: bytes) -> float:
-    """Return the MB/s of both directions together. Raises ValueError if other bytes come back than were sent."""
+    """Return the MB/s of both directions together.
+
+    Raises:
+        ValueError: if other bytes come back than were sent.
+    """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=MOST)
     try:
