@@ -59,12 +59,14 @@ def _cache() -> Path:
 
 
 def _java() -> Path | None:
+    """Return the path of the java program; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     return Path(found).resolve() if found else None
 
 
 def _jars() -> Path | None:
+    """Return the folder of Spark's jars; None if there is none."""
     home = os.environ.get("SPARK_HOME")
     spec = None if home else find_spec("pyspark")
     folder = Path(home) if home else Path(spec.origin).parent if spec is not None and spec.origin else None

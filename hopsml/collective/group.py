@@ -139,7 +139,8 @@ class Group:
 
         All members call it; newcomers form a group. A call in progress is interrupted. If all its members have its
         whole result, it returns that; else all repeat it with the new members, as if it had not started. A newcomer's
-        first call is the group's next one, or the repeated one if there is one.
+        first call is the group's next one, or the repeated one if there is one. After any error except ArgumentError,
+        the group waits for another ``reform`` or its end.
 
         Args:
             rank: rank of this member.
@@ -155,7 +156,7 @@ class Group:
             CollectiveRefused: a new member was refused.
             PeerLost: a new member was lost.
             CollectiveMismatch: a member was left out before, and the others have made calls without it.
-            CollectiveEnded: the group was ended. In all these cases it waits for another ``reform``, or its end.
+            CollectiveEnded: the group was ended.
             ArgumentError: the group is not resumable, or the generation is not higher; nothing has changed.
         """
         options = _options(rank, addresses, secret, hosts, listener, generation, form_timeout_s, True, self._kept)
@@ -316,6 +317,7 @@ class Group:
                     raise
 
     def _call(self, operation: str, array: Array, result: Array, count: int, *arguments: int, name: str) -> None:
+        """Call a function of the library with arrays."""
         function = getattr(self._library, f"hopsml_{operation}")
         memory = array.ctypes.data, result.ctypes.data
         what = _what(array, name).encode()
@@ -323,6 +325,7 @@ class Group:
         self._check(status, f"{operation} '{name}'" if name else "")
 
     def _check(self, status: int, called: str = "") -> None:
+        """Raise the error of a status other than OK."""
         if status != CallStatus.OK:
             text = self._library.hopsml_problem(self._handle).decode(errors="replace")
             if called and status in (CallStatus.PEER_LOST, CallStatus.DEADLINE):
@@ -340,6 +343,7 @@ def _load_libcrypto() -> None:
 
 
 def _error(status: CallStatus, text: str, rank: int = -1) -> Exception:
+    """Return the exception for a status."""
     if status == CallStatus.ARGUMENT:
         return ArgumentError(text or "the collective refuses these arguments")
     if status == CallStatus.CHANGED:
@@ -358,6 +362,7 @@ def _options(
     resumable: bool,
     kept: Mapping[str, Any],
 ) -> GroupOptions:
+    """Return the options of a group as the library's structure."""
     if hosts is not None and len(hosts) != len(addresses):
         raise ArgumentError(f"{len(hosts)} hosts for {len(addresses)} addresses: one of each rank is needed")
     return GroupOptions(
@@ -412,6 +417,7 @@ def known(names: dict[str, int], what: str, name: str) -> int:
 
 
 def _result(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return the array for a result: a new one, or ``out`` if it fits."""
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:

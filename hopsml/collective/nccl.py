@@ -178,6 +178,7 @@ class GpuGroup:
             raise
 
     def _check(self, status: int, what: str) -> None:
+        """Raise the error of a status other than success."""
         if status == _SUCCESS:
             return
         words = (self._library.ncclGetLastError(None) or b"").decode(errors="replace").strip()
@@ -219,6 +220,7 @@ class _Watch:
             raise self._error
 
     def _meet(self) -> None:
+        """Enter the barrier and store its error."""
         try:
             self._group.barrier(f"end of {self._what}")
         except CollectiveError as error:
@@ -236,6 +238,7 @@ def available() -> str:
 
 @functools.cache
 def _load() -> Any:
+    """Load NCCL's library: the system's, or that of a wheel."""
     tried = []
     for path in (LIBRARY, *_of_wheel()):  # a library that a framework has loaded already is found by its plain name
         try:
@@ -248,6 +251,7 @@ def _load() -> Any:
 
 
 def _of_wheel() -> list[str]:
+    """Return the paths of the library in NCCL's wheel."""
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -257,6 +261,7 @@ def _of_wheel() -> list[str]:
 
 
 def _typed(library: Any) -> Any:
+    """Declare the types of NCCL's functions."""
     memory, size, number, handle = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
     signatures: dict[str, tuple[Any, ...]] = {
         "ncclGetUniqueId": (ctypes.POINTER(_Identifier),),

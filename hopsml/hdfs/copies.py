@@ -134,6 +134,7 @@ def _refuse_itself(source: str, target: str) -> None:
 
 
 def _place(url: str) -> str:
+    """Return a URL in a form in which paths can be compared."""
     scheme, authority, path = urls.split(url)
     if urls.is_local(url):
         return os.path.realpath(path)
@@ -141,6 +142,7 @@ def _place(url: str) -> str:
 
 
 def _agrees(found: FileStatus, target: str) -> bool:
+    """Return True if a local path may be a complete copy of a file or directory."""
     if found.is_dir != os.path.isdir(target):
         return False
     if not found.is_dir:

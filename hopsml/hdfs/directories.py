@@ -74,6 +74,7 @@ def isfile(hdfs_path: AnyPath, project: str | None = None) -> bool:
 
 
 def _entries(url: str, recursive: bool) -> Iterator[FileStatus]:
+    """Yield the entries of a directory without temporary ones, or the file itself."""
     system = for_url(url)
     found = system.status(url)
     if not found.is_dir:
@@ -97,6 +98,7 @@ def _matches(url: str, pattern: str) -> list[str]:
 
 
 def _as_dict(entry: FileStatus) -> dict[str, Any]:
+    """Return the metadata of an entry with pydoop's keys."""
     return {
         "name": entry.url,
         "kind": "directory" if entry.is_dir else "file",

@@ -135,6 +135,7 @@ def permission(mode: int | str) -> int:
 
 
 def _octal(text: str) -> int | None:
+    """Return the value of octal digits; None if the text has others."""
     try:
         return int(text, 8)
     except ValueError:
@@ -148,6 +149,7 @@ def _is_usual(bits: int) -> bool:
 
 
 def _capacity() -> StoreCapacity:
+    """Return the capacity of the store that holds the project."""
     url = settings.project_url()
     if urls.is_local(url):
         url = _existing_parent(url)
@@ -161,6 +163,7 @@ def _existing_parent(url: str) -> str:
 
 
 def _web_address() -> tuple[str, str]:
+    """Return host and port of the NameNode's web address."""
     if not settings.hadoop_settings():
         raise ArgumentError("no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration")
     host, _, port = web_addresses(settings.default_fs() or "")[0].rpartition(":")

@@ -121,6 +121,7 @@ def _compiled(file: Path) -> bytes | None:
 
 
 def _compile(source: bytes, file: Path, header: bytes) -> bytes | None:
+    """Compile a module with the given header; return None if that fails."""
     import marshal
     import warnings
 
@@ -133,12 +134,14 @@ def _compile(source: bytes, file: Path, header: bytes) -> bytes | None:
 
 
 def _bytes(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    """Add a file with this content."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime, entry.mode = len(content), int(time.time()), mode
     tar.addfile(entry, io.BytesIO(content))
 
 
 def _link(tar: tarfile.TarFile, name: str, target: str) -> None:
+    """Add a symbolic link."""
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
     tar.addfile(entry)

@@ -94,6 +94,7 @@ def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowSta
 
 
 def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowState, Decision]:
+    """Request the end at the first signal, and leave at the second."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     if state.ending_since_s is not None:
         line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
@@ -103,6 +104,7 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
 
 
 def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
+    """Continue polling until the time limit has passed."""
     since = now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
     if now_s - since > SILENCE_S:
@@ -112,6 +114,7 @@ def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[Follow
 
 
 def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
+    """Print a change of state, and handle the wait in the queue."""
     if app.over:
         return dataclasses.replace(state, state=app.state), _over(state, app)
     lines: tuple[str, ...] = ()
@@ -128,6 +131,7 @@ def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[F
 def _waiting(
     state: FollowState, app: YarnApplication, lines: tuple[str, ...], now_s: float
 ) -> tuple[FollowState, Decision]:
+    """Print the reason for waiting when it changes, and end the application after the time limit."""
     waited_s, reason = now_s - state.began_s, why_waiting(app)
     if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
         line = (
@@ -143,6 +147,7 @@ def _waiting(
 
 
 def _over(state: FollowState, app: YarnApplication) -> Decision:
+    """Print the outcome and determine the exit status."""
     took = f" after {app.finished_s - app.started_s:.0f} s" if app.finished_s > app.started_s > 0 else ""
     if app.succeeded:
         return Decision((f"{app.id}: SUCCEEDED{took}",), status=OK)

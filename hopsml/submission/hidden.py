@@ -47,6 +47,7 @@ def to_properties(settings: Mapping[str, str]) -> bytes:
 
 
 def _escaped(text: str, besides: str = "") -> str:
+    """Escape a text for a properties file."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     text = "".join(f"\\{letter}" if letter in besides else letter for letter in text)
     return f"\\{text}" if text[:1] == " " else text

@@ -130,6 +130,7 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _content_hash(path: Path) -> str:
+    """Return a hash of the files below a path."""
     digest = hashlib.sha256()
     for file, name in files_of(path):
         content = file.read_bytes()
@@ -155,6 +156,7 @@ def _editable_modules(found: importlib.metadata.Distribution) -> dict[str, Path]
 
 
 def _named_by_pth(found: importlib.metadata.Distribution) -> Iterable[str]:
+    """Yield the modules in the folders that a distribution's .pth files name."""
     for file in found.files or []:
         if file.suffix == ".pth":
             for line in Path(file.locate()).read_text(encoding="utf-8").splitlines():

@@ -85,6 +85,7 @@ def _certain(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _handles_import_error(handler: ast.ExceptHandler) -> bool:
+    """Return True if an exception handler catches ImportError."""
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -213,6 +213,7 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
 
 
 def _is_here(name: str) -> bool:
+    """Return True if this interpreter can import the module."""
     if name in BY_SPARK:
         return True
     try:
@@ -222,6 +223,7 @@ def _is_here(name: str) -> bool:
 
 
 def _check_yarn(profile: Profile, mode: str) -> None:
+    """Raise ArgumentError unless the profile's master is YARN."""
     if not profile.master.startswith("yarn"):
         raise ArgumentError(
             f"ship_environment={mode!r}: profile '{profile.name}' has master {profile.master}, and only YARN carries an "
@@ -230,6 +232,7 @@ def _check_yarn(profile: Profile, mode: str) -> None:
 
 
 def _manifest(environment: Environment, length: int) -> dict[str, object]:
+    """Return the record that describes an archive."""
     return {
         "packages": environment.packages,
         "modules": sorted(environment.modules),

@@ -110,6 +110,7 @@ class SparkSubmit:
         self._process.wait()
 
     def _wait_until_gone(self, timeout_s: float) -> None:
+        """Wait until the group has no process, at most ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while self.has_processes() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -183,6 +183,7 @@ def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
 
 
 def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
+    """Return the newest application with this tag; None if there is none, or YARN does not answer."""
     try:
         found = yarn.find(tag)
     except ClusterError:
@@ -210,6 +211,7 @@ def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) ->
 
 
 def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int) -> RunCancelled:
+    """End an application whose submission was interrupted, and return the error to raise."""
     deadline = time.monotonic() + _SETTLE_S
     while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
         time.sleep(0.1)

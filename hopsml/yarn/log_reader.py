@@ -130,6 +130,7 @@ class LogReader:
             return found
 
     def _piece(self, opened: OpenLog, offset: int, limit: int) -> LogPart:
+        """Read a part from an open log, and close it on an error."""
         try:
             data = opened.piece(offset, limit)
         except BaseException:

@@ -256,6 +256,7 @@ def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value
 
 
 def _entries(url: str) -> list[str]:
+    """Return the URLs in a folder; none if it does not exist."""
     try:
         return [entry.url for entry in _store(url).list_dir(url)]
     except PathNotFound:

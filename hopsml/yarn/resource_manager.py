@@ -246,6 +246,7 @@ def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _checked(application_id: str) -> str:
+    """Return the id if it is that of a YARN application."""
     if not _ID.fullmatch(application_id):
         raise ArgumentError(
             f"{application_id!r} is no id of a YARN application; one looks like application_1763690000000_0001"
@@ -264,6 +265,7 @@ def _no_service(answer: web.Answer) -> str:
 
 
 def _refused(address: str, path: str, answer: web.Answer) -> ClusterError:
+    """Return the error for an answer by which YARN refuses a request."""
     what = path.partition("?")[0]
     try:
         said = json.loads(answer.body)["RemoteException"]["message"]

@@ -110,6 +110,7 @@ class Value:
             self.skip(self._left)
 
     def _more(self) -> bool:
+        """Read the header of the next chunk if needed; return False at the end of the value."""
         while not self._left and not self._last:
             length = _integer(self._block)
             self._left, self._last = abs(length), length >= 0
@@ -131,6 +132,7 @@ def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]
 
 
 def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
+    """Return the decompressed bytes of a block."""
     offset, length, raw_length = region
     stored = Block(file, offset, offset + length)
     if codec == "none":

@@ -324,6 +324,7 @@ class Agent:
         await connection.close(reason=self.ended.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _hello(self) -> protocol.Hello:
+        """Return the first message: addresses and devices of this agent."""
         assert self.gpus is not None and self.held is not None
         return protocol.Hello(
             version=protocol.VERSION,
@@ -350,6 +351,7 @@ class Agent:
             await connection.send(await self.outbox.take())
 
     async def _receive_all(self, connection: ClientConnection) -> None:
+        """Handle the coordinator's messages until one of them ends this agent."""
         async for frame in connection:
             self.last_word = time.monotonic()
             self._on_message(protocol.decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
@@ -459,6 +461,7 @@ class Agent:
         asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
 
     def _give_up(self, reason: str) -> None:
+        """End this agent with the given reason."""
         self.ended = self.ended or reason
         self.given_up.set()
 
@@ -476,6 +479,7 @@ class Agent:
         return fork_client.ForkClient(modules, *fork_client.start_process(modules, self.bootstrap.zygote_for(modules)))
 
     async def _announce_server(self, server: fork_client.ForkClient) -> None:
+        """Report the fork server's imports once they are done."""
         try:
             await server.ready
         except ConnectionError:
@@ -530,6 +534,7 @@ class Agent:
         self.outbox.put(protocol.PortsHeld(self.held.framework.port, self.held.collective.port))
 
     def _give_ports_back(self) -> None:
+        """Release the ports of the worker."""
         if self.worker_ports is not None:
             self.worker_ports.close()
         self.worker_ports, self.address_of = None, ""
@@ -542,6 +547,7 @@ class Agent:
         self.formations = {self.work.key: self.work.formation}
 
     def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:
+        """Return the commits of an elastic run, with the pause flag and the progress reset; None for other runs."""
         from hopsml.cluster.agent.held_commits import HeldCommits
 
         if not formation.spec.group.regroups:
@@ -575,6 +581,7 @@ class Agent:
             self._spawn(self.sidecar.run())
 
     async def _end_sidecar(self, sidecar: SidecarProcess) -> None:
+        """End a sidecar, and start a spare process for the next run."""
         await sidecar.close()
         await asyncio.sleep(SPARE_AFTER_S)  # an agent without a further run has exited by then
         if self.sidecar is None and self.spare is not None:
@@ -651,6 +658,7 @@ class Agent:
                 self.kept = work
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background; it is cancelled at the agent's end."""
         task = asyncio.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -65,11 +65,13 @@ def _oom_kills(file: Path | None) -> int | None:
 
 
 def _event_files(pid: int, root: Path, proc: Path) -> Iterator[Path]:
+    """Yield the files that count out-of-memory kills, the process's own group first."""
     for usage, _ in _candidates(_groups(pid, proc), root):
         yield usage.with_name("memory.events" if usage.name == "memory.current" else "memory.oom_control")
 
 
 def _groups(pid: int, proc: Path) -> list[str]:
+    """Return the lines of the process's cgroup file; none if it cannot be read."""
     try:
         return (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:

@@ -80,6 +80,7 @@ class CheckpointQueue:
             self._add(saved)
 
     def _add(self, saved: Saved) -> None:
+        """Queue a checkpoint, and start writing if that is not in progress."""
         if self._failed is not None and saved.replaces(self._failed):
             self._give_back(self._failed, FAILED)
             self._failed = None
@@ -109,6 +110,7 @@ class CheckpointQueue:
         self.slots.close()
 
     async def _finish(self, deadline: float) -> None:
+        """Retry the failed checkpoint, and wait for the writes until the deadline."""
         if self._failed is not None:
             again, self._failed = self._failed, None
             self._add(again)
@@ -116,6 +118,7 @@ class CheckpointQueue:
             await asyncio.wait({self._task}, timeout=max(0.0, deadline - time.monotonic()))
 
     async def _end(self) -> None:
+        """End all processes of the queue and free the slots."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -145,6 +148,7 @@ class CheckpointQueue:
     # ------------------------------------------------------------------------------------------ writing
 
     async def _write_all(self) -> None:
+        """Write the queued checkpoints one after the other."""
         while self._waiting:
             self._writing, self._began = self._waiting.pop(0), time.monotonic()
             problem = await self._write(self._writing)
@@ -208,6 +212,7 @@ class CheckpointQueue:
             self._passed_over = True
 
     def _give_back(self, saved: Saved, outcome: int) -> None:
+        """Record the outcome of a checkpoint and unpin its slot."""
         self.slots.conclude(saved.slot, saved.number, outcome)
         self.slots.pin(saved.slot, False)
 

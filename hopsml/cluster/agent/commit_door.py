@@ -63,6 +63,7 @@ class CommitDoor:
             self._server = None
 
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
         try:
             request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step, or_newer = _REQUEST.unpack(request)

@@ -116,6 +116,7 @@ def claim_others(
 
 
 def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]:
+    """Return the GPUs in order of preference: granted ones, then those with the fewest processes."""
     by_index = {gpu.index: gpu for gpu in host}
     first = [by_index[index] for index in dict.fromkeys(granted) if index in by_index]
     others = [gpu for gpu in host if gpu not in first]
@@ -123,6 +124,7 @@ def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]
 
 
 def _explain(claim: GpuClaim, granted: Sequence[int]) -> None:
+    """Log that GPUs other than the granted ones were claimed."""
     missed = [index for index in granted if index not in claim.indices]
     if missed or len(set(granted)) < len(granted):
         logger.warning(
@@ -138,6 +140,7 @@ def _index(gpu: HostGpu) -> int:
 
 
 def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, timeout_s: float) -> str:
+    """Return the error text for too few free GPUs, with their holders."""
     holders = place.holders()
     held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (

@@ -59,6 +59,7 @@ class HeldCommits:
         self._persisted = -1  # the next one may have a lower step, if the newest checkpoint is corrupt
 
     def _find(self, step: int, or_newer: bool) -> FoundCommit | None:
+        """Return the held commit if it is that of ``step``, or a newer one if accepted."""
         held, slot = self.step, self.slot
         if held < step or (held > step and not or_newer):
             return None
@@ -94,6 +95,7 @@ class HeldCommits:
                     raise
 
     async def _obtain(self, commit: CommitSource, or_newer: bool) -> None:
+        """Fetch a commit from another agent into a free slot."""
         slot = self.slots.free(self.slot)
         self.slots.place(slot, in_memory=True)  # else a file that a worker has left on disk would be read instead
         self.slots.begin(slot)
@@ -141,6 +143,7 @@ class HeldCommits:
             return await self._persist_newest(formation)
 
     async def _persist_newest(self, formation: Formation) -> bool:
+        """Write the newest commit and report the outcome; return False if another attempt may succeed."""
         from hopsml.errors import StorageError
         from hopsml.storage.run_dir import RunEnded
 
@@ -165,6 +168,7 @@ class HeldCommits:
         return True
 
     def _write_checkpoint(self, formation: Formation, step: int, slot: int) -> None:
+        """Copy a commit into a checkpoint on shared storage, and delete old ones."""
         from hopsml.storage import checkpoints
         from hopsml.storage.run_dir import RunDir
 

@@ -33,6 +33,7 @@ def host_cores(cpus: Path = _CPUS) -> list[HostCore]:
 
 
 def _core(number: int, folder: Path) -> HostCore:
+    """Read the position of a processor from sysfs."""
     nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
     topology = folder / "topology"
     return HostCore(
@@ -44,6 +45,7 @@ def _core(number: int, folder: Path) -> HostCore:
 
 
 def _number(path: Path, otherwise: int) -> int:
+    """Read a number from a file; ``otherwise`` if that fails."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

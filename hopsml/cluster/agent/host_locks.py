@@ -142,6 +142,7 @@ def lock_all(folders: Sequence[Path], name: str) -> list[int] | None:
 
 
 def _lock(path: Path) -> int | None:
+    """Create and lock a file; return its descriptor, or None if another process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:  # the folder was removed at this moment; the next attempt creates it again

@@ -70,6 +70,7 @@ class Flow:
         self.in_flight = max(0, self.in_flight - count)
 
     def _send(self, head: int, tail: int, end: int) -> tuple[int, int, int]:
+        """Record what is sent next, and return its bounds."""
         sent = head - self.position + end - tail
         self.position = end
         self.in_flight += sent
@@ -122,6 +123,7 @@ class LiveLog:
         self._over.set()
 
     async def _send(self, start: int, end: int) -> None:
+        """Send the bytes from ``start`` to ``end`` in pieces."""
         while start < end:
             data = await asyncio.to_thread(_read, self.path, start, min(PIECE, end - start))
             if not data:  # truncated by the worker

@@ -102,6 +102,7 @@ def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> Held
 
 
 def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
+    """Return the address family and address of ``host``, checked by binding a socket."""
     if not host:
         return (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")
     try:
@@ -177,6 +178,7 @@ def _bind(family: socket.AddressFamily, address: str, port: int, shared: bool = 
 
 
 def _is_listening(port: int) -> bool:
+    """Return True if a socket listens on the port."""
     for table in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/net", table).read_text().splitlines()[1:]

@@ -149,6 +149,7 @@ def _program() -> str | None:
 
 
 def _scope() -> str:
+    """Return the value of ``kernel.yama.ptrace_scope``; "" without Yama."""
     try:
         return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
     except OSError:

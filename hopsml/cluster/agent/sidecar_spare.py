@@ -18,8 +18,8 @@ class SidecarSpare:
     def take(self, target: str) -> subprocess.Popen[bytes]:
         """Return a process for this function, the pre-started one or a new one.
 
-        Call it, and ``prepare``, from the thread that lives as long as the agent: the process gets a signal when it
-        ends.
+        Call it, and ``prepare``, from the thread that lives as long as the agent: the process is killed when that
+        thread ends.
 
         Raises:
             OSError: if none can be started.
@@ -48,6 +48,7 @@ def _started(target: str) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a process and close its pipes."""
     if process is None:
         return
     process.kill()

@@ -323,6 +323,7 @@ class Work:
         self.send(protocol.WorkerReports(*self.key, reports))
 
     def _on_event(self, event: Event) -> None:
+        """Forward one event of the worker to the coordinator, or handle it here."""
         if event.kind == "started":
             self.send(protocol.WorkerStarted(*self.key))
         elif event.kind == "forming":
@@ -508,6 +509,7 @@ class Work:
         )
 
     def _log_tail(self) -> str:
+        """Return the end of the worker's log; "" if it cannot be read."""
         try:
             with open(self.tree.base / "logs" / self._log_name, "rb") as log:
                 log.seek(0, os.SEEK_END)
@@ -603,6 +605,7 @@ class Work:
         self._kill_in(grace_s)
 
     def _kill_in(self, seconds: float) -> None:
+        """Send SIGKILL after so many seconds."""
         self._ends_by = min(self._ends_by, time.monotonic() + seconds)
         if seconds:
             self._loop.call_later(seconds, self._signal, signal.SIGKILL)
@@ -610,6 +613,7 @@ class Work:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
+        """Send a signal to the worker's process group, through the fork server, and directly if that is stopped."""
         if self._server is not None and self._worker:
             self._server.signal(self._worker, number)
             if self._server.is_held:  # it reaps no process, so the pid is still this worker's
@@ -667,6 +671,7 @@ class Work:
             self._checkpoints.discard()
 
     def _give_cores_back(self) -> None:
+        """Release the worker's exclusive cores and additional GPUs."""
         if self._wider is not None:
             self._wider.close()
         if self._cores is not None:

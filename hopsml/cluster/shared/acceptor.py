@@ -159,11 +159,13 @@ class Acceptor:
         self._begin(listener)
 
     def _begin(self, listener: socket.socket) -> None:
+        """Start accepting connections of a listening socket."""
         listener.setblocking(False)
         self.sockets, self._is_open = (listener,), True
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def _listening(self, found: tuple[Any, ...], port: int) -> socket.socket:
+        """Return a socket that listens on this address."""
         family, kind, protocol, _, address = found
         listener = socket.socket(family, kind, protocol)
         try:
@@ -198,6 +200,7 @@ class Acceptor:
     # ------------------------------------------------------------------------------------------ accepting
 
     def _accept(self) -> None:
+        """Accept waiting connections, at most ``at_once``, within the limits."""
         for _ in range(self._at_once):
             if not self._has_room():
                 self._rest()
@@ -265,12 +268,14 @@ class Acceptor:
             self._loop.call_soon_threadsafe(self._release, pending)
 
     def _too_late(self, pending: Pending) -> None:
+        """Close a connection whose peer has not authenticated in time."""
         if pending.is_served():
             return
         self._refuse("silence", f"{pending.peer} did not show the token of this application within {SHOW_S:g} s")
         pending.cut()
 
     async def _greet(self, pending: Pending) -> None:
+        """Do the TLS handshake and attach the protocol; close the connection if that fails."""
         came_in = False
         try:
             await self._loop.connect_accepted_socket(
@@ -288,6 +293,7 @@ class Acceptor:
                 pending.release()
 
     def _release(self, pending: Pending) -> None:
+        """Remove a connection from the pending ones."""
         if pending.deadline is not None:
             pending.deadline.cancel()
         self._pending.pop(pending, None)

@@ -156,6 +156,7 @@ class CommitSlots:
         return position
 
     def _write_piece(self, slot: int, mapped: mmap.mmap | None, position: int, piece: Buffer) -> int:
+        """Copy a piece into the slot's map or file; return its length."""
         if mapped is None:
             return self.put(slot, position, piece)
         import numpy as np
@@ -264,6 +265,7 @@ def _give_back(descriptor: int) -> None:
 
 
 def _header(descriptor: int) -> tuple[int | None, int]:
+    """Return the step and content length in a slot's header; (None, 0) if it is not complete."""
     raw = os.pread(descriptor, _HEADER.size, 0)
     if len(raw) < _HEADER.size:
         return None, 0

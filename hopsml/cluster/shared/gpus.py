@@ -120,6 +120,7 @@ def _gpus_by_nvml() -> tuple[HostGpu, ...] | None:
 
 
 def _gpu_by_nvml(pynvml: Any, index: int) -> HostGpu:
+    """Return one GPU as NVML describes it."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     try:
         processes = len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -134,6 +135,7 @@ def _gpu_by_nvml(pynvml: Any, index: int) -> HostGpu:
 
 
 def _gpus_by_nvidia_smi(timeout_s: float = NVIDIA_SMI_TIMEOUT_S) -> tuple[HostGpu, ...]:
+    """Return the GPUs that nvidia-smi lists."""
     text = _nvidia_smi(["--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"], timeout_s)
     gpus = []
     for line in text.splitlines():

@@ -29,6 +29,7 @@ def registering(set_state: Callable[[Any, Any], Any], library: str, name: str) -
 
 
 def _set_and_register(set_state: Callable[[Any, Any], Any], library: str, name: str, obj: Any, state: Any) -> None:
+    """Set the state of an unpickled object, and register it with Keras if that is installed."""
     set_state(obj, state)
     try:
         saving = importlib.import_module(library).saving

@@ -182,6 +182,7 @@ def _laid_out(
     notes: Sequence[str] = (),
     evaluator_apart: bool = False,
 ) -> Layout:
+    """Assign ranks, roles and variables to members in the given order."""
     assignments: list[_Assignment] = [
         (trainers[0], CHIEF, 0),
         *((m, WORKER, i) for m, i in zip(trainers[1:], ring_task_indices(len(trainers) - 1), strict=True)),
@@ -212,6 +213,7 @@ def ring_task_indices(count: int) -> tuple[int, ...]:
 
 
 def _check_members(members: Sequence[Member]) -> None:
+    """Raise ArgumentError for members without an address, with inconsistent GPUs, or with equal addresses or ids."""
     if not members:
         raise ArgumentError("a layout needs at least one member; none was given")
     for member in members:
@@ -232,6 +234,7 @@ def _check_members(members: Sequence[Member]) -> None:
 
 
 def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequence[Member]) -> None:
+    """Raise ArgumentError if two members have the same key."""
     first: dict[object, Member] = {}
     for (key, text), member in zip(keys, members, strict=True):
         other = first.setdefault(key, member)
@@ -243,6 +246,7 @@ def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequ
 
 
 def _check_roles(count: int, roles: Roles) -> None:
+    """Raise ArgumentError for roles that ``count`` members cannot fill."""
     servers = roles.parameter_servers
     if servers < 0 or servers >= count:
         raise ArgumentError(
@@ -257,6 +261,7 @@ def _check_roles(count: int, roles: Roles) -> None:
 
 
 def _check_devices(trainers: Sequence[Member]) -> None:
+    """Raise ArgumentError if trainers hold different numbers of GPUs."""
     counts = Counter(len(member.gpu_indices) for member in trainers)
     if len(counts) > 1:
         held = [f"{m.agent_id} on {m.hostname}: {len(m.gpu_indices)}" for m in trainers]
@@ -323,6 +328,7 @@ def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
 
 
 def _by_bus(member: Member) -> Member:
+    """Return a member with its GPUs in bus order."""
     if not member.gpu_bus_ids:
         return replace(member, gpu_indices=tuple(sorted(member.gpu_indices)))
     pairs = sorted(zip(map(bus_key, member.gpu_bus_ids), member.gpu_indices, member.gpu_bus_ids, strict=True))
@@ -330,6 +336,7 @@ def _by_bus(member: Member) -> Member:
 
 
 def _plain_key(member: Member) -> tuple[Any, ...]:
+    """Return the sort key of a member by bus, index, slot and port; members without GPUs come last."""
     return (
         not member.gpu_indices,
         min(map(bus_key, member.gpu_bus_ids), default=((), "")),
@@ -354,6 +361,7 @@ def _spare(ring: Sequence[Member], count: int) -> tuple[list[Member], list[Membe
 
 
 def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
+    """Return TF_CONFIG's cluster: addresses by role and task index."""
     cluster: dict[str, list[str]] = {}
     for role, tasks in groupby(assignments, key=lambda assignment: assignment[1]):
         cluster[role] = [member.address for member, _, _ in sorted(tasks, key=lambda assignment: assignment[2])]
@@ -361,6 +369,7 @@ def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
 
 
 def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Placement, ...]:
+    """Return the placement of each member, in rank order."""
     hosts = [host_key(member.host) for member, _, _ in assignments]
     trainers_on = Counter(hosts[:world_size])
     node_ranks = {host: node for node, host in enumerate(dict.fromkeys(hosts))}

@@ -167,6 +167,7 @@ def _type(value: Any) -> str:
 
 
 def _digest(*pieces: bytes | memoryview) -> str:
+    """Return the SHA-256 digest of the pieces."""
     found = hashlib.sha256()
     for piece in pieces:
         found.update(piece)

@@ -170,6 +170,7 @@ def end_descendants(spare: int = 0, stays: Callable[[int], bool] = nobody) -> No
 
 
 def _below(pid: int, stays: Callable[[int], bool]) -> list[int]:
+    """Return the descendants of a process without those that stay and theirs."""
     found = descendants_of(pid)
     staying = {below for one in filter(stays, found) for below in (one, *descendants_of(one))}
     return [one for one in found if one not in staying]
@@ -198,6 +199,7 @@ def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
 
 
 def _session(pid: int) -> int:
+    """Return the session id of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:

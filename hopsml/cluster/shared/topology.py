@@ -118,6 +118,7 @@ def _header_gpus(header: Sequence[str]) -> tuple[int, ...]:
 
 
 def _row_links(gpu: int, cells: Sequence[str] | None, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the links of one row, checked."""
     if cells is None:
         raise ArgumentError(f"the GPU topology has a column GPU{gpu} but no row of that name")
     links = tuple(cells[: len(gpus)])
@@ -197,6 +198,7 @@ def _steps(
 
 
 def _searched_ring(strengths: Matrix) -> tuple[int, ...]:
+    """Find a good ring by local search from several starts."""
     n = len(strengths)
     starts = [list(range(n)), *(_nearest_neighbours(strengths, start) for start in range(n))]
     found = [_improved(ring, strengths) for ring in starts]
@@ -206,6 +208,7 @@ def _searched_ring(strengths: Matrix) -> tuple[int, ...]:
 
 
 def _nearest_neighbours(strengths: Matrix, start: int) -> list[int]:
+    """Build a ring by following the strongest link to an unvisited node."""
     ring, left = [start], set(range(len(strengths))) - {start}
     while left:
         following = min(left, key=lambda node: (-strengths[ring[-1]][node], node))
@@ -229,6 +232,7 @@ def _improved(ring: list[int], strengths: Matrix) -> list[int]:
 
 
 def _neighbours(ring: list[int], first: int, second: int) -> tuple[list[int], list[int], list[int]]:
+    """Return three variations of a ring: a reversed section, and one node moved in either direction."""
     before, stretch, after = ring[:first], ring[first : second + 1], ring[second + 1 :]
     reversed_stretch = [*before, *stretch[::-1], *after]
     first_moved_back = [*before, *stretch[1:], stretch[0], *after]

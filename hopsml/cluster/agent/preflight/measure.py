@@ -115,6 +115,7 @@ def other_people(proc: Path = Path("/proc")) -> tuple[str, ...]:
 
 
 def _name_of(uid: int) -> str:
+    """Return the name of a user, or the uid if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -166,6 +167,7 @@ def gpu_facts(indices: Sequence[int]) -> tuple[GpuFacts, ...]:
 
 
 def _gpu(nvml: Any, index: int) -> GpuFacts:
+    """Return the state of one GPU; 0 for values that are not available."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(question: Any, *arguments: Any) -> Any:

@@ -56,6 +56,7 @@ class ProbeDoor:
             self._server = None
 
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client within the time limit."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._answer(reader, writer)
