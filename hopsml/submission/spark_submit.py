@@ -88,10 +88,8 @@ class SparkSubmit:
     def send_to_script(self, number: int) -> bool:
         """Send a signal only to the script; return False if no script runs (yet).
 
-        spark-submit then shuts down in order.
-
-        A signal to all processes would make the JVM shut down while the script still needs it, which prints pages of
-        Java errors.
+        spark-submit then shuts down in order. A signal to all processes would make the JVM shut down while the script
+        still needs it, which prints pages of Java errors.
         """
         scripts = [pid for pid in _children(self._process.pid) if _GATEWAY in _variables(pid)]
         for pid in scripts:

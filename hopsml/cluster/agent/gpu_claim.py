@@ -155,9 +155,8 @@ def _claim_now(
 ) -> GpuClaim | None:
     """Try once to claim GPUs; return None if too few are free.
 
-    Tries of this user's processes exclude each other.
-
-    With ``trusting``, another user's lock alone marks a GPU as taken; else it must also have a process that computes.
+    Tries of this user's processes exclude each other. With ``trusting``, another user's lock alone marks a GPU as
+    taken; else it must also have a process that computes.
     """
     folders = place.private_folders()
     gate = host_locks.lock_all(folders, "claiming")

@@ -81,9 +81,11 @@ class HeldCommits:
     async def obtain(self, formation: Formation) -> None:
         """Fetch the commit from which the generation starts.
 
-        Raises OSError or LookupError that names the holding agent.
-
         A newcomer prepares while the others continue to commit, so any newer commit is accepted as well.
+
+        Raises:
+            OSError: the agent that holds the commit cannot be reached; the text names it.
+            LookupError: that agent does not hold the commit any more.
         """
         commit, attempts = formation.commit, OBTAIN_ATTEMPTS if formation.joins else 1
         while commit.step >= 0:
@@ -113,9 +115,7 @@ class HeldCommits:
     def persist_if_due(self, formation: Formation) -> None:
         """Start writing the newest commit to shared storage if the last checkpoint is old enough.
 
-        The training continues.
-
-        After a failure the store is retried later, at growing intervals.
+        The training continues during the write. After a failure the store is retried later, at growing intervals.
         """
         now, every_s = time.monotonic(), formation.spec.group.written_every_s
         due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
@@ -158,7 +158,7 @@ class HeldCommits:
         except OSError as error:
             self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)
             self._tell(Persisted(self.run_id, step, problem=str(error)))
-            # Nor after a full local disk, which will not have been emptied by then.
+            # No retry after a full local disk either, as that will not have been emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)
         finally:
             self.slots.pin(slot, False)

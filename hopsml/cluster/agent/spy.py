@@ -1,6 +1,6 @@
-"""Program that becomes py-spy and ends with its agent: ``python -m hopsml.cluster.agent.spy AGENT PROGRAM ...
+"""Program that becomes py-spy and ends with its agent.
 
-PIDFD``.
+python -m hopsml.cluster.agent.spy AGENT PROGRAM ARGUMENTS... PIDFD
 """
 
 from __future__ import annotations

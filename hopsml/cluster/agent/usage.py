@@ -113,7 +113,7 @@ class _Growing:
         self._grown = [0, 0]
 
     def update(self, now: dict[Any, tuple[int, int]]) -> tuple[float, float]:
-        """Return the growth of both counters so far.
+        """Return the growth of both counters since the first call, in megabytes.
 
         A source that appears after the first call started at 0.
 

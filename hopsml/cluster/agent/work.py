@@ -407,9 +407,8 @@ class Work:
     def look_after_it(self) -> None:
         """Wake, or kill, stopped processes that the worker depends on.
 
-        Called with each heartbeat.
-
-        A worker of an independent group that remains stopped is killed as well, since it can be replaced.
+        Called with each heartbeat. A worker of an independent group that remains stopped is killed as well, since it
+        can be replaced.
         """
         if self._server is not None and (problem := self._server.look_after(self._waits_for_server())):
             self._note(problem)

@@ -1,8 +1,7 @@
 """Framing of messages in a byte stream: four bytes of length, then the message.
 
-For hopsml's own pipes and sockets.
-
-Other framings in the code base, and the reasons: ``docs/decisions/2026-11-22-framing.md``.
+It is for hopsml's own pipes and sockets. Other framings in the code base, and the reasons:
+``docs/decisions/2026-11-22-framing.md``.
 """
 
 from __future__ import annotations

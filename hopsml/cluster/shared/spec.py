@@ -94,7 +94,7 @@ class FixedGroup(WorkerGroup, frozen=True, tag="fixed"):
     returned_s: float | None = 120.0  # and for one whose function has returned; None: without limit
     stalled_s: float = 120.0  # seconds for which all workers may be idle before a note reports it
     progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = (
-        None  # seconds without progress after which the group ends; None: never
+        None  # seconds for which all workers may be idle before the group ends; None: no limit
     )
 
 

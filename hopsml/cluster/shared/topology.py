@@ -60,7 +60,9 @@ class Topology:
 
 
 def link_strength(link: str) -> int:
-    """Return the strength of a link of nvidia-smi: SYS < NODE < PHB < PXB < PIX < NV1 < NV2 ...
+    """Return the strength of a link as nvidia-smi names it; larger is better.
+
+    The order is SYS < NODE < PHB < PXB < PIX < NV1 < NV2 ...
 
     Raises:
         ArgumentError: for an unknown name.
