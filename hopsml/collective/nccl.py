@@ -191,7 +191,7 @@ class GpuGroup:
 
 
 class _Watch:
-    """Check that all members live while a GPU works, by a barrier that each member enters when its part is done.
+    """Liveness check of all members while a GPU works: a barrier that each member enters when its part is done.
 
     A member that waits for long enters the barrier in a separate thread, in which the loss of a member raises its
     error.

@@ -26,7 +26,7 @@ def copy_to_hdfs(
 
     Raises:
         PathNotFound: if there is no such local file.
-        PathExists: (an IOError) if the target exists and ``overwrite`` is False.
+        PathExists: if the target exists and ``overwrite`` is False; it is an IOError.
     """
     local = to_local(local_path)
     if not os.path.exists(local):

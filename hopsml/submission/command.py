@@ -43,7 +43,8 @@ def command(
         arguments: arguments of the script.
         num_workers: number of executors; None for the profile's.
         conf: Spark's settings, which take precedence over the profile's.
-        tags: YARN tags by which the application can be found; with them spark-submit ends once YARN runs the driver.
+        tags: YARN tags by which the application can be found; with them, in YARN's cluster mode, spark-submit ends
+            after the submission.
         shipment: the environment that is shipped.
 
     Raises:

@@ -1,6 +1,8 @@
 """Program that becomes py-spy and ends with its agent.
 
-python -m hopsml.cluster.agent.spy AGENT PROGRAM ARGUMENTS... PIDFD
+Its command line is:
+
+    python -m hopsml.cluster.agent.spy AGENT PROGRAM ARGUMENTS... PIDFD
 """
 
 from __future__ import annotations
