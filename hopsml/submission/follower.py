@@ -134,7 +134,7 @@ def observe(yarn: ResourceManager, application_id: str) -> follow_state.Observat
 
 
 def _do(todo: follow_state.Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
-    """Print the lines of a decision, and request the application's end if it says so."""
+    """Print the lines of a decision, and request the application's end if that is decided."""
     for line in todo.lines:
         notify(line)
     if todo.end:
