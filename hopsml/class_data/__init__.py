@@ -1,9 +1,9 @@
-"""Class-data archives: Spark's loaded classes as files that a JVM maps at its start instead of loading them one by one.
+"""Class-data archives: Spark's loaded classes as files that a JVM maps at its start instead of loading each.
 
-A profile with ``class_data: true`` uses them where they have been made (``hopsml class-data``), on this machine: one for the
-driver, one for executors that share its disk. An archive belongs to one build of Java, one set of jars and one choice of
-JVM options; its folder's name is made of them, so one that does not fit is not found. The JVM checks it once more and
-starts without it (``-Xshare:auto``) when anything differs.
+A profile with ``class_data: true`` uses them where they have been created (``hopsml class-data``), on this machine: one
+for the driver, one for executors that share its disk. An archive belongs to one build of Java, one set of jars and one
+choice of JVM options; a digest of these is part of its file name, so an archive that does not fit is not found. The JVM
+checks it again and starts without it (``-Xshare:auto``) if anything differs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from hopsml.errors import ArgumentError
 
 OPTIONS = {"driver": "spark.driver.extraJavaOptions", "executor": "spark.executor.extraJavaOptions"}
 MAKE_TIMEOUT_S = 180.0
-# Not a word from the JVM about an archive that it does not take: it starts without.
+# Suppresses the JVM's messages about an archive that it does not use: it starts without it.
 QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def with_archives(settings: Mapping[str, str]) -> dict[str, str]:
-    """Spark's settings with those archives that exist; a setting that names an archive of its own stays as it is."""
+    """Return Spark's settings with the existing archives added.
+
+    A setting that already names an archive is unchanged.
+    """
     found = dict(settings)
     for role, option in OPTIONS.items():
         archive = archive_of(role, settings)
@@ -37,7 +40,7 @@ def with_archives(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def archive_of(role: str, settings: Mapping[str, str]) -> Path | None:
-    """Where the archive of the driver or the executors lies, made or not; None without Java or Spark."""
+    """Return the path of the driver's or the executors' archive, existing or not; None without Java or Spark."""
     java, jars = _java(), _jars()
     if java is None or jars is None:
         return None
@@ -56,28 +59,36 @@ def _cache() -> Path:
 
 
 def _java() -> Path | None:
+    """Return the path of the java program; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     return Path(found).resolve() if found else None
 
 
 def _jars() -> Path | None:
+    """Return the folder of Spark's jars; None if there is none."""
     home = os.environ.get("SPARK_HOME")
     spec = None if home else find_spec("pyspark")
     folder = Path(home) if home else Path(spec.origin).parent if spec is not None and spec.origin else None
     return folder / "jars" if folder is not None and (folder / "jars").is_dir() else None
 
 
-# ------------------------------------------------------------------------------------------ making
+# ------------------------------------------------------------------------------------------ creation
 
 
 def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
-    """Run a small application that notes which classes it loads; the archives by role, about 130 MB.
+    """Create the archives by a small Spark application that records the classes it loads; return their paths by role.
 
-    Its settings are those of the profile, because an archive fits JVM options. Takes some fifteen seconds.
+    The settings are those of the profile, because an archive fits JVM options. It takes about 15 s; the archives have
+    about 130 MB.
 
-    Raises ArgumentError when there is no Java or no Spark, when Spark puts a folder with files on the class path, or when
-    the application fails.
+    Args:
+        settings: Spark's settings of the profile.
+        spark_submit: path of spark-submit.
+
+    Raises:
+        ArgumentError: without Java or Spark, if Spark puts a folder with files on the class path, or if the application
+            fails.
     """
     _refuse_configuration()
     targets: dict[str, Path] = {}
@@ -99,7 +110,10 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
 
 
 def _refuse_configuration() -> None:
-    """Java takes no archive of a class path with a folder that holds files, and Spark's begins with its configuration's."""
+    """Check that Spark's configuration folder is empty.
+
+    Java creates no archive with a non-empty folder on the class path.
+    """
     jars, said = _jars(), os.environ.get("SPARK_CONF_DIR")
     conf = Path(said) if said else jars.parent / "conf" if jars is not None else None
     if conf is not None and conf.is_dir() and any(conf.iterdir()):
@@ -111,6 +125,7 @@ def _refuse_configuration() -> None:
 
 
 def _run(settings: Mapping[str, str], spark_submit: str, folder: Path) -> None:
+    """Run the application with these settings, and check that it has written both archives."""
     # One executor: two would write the same file.
     line = [spark_submit, "--master", "local-cluster[1,1,1024]"]
     for key, value in settings.items():

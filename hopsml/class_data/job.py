@@ -1,4 +1,4 @@
-"""What ``hopsml.class_data`` has Spark run: a context, and jobs as the agents' are, so that their classes are loaded."""
+"""Spark application that loads the classes for ``hopsml.class_data`` by a context and jobs like those of agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def body(index: int, values: Iterator[int]) -> Iterator[str]:
-    """As short as a task can be."""
+    """Run a minimal task on one partition."""
     from pyspark import TaskContext
 
     TaskContext.get()
@@ -14,7 +14,7 @@ def body(index: int, values: Iterator[int]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Start a context, run two jobs, look at the status, stop in order."""
+    """Start a context, run two jobs, read their status, and stop the context."""
     from pyspark import SparkContext
 
     context = SparkContext()

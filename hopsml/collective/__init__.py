@@ -1,4 +1,4 @@
-"""Collective operations of our own between processes: all-reduce, all-gather, broadcast, reduce-scatter, barrier."""
+"""Collective operations between processes: all-reduce, all-gather, broadcast, reduce-scatter, barrier."""
 
 from hopsml.collective.group import Group
 

@@ -1,4 +1,4 @@
-"""A group of processes that reduce arrays together."""
+"""Group of processes that reduce arrays together by hopsml's own library."""
 
 from __future__ import annotations
 
@@ -42,15 +42,21 @@ _ERRORS: Final = {
 
 
 class Group:
-    """A group, as one of its members has it.
+    """Group of processes, represented in one of its members; a context manager.
 
-    Every member makes the same calls in the same order. A call that fails ends the group: all further ones fail with the
-    same error, on all members, and whoever goes on forms a group of a higher generation. In a resumable group the loss of a
-    member is no failure: calls wait until ``reform`` lets them go on with others, or until ``end``. It is a context manager.
+    Every member makes the same calls in the same order. A call that fails ends the group: all further ones fail with
+    the same error, on all members, and those that continue form a group of a higher generation. In a resumable group
+    the loss of a member is no failure: calls wait until ``reform`` lets them continue with other members, or until
+    ``end``.
     """
 
     def __init__(self, handle: int, kept: Mapping[str, Any]) -> None:
-        """``kept``: the options that hold for later generations, too."""
+        """Wrap a group that the library has formed.
+
+        Args:
+            handle: the library's handle.
+            kept: options that also apply to later generations.
+        """
         self._library, self._handle, self._kept = load(), handle, kept
         self._release = weakref.finalize(self, self._library.hopsml_release, handle)
 
@@ -72,32 +78,35 @@ class Group:
         guest: bool = False,
         encryption: bool = False,
     ) -> Self:
-        """Find the other members.
+        """Connect to the other members and return the group.
 
         Args:
-            rank: of this member.
-            addresses: ``host:port`` of every rank; all but the last one are listened on.
+            rank: rank of this member.
+            addresses: ``host:port`` of every rank; all but the last rank listen.
             secret: at least 16 bytes, the same for all members; it is proved, never sent.
-            hosts: a name of every rank's machine; those on one share memory. None: sockets alone.
-            listener: the descriptor of a socket that listens on this rank's address already; it is taken over.
-            generation: members of another one are refused.
-            form_timeout_s: seconds for all to find each other.
-            timeout_s: seconds that an operation may take; 0: as long as all members live.
-            resumable: calls outlast the loss of a member, waiting for ``reform``; the same on all members.
-            network_timeout_s: seconds without an answer of a member's machine after which it is lost, at least 1. A member
-                whose process is only stopped is not: its machine answers.
-            algorithm: how all-reduces go over sockets: "direct", "pairwise" or "ring"; "auto" chooses by size and members.
-                The same for all members.
-            guest: a resumable group of a newcomer alone, whose calls count for nobody: its first ``reform`` lets it in with
-                others that have paused, and what was built on it goes on there.
-            encryption: what goes over sockets is encrypted, and cannot be changed under way; the same on all members, and
-                in later generations. Operations raise CollectiveRefused, with the rank, where somebody has tried. Members
-                of one machine share memory all the same, which is not encrypted.
+            hosts: name of every rank's machine; members on one machine share memory. None: sockets only.
+            listener: descriptor of a socket that already listens on this rank's address, which becomes the group's; -1:
+                none.
+            generation: number of the generation; members of another one are refused.
+            form_timeout_s: seconds for all members to connect.
+            timeout_s: seconds that an operation may take; 0: no limit while all members live.
+            resumable: True if calls outlast the loss of a member by waiting for ``reform``; the same on all members.
+            network_timeout_s: seconds without an answer of a member's machine after which the member is lost, at least
+                1. A member whose process is only stopped is not lost: its machine answers.
+            algorithm: algorithm of all-reduces over sockets: "direct", "pairwise" or "ring"; "auto" chooses by size and
+                number of members. The same on all members.
+            guest: True for a resumable group that contains only a newcomer, whose calls have no effect on others: its
+                first ``reform`` joins it with others that have paused, and objects that use the group continue to work.
+            encryption: True to encrypt and authenticate data on sockets; the same on all members, and in later
+                generations. Operations raise CollectiveRefused, with the rank, if data was modified. Members of one
+                machine still share memory, which is not encrypted.
 
         Raises:
-            CollectiveTimeout: members are missing. CollectiveRefused: one of them has another secret or generation, or
-            does not encrypt as this one does. CollectiveUnavailable: the library is not there, or OpenSSL's libcrypto, which
-            ``encryption`` needs. ArgumentError, CollectiveError: anything else.
+            CollectiveTimeout: members are missing.
+            CollectiveRefused: a member has another secret or generation, or another encryption setting.
+            CollectiveUnavailable: the library is missing, or OpenSSL's libcrypto, which ``encryption`` needs.
+            ArgumentError: an argument is invalid.
+            CollectiveError: any other error.
         """
         kept = {
             "timeout_s": timeout_s,
@@ -126,19 +135,29 @@ class Group:
         listener: int = -1,
         form_timeout_s: float = 60,
     ) -> None:
-        """Let a resumable group go on with these members, from another thread than those that make calls.
+        """Let a resumable group continue with these members; called from another thread than the collective calls.
 
-        All of them call it; newcomers form a group. A call under way is interrupted. Where all who were in it have its
-        whole result it returns that; else all make it again, among the new members, as if nothing had been. A newcomer's
-        first call is the group's next one: it meets the one that is made again, where there is one.
+        All members call it; newcomers form a group. A call in progress is interrupted. If all its members have its
+        whole result, it returns that; else all repeat it with the new members, as if it had not started. A newcomer's
+        first call is the group's next one, or the repeated one if there is one. After any error except ArgumentError,
+        the group waits for another ``reform`` or its end.
 
-        Args: as of ``form``; ``generation`` is a higher one.
+        Args:
+            rank: rank of this member.
+            addresses: ``host:port`` of every rank, as of ``form``.
+            secret: at least 16 bytes, the same for all members.
+            generation: number of the new generation, higher than the last one.
+            hosts: name of every rank's machine; None: sockets only.
+            listener: descriptor of a socket that already listens on this rank's address; -1: none.
+            form_timeout_s: seconds for all members to connect.
 
         Raises:
-            CollectiveTimeout, CollectiveRefused, PeerLost: the new members did not find each other, or lost one.
-            CollectiveMismatch: one of them was left out before, and the others have made calls without it.
-            CollectiveEnded: the group was ended. In all these cases it waits for another reform, or its end.
-            ArgumentError: the group is not resumable, or the generation not higher; nothing has changed.
+            CollectiveTimeout: new members are missing.
+            CollectiveRefused: a new member was refused.
+            PeerLost: a new member was lost.
+            CollectiveMismatch: a member was left out before, and the others have made calls without it.
+            CollectiveEnded: the group was ended.
+            ArgumentError: the group is not resumable, or the generation is not higher; nothing has changed.
         """
         options = _options(rank, addresses, secret, hosts, listener, generation, form_timeout_s, True, self._kept)
         text = ctypes.create_string_buffer(1024)
@@ -148,42 +167,48 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """Of this member, from 0, in the newest generation."""
+        """Rank of this member, from 0, in the newest generation."""
         return int(self._library.hopsml_rank(self._handle))
 
     @property
     def size(self) -> int:
-        """The number of members of the newest generation."""
+        """Number of members of the newest generation."""
         return int(self._library.hopsml_size(self._handle))
 
     @property
     def generation(self) -> int:
-        """The newest one that has formed."""
+        """Number of the newest generation that has formed."""
         return int(self._library.hopsml_generation(self._handle))
 
     @property
     def made_in(self) -> int:
-        """The generation that has made the last complete call; between two calls the same on all members."""
+        """Generation in which the last complete call was made; equal on all members between two calls."""
         return int(self._library.hopsml_made_in(self._handle))
 
     @property
     def waiting(self) -> bool:
-        """Whether operations wait for ``reform``: one of them has met the loss of a member, or a reform has failed."""
+        """True if operations wait for ``reform``, because a member was lost or a reform has failed."""
         return bool(self._library.hopsml_waiting(self._handle))
 
     @property
     def lost_rank(self) -> int | None:
-        """The member whose loss operations have met; None for none."""
+        """Rank of the member whose loss operations have detected; None for none."""
         rank = self._library.hopsml_lost_rank(self._handle)
         return None if rank < 0 else int(rank)
 
     def ask_pause(self) -> None:
-        """Ask all members of a resumable group to stop at the same place: ``pause_agreed`` becomes true on all of them."""
+        """Request that all members of a resumable group pause after the same call.
+
+        ``pause_agreed`` is then True on all of them.
+        """
         self._library.hopsml_ask_pause(self._handle)
 
     @property
     def pause_agreed(self) -> bool:
-        """True on all members from the return of one and the same call on, once any has asked; ``reform`` clears it."""
+        """True once any member has requested a pause; set on all members by the same call.
+
+        ``reform`` clears it.
+        """
         return bool(self._library.hopsml_pause_agreed(self._handle))
 
     def all_reduce(
@@ -195,21 +220,22 @@ class Group:
         name: str = "",
         out: Array | None = None,
     ) -> Array:
-        """The reduction of all members' arrays of one shape, equal to the last bit on all of them.
+        """Return the reduction of all members' arrays of one shape, bitwise equal on all of them.
 
         Args:
-            value: this member's; float32, float64, float16, bfloat16, int32, int64 or uint8.
+            value: this member's array; float32, float64, float16, bfloat16, int32, int64 or uint8.
             reduction: "sum", "mean", "min" or "max".
-            wire: "float16" or "bfloat16": float32 is sent so between machines; sums are made in float32 all the same.
-            name: what it is, for the errors of members that disagree.
-            out: where the result goes; it may be ``value``.
+            wire: "float16" or "bfloat16" to send float32 in that type between machines; sums are still computed in
+                float32.
+            name: name of the array, for the errors of members that disagree.
+            out: array for the result; it may be ``value``.
         """
         array = _contiguous(value)
         result = _result(out, array.shape, array.dtype)
         if reduction == "mean" and array.dtype.kind in "iu" and array.dtype.itemsize < 8:
             result[...] = self.all_reduce(
                 array.astype("int64"), reduction, name=name
-            )  # their sum may be too large for them
+            )  # their sum may exceed the type's range
             return result
         self._call(
             "all_reduce", array, result, array.size, _reduction(reduction), known(WIRES, "wire", wire), name=name
@@ -217,9 +243,10 @@ class Group:
         return result
 
     def all_gather(self, value: npt.ArrayLike, *, name: str = "", out: Array | None = None) -> Array:
-        """All members' arrays of one shape, in rank order, along a new first axis.
+        """Return all members' arrays of one shape, in rank order, along a new first axis.
 
-        Raises CollectiveChanged where ``out`` is given, and the number of members has changed since.
+        Raises:
+            CollectiveChanged: if ``out`` is given, and the number of members has changed since.
         """
         array = _contiguous(value)
 
@@ -231,9 +258,9 @@ class Group:
         return self._with_members_of_now(gather, again=out is None)
 
     def broadcast(self, value: npt.ArrayLike, root: int = 0, *, name: str = "", out: Array | None = None) -> Array:
-        """The array of member ``root``; the others give one of its shape and type.
+        """Return the array of member ``root``; the others pass one of the same shape and type.
 
-        Where members change amid the call it is made again: ``root`` is then whoever has this rank now.
+        If members change during the call it is repeated: ``root`` is then the member that has this rank now.
         """
         array = _contiguous(value)
         result = _result(out, array.shape, array.dtype)
@@ -247,9 +274,10 @@ class Group:
     def reduce_scatter(
         self, value: npt.ArrayLike, reduction: str = "sum", *, name: str = "", out: Array | None = None
     ) -> Array:
-        """This rank's part of the reduction: the first axis has an entry for each rank.
+        """Return this rank's part of the reduction; the first axis has an entry for each rank.
 
-        Raises CollectiveChanged where members have changed amid the call: its parts are for those that were.
+        Raises:
+            CollectiveChanged: if members have changed during the call, as its parts are for the previous ones.
         """
         array, generation = _contiguous(value), self.generation
         if not array.shape or array.shape[0] != self.size:
@@ -261,15 +289,15 @@ class Group:
         return result
 
     def barrier(self, name: str = "") -> None:
-        """Return when all members have called it."""
+        """Wait until all members have called it."""
         self._check(self._library.hopsml_barrier(self._handle, name.encode()), f"barrier '{name}'" if name else "")
 
     def use(self) -> None:
-        """Let the operations of frameworks in this process use this group from now on."""
+        """Make this group the one that frameworks' operations in this process use."""
         self._library.hopsml_set_current(self._handle)
 
     def end(self, why: str = "") -> None:
-        """End the group here, from any thread: calls under way raise CollectiveEnded, the other members' PeerLost."""
+        """End the group, from any thread: calls in progress raise CollectiveEnded, the other members' PeerLost."""
         if self._release.alive:
             self._library.hopsml_end(self._handle, why.encode())
 
@@ -280,7 +308,7 @@ class Group:
         self.end()
 
     def _with_members_of_now(self, call: Callable[[int], Array], *, again: bool) -> Array:
-        """Of a call that depends on who is a member: with the generation that it is made for; anew when that changes."""
+        """Make a call that depends on the members with the present generation; repeat it if that changes."""
         while True:
             try:
                 return call(self.generation)
@@ -289,6 +317,7 @@ class Group:
                     raise
 
     def _call(self, operation: str, array: Array, result: Array, count: int, *arguments: int, name: str) -> None:
+        """Call a function of the library with arrays."""
         function = getattr(self._library, f"hopsml_{operation}")
         memory = array.ctypes.data, result.ctypes.data
         what = _what(array, name).encode()
@@ -296,6 +325,7 @@ class Group:
         self._check(status, f"{operation} '{name}'" if name else "")
 
     def _check(self, status: int, called: str = "") -> None:
+        """Raise the error of a status other than OK."""
         if status != CallStatus.OK:
             text = self._library.hopsml_problem(self._handle).decode(errors="replace")
             if called and status in (CallStatus.PEER_LOST, CallStatus.DEADLINE):
@@ -304,12 +334,16 @@ class Group:
 
 
 def _load_libcrypto() -> None:
-    """Load that of this Python, wherever it lies (Conda has its own): the library then finds it by its name."""
+    """Load the libcrypto of this Python, so that the library finds it by its name.
+
+    Conda has its own, for example.
+    """
     with contextlib.suppress(ImportError):
         import ssl  # noqa: F401
 
 
 def _error(status: CallStatus, text: str, rank: int = -1) -> Exception:
+    """Return the exception for a status."""
     if status == CallStatus.ARGUMENT:
         return ArgumentError(text or "the collective refuses these arguments")
     if status == CallStatus.CHANGED:
@@ -328,6 +362,7 @@ def _options(
     resumable: bool,
     kept: Mapping[str, Any],
 ) -> GroupOptions:
+    """Return the options of a group as the library's structure."""
     if hosts is not None and len(hosts) != len(addresses):
         raise ArgumentError(f"{len(hosts)} hosts for {len(addresses)} addresses: one of each rank is needed")
     return GroupOptions(
@@ -351,14 +386,14 @@ def _strings(values: Sequence[str]) -> Any:
 
 
 def _contiguous(value: npt.ArrayLike) -> Array:
-    """As the library takes it: in C's order, and in this machine's order of bytes."""
+    """Return the array in C order and native byte order, as the library requires."""
     array = np.asarray(value)
     _type(array)
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def _what(array: Array, name: str) -> str:
-    """What members compare beside the number of elements: the name, and the shape where that is not their number alone."""
+    """Return the name that members compare, with the array's shape unless that has one dimension."""
     return name if array.ndim == 1 else f"{name} of shape {array.shape}".lstrip()
 
 
@@ -371,13 +406,18 @@ def _reduction(name: str) -> int:
 
 
 def known(names: dict[str, int], what: str, name: str) -> int:
-    """The number of ``name``. Raises ArgumentError for one that is none of them."""
+    """Return the number of ``name``.
+
+    Raises:
+        ArgumentError: for an unknown one.
+    """
     if name not in names:
         raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
     return names[name]
 
 
 def _result(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return the array for a result: a new one, or ``out`` if it fits."""
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:

@@ -1,4 +1,4 @@
-"""libhopsml_collective.so, loaded once: its C interface (native/collective/collective.h) with types."""
+"""Loader of libhopsml_collective.so, with the types of its C interface (native/collective/collective.h)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH = Path(__file__).parent / "lib" / "libhopsml_collective.so"
 
 
 class CallStatus(IntEnum):
-    """How a call ends."""
+    """Status codes of the library's calls."""
 
     OK = 0
     PEER_LOST = 1
@@ -28,7 +28,7 @@ class CallStatus(IntEnum):
 
 
 class GroupOptions(ctypes.Structure):
-    """``hopsml_options``."""
+    """Structure ``hopsml_options`` of the library."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32),
@@ -83,7 +83,11 @@ _RETURNS = {
 
 @functools.cache
 def load(path: Path = PATH) -> ctypes.CDLL:
-    """The library, ready to be called; CollectiveUnavailable with the remedy when it is not there."""
+    """Load the library and declare its functions.
+
+    Raises:
+        CollectiveUnavailable: if it is missing; the text contains the remedy.
+    """
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""NCCL for arrays on GPUs, behind the operations of a ``Group``: its library, and a communicator of the group's members.
+"""NCCL for arrays on GPUs: its library, and a communicator of the members of a ``Group``.
 
-The library is that of the wheel ``nvidia-nccl-cu12`` or ``-cu13`` (torch brings it), or the system's. The group forms the
-communicator: it carries NCCL's identifier to members that have proved the run's secret, and before each operation it
-compares what they call, so that no GPU waits for one that was never going to come. NCCL's own connections are its own:
-they are neither authenticated nor encrypted (docs/security.md).
+The library is that of the wheel ``nvidia-nccl-cu12`` or ``-cu13`` (a dependency of torch), or the system's. The group
+forms the communicator: it sends NCCL's identifier to members that have proved the run's secret, and before each
+operation it compares the members' calls, so that no GPU waits for a call that another member does not make. NCCL opens
+its own connections, which are neither authenticated nor encrypted (docs/security.md).
 
 Source: NCCL user guide, "Creating a communicator with options" and "Fault tolerance" (calls that do not block, abort).
 """
@@ -37,19 +37,19 @@ TYPES: Final = {"uint8": 1, "int32": 2, "int64": 4, "float16": 6, "float32": 7, 
 REDUCTIONS: Final = {"sum": 0, "max": 2, "min": 3, "mean": 4}
 LIBRARY: Final = "libnccl.so.2"
 FORM_TIMEOUT_S: Final = 60.0
-WATCH_AFTER_S: Final = 1.0  # of an operation, after which a second thread looks whether all members live
+WATCH_AFTER_S: Final = 1.0  # seconds of an operation after which a second thread checks whether all members live
 _SUCCESS, _INVALID_USAGE, _REMOTE_ERROR, _IN_PROGRESS = 0, 5, 6, 7
 _ID_BYTES: Final = 128
 
 
 class _Identifier(ctypes.Structure):
-    """``ncclUniqueId``."""
+    """Structure ``ncclUniqueId`` of NCCL."""
 
     _fields_ = (("internal", ctypes.c_char * _ID_BYTES),)
 
 
 class _Config(ctypes.Structure):
-    """The beginning of ``ncclConfig_t`` that NCCL 2.14 has, which later ones take with their defaults for the rest."""
+    """First fields of ``ncclConfig_t`` as of NCCL 2.14, which later versions accept, with defaults for the others."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -64,10 +64,10 @@ _MAGIC, _CONFIG_VERSION = 0xCAFEBEEF, 21400
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """A contiguous array on this thread's current GPU.
+    """Contiguous array on this thread's current GPU.
 
-    ``stream``: the CUDA stream in which its values come to be, and in which the operation is put. ``finished``: whether
-    all that was put into that stream has been done.
+    ``stream`` is the CUDA stream that computes its values, and in which the operation is enqueued. ``finished`` returns
+    True once all work in that stream is done.
     """
 
     address: int
@@ -78,24 +78,29 @@ class GpuMemory:
 
     @property
     def count(self) -> int:
-        """Of its elements."""
+        """Number of elements of the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 class GpuGroup:
-    """The members of a group, each with a GPU of its own. A call returns when its result is there.
+    """Members of a group, each with its own GPU. A call returns when its result is available.
 
-    All members make the same calls in the same order. One that fails ends this group, as in a ``Group``.
+    All members make the same calls in the same order. A call that fails ends this group, as in a ``Group``.
     """
 
     def __init__(self, group: Group, *, timeout_s: float = 0.0) -> None:
-        """Form it, with every member of ``group``, whose device is this thread's current one.
+        """Form the communicator with every member of ``group``; each uses its thread's current device.
 
-        ``timeout_s``: seconds that an operation may take; 0: as long as all members live.
+        Args:
+            group: the group of processes.
+            timeout_s: seconds that an operation may take; 0: no limit while all members live.
 
         Raises:
-            CollectiveUnavailable: NCCL's library is not there. ArgumentError: two members have the same GPU.
-            CollectiveTimeout, CollectiveError, PeerLost: NCCL's members did not find each other; the message has its words.
+            CollectiveUnavailable: NCCL's library is missing.
+            ArgumentError: two members have the same GPU.
+            CollectiveTimeout: NCCL's members did not connect in time.
+            CollectiveError: NCCL failed; the text contains its message.
+            PeerLost: a member was lost.
         """
         self._library, self._group, self._timeout_s = _load(), group, timeout_s
         self._ended = ""
@@ -112,41 +117,45 @@ class GpuGroup:
         self._settle(status, "the forming of its group", lambda: True, FORM_TIMEOUT_S)
 
     def all_reduce(self, source: GpuMemory, target: GpuMemory, reduction: str, *, name: str = "") -> None:
-        """The reduction of all members' ``source`` into ``target``, of the same shape and type: a mean of floats alone."""
+        """Reduce all members' ``source`` into ``target``, of the same shape and type; "mean" is only for floats."""
         if reduction == "mean" and source.type.startswith(("int", "uint")):
             raise ArgumentError(f"a mean of {source.type}: NCCL makes means of floats; sum, and divide")
         kind = known(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
 
     def all_gather(self, source: GpuMemory, target: GpuMemory, *, name: str = "") -> None:
-        """All members' ``source``, in rank order, into ``target``, whose first axis counts ranks."""
+        """Gather all members' ``source``, in rank order, into ``target``, whose first axis counts ranks."""
         self._call("all_gather", name, source, target, "ncclAllGather", source.count)
 
     def broadcast(self, source: GpuMemory, target: GpuMemory, root: int, *, name: str = "") -> None:
-        """The ``source`` of member ``root`` into everybody's ``target``."""
+        """Copy the ``source`` of member ``root`` into every member's ``target``."""
         self._call("broadcast", f"from {root} {name}", source, target, "ncclBroadcast", source.count, root)
 
     def end(self, why: str = "") -> None:
-        """End it here; operations under way on the GPU are broken off, and the other members' fail or time out."""
+        """End the group: operations in progress on the GPU are aborted, and the other members' fail or time out."""
         self._ended = self._ended or why or "the group was ended"
         self._release()
 
     def _call(
         self, operation: str, what: str, source: GpuMemory, target: GpuMemory, function: str, *arguments: int
     ) -> None:
-        """``arguments``: the number of elements, and what comes after the type."""
+        """Run one operation.
+
+        ``arguments`` are the number of elements, and NCCL's arguments after the type.
+        """
         if self._ended:
             raise CollectiveEnded(self._ended)
         count, *rest = arguments
         kind = known(TYPES, "type", source.type)
         called = f"{operation} {what.strip()} of {source.type} {source.shape} on GPUs"
-        self._group.barrier(called)  # who calls something else, or has ended, is named here, before a GPU waits for it
+        # a member with another call, or that has ended, is reported here, before a GPU waits for it
+        self._group.barrier(called)
         memory = ctypes.c_void_p(source.address), ctypes.c_void_p(target.address), ctypes.c_size_t(count)
         status = getattr(self._library, function)(*memory, kind, *rest, self._handle, ctypes.c_void_p(source.stream))
         self._settle(status, called, source.finished, self._timeout_s)
 
     def _settle(self, status: int, what: str, finished: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until NCCL has done ``what``; on an error, or when a member is lost meanwhile, the group ends."""
+        """Wait until NCCL has finished ``what``; on an error, or if a member is lost, end the group."""
         began, watch = time.monotonic(), _Watch(self._group, what)
         try:
             while True:
@@ -169,11 +178,12 @@ class GpuGroup:
             raise
 
     def _check(self, status: int, what: str) -> None:
+        """Raise the error of a status other than success."""
         if status == _SUCCESS:
             return
         words = (self._library.ncclGetLastError(None) or b"").decode(errors="replace").strip()
         text = f"NCCL failed in {what}: {words or self._library.ncclGetErrorString(status).decode()}"
-        if status == _INVALID_USAGE:  # of two in one process only one has NCCL's words for it
+        if status == _INVALID_USAGE:  # of two in one process only one gets NCCL's message
             raise ArgumentError(
                 f"{text}; each worker needs a GPU of its own: give it one, or let tensors come to the CPU"
             )
@@ -181,9 +191,10 @@ class GpuGroup:
 
 
 class _Watch:
-    """Whether all members still live, while a GPU works: their group meets once more, in each when its part is done.
+    """Liveness check of all members while a GPU works: a barrier that each member enters when its part is done.
 
-    A member that waits for long meets the others from a thread of its own, where the loss of one raises its error.
+    A member that waits for long enters the barrier in a separate thread, in which the loss of a member raises its
+    error.
     """
 
     def __init__(self, group: Group, what: str) -> None:
@@ -192,7 +203,7 @@ class _Watch:
         self._error: Exception | None = None
 
     def look(self) -> None:
-        """Meet the others in the background from now on; raises what that has come to."""
+        """Enter the barrier in a background thread, if not done yet; raise the error that it has met."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._meet, name="hopsml-nccl-watch", daemon=True)
             self._thread.start()
@@ -200,7 +211,7 @@ class _Watch:
             raise self._error
 
     def close(self) -> None:
-        """Meet them, or wait until the thread has."""
+        """Enter the barrier, or wait for the thread that has; raise its error."""
         if self._thread is None:
             self._meet()
         else:
@@ -209,6 +220,7 @@ class _Watch:
             raise self._error
 
     def _meet(self) -> None:
+        """Enter the barrier and store its error."""
         try:
             self._group.barrier(f"end of {self._what}")
         except CollectiveError as error:
@@ -216,7 +228,7 @@ class _Watch:
 
 
 def available() -> str:
-    """ "" where NCCL's library is there, else why not."""
+    """Return the reason why NCCL's library is not available, or ""."""
     try:
         _load()
     except CollectiveUnavailable as error:
@@ -226,8 +238,9 @@ def available() -> str:
 
 @functools.cache
 def _load() -> Any:
+    """Load NCCL's library: the system's, or that of a wheel."""
     tried = []
-    for path in (LIBRARY, *_of_wheel()):  # the one that a framework has loaded already answers to its plain name
+    for path in (LIBRARY, *_of_wheel()):  # a library that a framework has loaded already is found by its plain name
         try:
             return _typed(ctypes.CDLL(path))
         except OSError as error:
@@ -238,6 +251,7 @@ def _load() -> Any:
 
 
 def _of_wheel() -> list[str]:
+    """Return the paths of the library in NCCL's wheel."""
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -247,6 +261,7 @@ def _of_wheel() -> list[str]:
 
 
 def _typed(library: Any) -> Any:
+    """Declare the types of NCCL's functions."""
     memory, size, number, handle = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
     signatures: dict[str, tuple[Any, ...]] = {
         "ncclGetUniqueId": (ctypes.POINTER(_Identifier),),

@@ -1,8 +1,8 @@
-"""Files of the project under the predecessor's names: ``hdfs.ls``, ``hdfs.copy_to_local``, ``hdfs.dump`` ...
+"""File functions for the project, by the predecessor's names: ``hdfs.ls``, ``hdfs.copy_to_local``, ``hdfs.dump``.
 
-A path may be relative to the project (``"Resources/x"``), absolute (``/Projects/p/x``), or a URL of any
-store. Where the project lies on the local disk, everything works there. Inside a worker a path below
-``tensorboard.logdir()`` stands for the remote directory that it mirrors.
+A path may be relative to the project (``"Resources/x"``), absolute (``/Projects/p/x``), or a URL of any store. If the
+project is on the local disk, all functions work there. Inside a worker a path below ``tensorboard.logdir()`` refers to
+the remote directory to which it is mirrored.
 """
 
 from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename

@@ -10,7 +10,7 @@ from hopsml.hdfs.paths import AnyPath, into, to_local, to_url
 from hopsml.storage import filesystem, leftovers, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
-CLOCK_S = 0.02  # by which the kernel's clock for files is behind
+CLOCK_S = 0.02  # seconds by which the kernel's clock for files is behind
 
 
 def copy_to_hdfs(
@@ -18,7 +18,15 @@ def copy_to_hdfs(
 ) -> None:
     """Copy a local file or directory INTO a directory of the project.
 
-    Without ``overwrite`` an existing target raises PathExists (an IOError); with it, it is replaced.
+    Args:
+        local_path: the local file or directory.
+        relative_hdfs_path: the target directory.
+        overwrite: True to replace an existing target.
+        project: name of another project than this one.
+
+    Raises:
+        PathNotFound: if there is no such local file.
+        PathExists: if the target exists and ``overwrite`` is False; it is an IOError.
     """
     local = to_local(local_path)
     if not os.path.exists(local):
@@ -36,10 +44,10 @@ def copy_to_hdfs(
 def copy_to_local(
     hdfs_path: AnyPath, local_path: AnyPath = "", overwrite: bool = False, project: str | None = None
 ) -> str:
-    """Copy a file or directory into a local directory; returns the full path of the copy.
+    """Copy a file or directory into a local directory; return the full path of the copy.
 
-    A copy that is there already is kept where each file of it is as long as the original, and not older; else it is made
-    anew, as with ``overwrite``. The local directory must exist.
+    An existing copy is retained if each of its files is as long as the original and not older; else it is replaced, as
+    with ``overwrite``. The local directory must exist.
     """
     url, folder = to_url(hdfs_path, project), to_local(local_path)
     if not os.path.isdir(folder):
@@ -66,7 +74,7 @@ def copy_to_local(
 def copy_from_project(
     hdfs_path: AnyPath, local_path: AnyPath = "", overwrite: bool = False, project: str | None = None
 ) -> str:
-    """The oldest name of ``copy_to_local``, with the same arguments."""
+    """Copy as ``copy_to_local``, of which this is the oldest name; the arguments are the same."""
     return copy_to_local(hdfs_path, local_path, overwrite, project)
 
 
@@ -97,7 +105,7 @@ def move(src: AnyPath, dest: AnyPath) -> None:
 
 
 def rename(src: AnyPath, dest: AnyPath) -> None:
-    """As ``move``: INTO the target if that is a directory."""
+    """Rename as ``move``: INTO the target if that is a directory."""
     move(src, dest)
 
 
@@ -107,7 +115,7 @@ def _refuse_present(url: str, overwrite: bool) -> None:
 
 
 def _remove_folder(url: str) -> None:
-    """In whose place a file is to come; a file itself is replaced in one step."""
+    """Delete a directory that a file is going to replace; a file is replaced in one step."""
     try:
         is_dir = for_url(url).status(url).is_dir
     except PathNotFound:
@@ -117,7 +125,7 @@ def _remove_folder(url: str) -> None:
 
 
 def _refuse_itself(source: str, target: str) -> None:
-    """ArgumentError where one of the two lies in the other, or is it: to make room for the copy would delete it."""
+    """Raise ArgumentError if one of two paths is, or contains, the other: replacing the target would delete it."""
     one, other = _place(source), _place(target)
     if one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/"):
         raise ArgumentError(
@@ -126,6 +134,7 @@ def _refuse_itself(source: str, target: str) -> None:
 
 
 def _place(url: str) -> str:
+    """Return a URL in a form in which paths can be compared."""
     scheme, authority, path = urls.split(url)
     if urls.is_local(url):
         return os.path.realpath(path)
@@ -133,6 +142,7 @@ def _place(url: str) -> str:
 
 
 def _agrees(found: FileStatus, target: str) -> bool:
+    """Return True if a local path may be a complete copy of a file or directory."""
     if found.is_dir != os.path.isdir(target):
         return False
     if not found.is_dir:
@@ -146,6 +156,6 @@ def _agrees(found: FileStatus, target: str) -> bool:
 
 
 def _is_copy(found: FileStatus, local: Path) -> bool:
-    """Whether a local file may be a copy of this one: as long, and made after the original was written last."""
+    """Return True if a local file may be a copy of this one: of the same length, and not older than the original."""
     facts = local.stat()
     return facts.st_size == found.length and facts.st_mtime + CLOCK_S >= found.modified_s

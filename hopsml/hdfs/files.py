@@ -1,4 +1,4 @@
-"""The bytes of files: whole, as file objects, and by a handle."""
+"""Content of files: read and written as a whole, as file objects, and by a handle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopsml.storage.streams import spooled_writer
 
 
 def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
-    """Write text (UTF-8) or bytes as a file; an existing one is replaced, in one step."""
+    """Write text (UTF-8) or bytes as a file; an existing one is replaced atomically."""
     if not isinstance(data, (str, bytes, bytearray, memoryview)):
         raise ArgumentTypeError(f"dump() writes str or bytes, not {type(data).__name__}; encode it first")
     url = to_url(hdfs_path)
@@ -23,15 +23,23 @@ def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
 
 
 def load(hdfs_path: AnyPath) -> bytes:
-    """The content of a file, as bytes. Raises PathNotFound (an IOError)."""
+    """Return the content of a file as bytes.
+
+    Raises PathNotFound (an IOError).
+    """
     url = to_url(hdfs_path)
     return for_url(url).read_bytes(url)
 
 
 def open_file(hdfs_path: AnyPath, project: str | None = None, flags: str = "rw", buff_size: int = 0) -> Any:
-    """A file object. ``flags``: ``r``, ``w`` or ``a``, binary unless followed by ``t``.
+    """Open a file and return a file object.
 
-    ``rw`` (the default) reads a file that exists and writes one that does not. What is written appears at close.
+    Args:
+        hdfs_path: path of the file.
+        project: name of another project than this one.
+        flags: ``r``, ``w`` or ``a``, binary unless followed by ``t``. ``rw`` (the default) reads a file that exists and
+            writes one that does not. Written content appears at close.
+        buff_size: ignored; accepted for compatibility.
     """
     url = to_url(hdfs_path, project)
     system = for_url(url)
@@ -52,33 +60,33 @@ def open_file(hdfs_path: AnyPath, project: str | None = None, flags: str = "rw",
 
 
 def _appender(system: FileSystem, url: str) -> BinaryIO:
-    """A writer whose content is added to the end of a file at close."""
+    """Return a writer whose content is appended to a file at close."""
     return spooled_writer(lambda spooled: system.append_bytes(url, Path(spooled).read_bytes()))
 
 
 class HdfsHandle:
-    """What ``get()`` and ``get_fs()`` return: a few methods of pydoop's handle."""
+    """Handle with a few methods of pydoop's, as returned by ``get()`` and ``get_fs()``."""
 
     def open_file(self, path: AnyPath, flags: str = "r", **_: Any) -> Any:
-        """As ``hdfs.open_file``, for reading by default."""
+        """Open a file as ``hdfs.open_file``, by default for reading."""
         return open_file(path, flags=flags)
 
     def exists(self, path: AnyPath) -> bool:
-        """As ``hdfs.exists``: whether there is a file or directory."""
+        """Return True if there is a file or directory at this path."""
         return directories.exists(path)
 
     def delete(self, path: AnyPath, recursive: bool = True) -> bool:
-        """As ``hdfs.delete``; False if there was nothing."""
+        """Delete a path as ``hdfs.delete``, with its content; return False if it does not exist."""
         url = to_url(path)
         return for_url(url).delete(url, recursive)
 
     def create_directory(self, path: AnyPath) -> bool:
-        """As ``hdfs.mkdir``, with parents; always True."""
+        """Create a directory and its parents, as ``hdfs.mkdir``; return True."""
         directories.mkdir(path)
         return True
 
     def close(self) -> None:
-        """Does nothing: a handle holds no connection."""
+        """Do nothing, as a handle holds no connection."""
 
     def __enter__(self) -> HdfsHandle:
         return self
@@ -88,10 +96,10 @@ class HdfsHandle:
 
 
 def get() -> HdfsHandle:
-    """A handle on the project's store; the same as ``get_fs()``."""
+    """Return a handle on the project's store; the same as ``get_fs()``."""
     return HdfsHandle()
 
 
 def get_fs() -> HdfsHandle:
-    """A handle on the project's store; the same as ``get()``."""
+    """Return a handle on the project's store; the same as ``get()``."""
     return HdfsHandle()

@@ -1,4 +1,4 @@
-"""What is known of a path, of the store and of its cluster; permissions."""
+"""Metadata of paths, of the store and of its cluster; permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopsml.storage.remote.hadoop import web_addresses
 
 @dataclass(frozen=True)
 class PathStat:
-    """As ``os.stat_result``, with names for the user and group, as pydoop gives them."""
+    """Metadata like ``os.stat_result``, with names for the user and group, as pydoop returns them."""
 
     st_mode: int
     st_uid: str
@@ -30,7 +30,7 @@ class PathStat:
 
 
 def stat(hdfs_path: AnyPath) -> PathStat:
-    """What is known of a path; PathNotFound if there is nothing."""
+    """Return the metadata of a path; raise PathNotFound if it does not exist."""
     url = to_url(hdfs_path)
     found = for_url(url).status(url)
     return PathStat(
@@ -47,10 +47,10 @@ def stat(hdfs_path: AnyPath) -> PathStat:
 
 
 def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
-    """Whether this user has the rights of ``mode``: ``os.R_OK | ...`` (0 to 7), or three digits as in ``chmod``.
+    """Return True if this user has the rights of ``mode``: ``os.R_OK | ...`` (0 to 7), or three digits as in ``chmod``.
 
-    Of three digits the one counts that applies to this user (owner, group, others); the groups of a remote
-    store are not known here, so that there a user is the owner or one of the others.
+    Of three digits the one that applies to this user counts (owner, group, others); the groups of a remote store are
+    not known here, so that there a user is the owner or one of the others.
     """
     url = to_url(hdfs_path, project)
     found = status_or_none(url)
@@ -60,7 +60,7 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
         shift = 6 if found.owner == settings.user_name() else 0
     elif os.geteuid() == 0:
         return True
-    else:  # the kernel asks for no name that a variable holds
+    else:  # the kernel checks ids, not a user name from a variable
         facts = os.stat(urls.split(url)[2])
         in_group = facts.st_gid in (os.getegid(), *os.getgroups())
         shift = 6 if facts.st_uid == os.geteuid() else 3 if in_group else 0
@@ -69,47 +69,60 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
 
 
 def chmod(hdfs_path: AnyPath, mode: int | str, project: str | None = None) -> None:
-    """Change permissions. ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``."""
+    """Change the permissions of a path.
+
+    ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``.
+    """
     url = to_url(hdfs_path, project)
     for_url(url).set_permission(url, permission(mode))
 
 
 def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None) -> None:
-    """Change user and group; an empty name leaves one as it is."""
+    """Change user and group; an empty name leaves one unchanged."""
     url = to_url(hdfs_path, project)
     for_url(url).set_owner(url, user or None, group or None)
 
 
 def capacity() -> int:
-    """Size in bytes of the store that holds the project. Raises StorageError where it does not tell."""
+    """Return the size in bytes of the store that holds the project.
+
+    Raises:
+        StorageError: if the store does not report it.
+    """
     return _capacity().total
 
 
 def close() -> None:
-    """Let go of what is held for speed; later calls work."""
+    """Close the cached connections; later calls open them again."""
     filesystem.close_all()
 
 
 def is_tls_enabled() -> bool:
-    """Whether the cluster's RPC speaks TLS (``ipc.server.ssl.enabled``)."""
+    """Return True if the cluster's RPC uses TLS (``ipc.server.ssl.enabled``)."""
     return settings.hadoop_settings().get("ipc.server.ssl.enabled", "false").lower() == "true"
 
 
 def get_webhdfs_host() -> str:
-    """Host of the NameNode's web address. ArgumentError without a Hadoop configuration."""
+    """Return the host of the NameNode's web address.
+
+    Raises ArgumentError without a Hadoop configuration.
+    """
     return _web_address()[0]
 
 
 def get_webhdfs_port() -> int:
-    """Port of the NameNode's web address. ArgumentError without a Hadoop configuration."""
+    """Return the port of the NameNode's web address.
+
+    Raises ArgumentError without a Hadoop configuration.
+    """
     return int(_web_address()[1])
 
 
 def permission(mode: int | str) -> int:
-    """The permission bits that are meant: ``700`` and ``"700"`` are ``0o700``, as existing code writes them.
+    """Return the permission bits of a mode: ``700`` and ``"700"`` are ``0o700``, as existing code writes them.
 
-    A number that came of a literal such as ``0o644`` (420) is taken as it is where its decimal digits are no permission:
-    an 8 or 9 among them, or others who may do what the owner may not; and so is ``0o777`` (511).
+    An int that comes from a literal such as ``0o644`` (420) is returned unchanged if its decimal digits are no
+    plausible permission: they contain an 8 or 9, or give others rights that the owner lacks. So is ``0o777`` (511).
     """
     as_written = _octal(str(mode))
     if isinstance(mode, int) and not isinstance(mode, bool) and 0 <= mode <= 0o777:
@@ -122,6 +135,7 @@ def permission(mode: int | str) -> int:
 
 
 def _octal(text: str) -> int | None:
+    """Return the value of octal digits; None if the text has others."""
     try:
         return int(text, 8)
     except ValueError:
@@ -129,12 +143,13 @@ def _octal(text: str) -> int | None:
 
 
 def _is_usual(bits: int) -> bool:
-    """Whether the group may do nothing that the owner may not, and others nothing that the group may not."""
+    """Return True if the group has no right that the owner lacks, and others have none that the group lacks."""
     owner, group, others = bits >> 6 & 7, bits >> 3 & 7, bits & 7
     return bits <= 0o777 and group & ~owner == 0 and others & ~group == 0
 
 
 def _capacity() -> StoreCapacity:
+    """Return the capacity of the store that holds the project."""
     url = settings.project_url()
     if urls.is_local(url):
         url = _existing_parent(url)
@@ -148,6 +163,7 @@ def _existing_parent(url: str) -> str:
 
 
 def _web_address() -> tuple[str, str]:
+    """Return host and port of the NameNode's web address."""
     if not settings.hadoop_settings():
         raise ArgumentError("no Hadoop configuration: set HADOOP_CONF_DIR to the cluster's client configuration")
     host, _, port = web_addresses(settings.default_fs() or "")[0].rpartition(":")

@@ -1,4 +1,4 @@
-"""Modules that are imported from the project's files, and ``log``, which the predecessor keeps beside them."""
+"""Import of modules from the project's files, and ``log``, which the predecessor has in the same module."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from hopsml.hdfs.paths import AnyPath, to_url
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 
-_OF_PYTHON = ("time", "timeit", "capture", "prun")  # magic of a cell whose rest is Python all the same
+_OF_PYTHON = ("time", "timeit", "capture", "prun")  # magics of a cell whose other lines are Python
 
 
 def log(string: Any) -> None:
-    """Print; inside a training function that is the worker's log."""
+    """Print a text to standard output; inside a training function it goes to the worker's log."""
     print(string.decode(errors="replace") if isinstance(string, bytes) else string, flush=True)
 
 
 def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
-    """Make a ``.py`` or ``.ipynb`` file importable under its name; returns the local path of the module.
+    """Make a ``.py`` or ``.ipynb`` file importable under its name; return the local path of the module.
 
-    That path is on ``sys.path``, as its folder is. A module that was imported from there is loaded anew.
+    That path is on ``sys.path``, as is its folder. A module that was imported from there is reloaded.
     """
     url = to_url(hdfs_path, project)
     stem, ending = posixpath.splitext(urls.name(url))
@@ -49,12 +49,12 @@ def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
 
 @functools.cache
 def _module_folder() -> tempfile.TemporaryDirectory[str]:
-    """One for the process, removed with it."""
+    """Return the process's folder for modules, which is deleted with the process."""
     return tempfile.TemporaryDirectory(prefix="hopsml-modules-")
 
 
 def _notebook_code(url: str, content: bytes) -> bytes:
-    """The code cells of a notebook as a module; lines of magic are left out."""
+    """Return the code cells of a notebook as a module, without lines of magics."""
     try:
         cells = json.loads(content)["cells"]
     except (ValueError, KeyError, TypeError) as error:
@@ -64,7 +64,10 @@ def _notebook_code(url: str, content: bytes) -> bytes:
 
 
 def _without_magic(cell: str) -> list[str]:
-    """Its lines of Python. Only a line that begins a statement can be magic: ``% 3`` may be the rest of an expression."""
+    """Return a cell's lines of Python.
+
+    Only a line that begins a statement can be magic: ``% 3`` may continue an expression.
+    """
     lines = cell.split("\n")
     first = next((line for line in lines if line.strip()), "")
     if first.startswith("%%") and first[2:].split(" ")[0] not in _OF_PYTHON:
@@ -80,12 +83,12 @@ def _without_magic(cell: str) -> list[str]:
 
 
 def _goes_on(text: str) -> bool:
-    """Whether a statement goes on in the next line: within brackets, or a string, or behind a backslash."""
+    """Return True if a statement continues in the next line: within brackets or a string, or after a backslash."""
     try:
         for _ in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
             pass
     except tokenize.TokenError:
         return True
-    except SyntaxError:  # an indentation that its beginning would explain
+    except SyntaxError:  # an indentation that the preceding lines would explain
         pass
     return text.endswith("\\")

@@ -1,10 +1,11 @@
-"""Running a script on a cluster: the spark-submit command of a profile, submitting it, following and ending it.
+"""Submission of a script to a cluster: the spark-submit command of a profile, its start, following and ending it.
 
-planned = submission.plan(profiles.load("yarn-cluster"), "train.py")
-submission.run(planned)                      # to its end; the exit status
-application_id = submission.start(planned)   # instead, in YARN's cluster mode: returns once YARN has it
-submission.follow(application_id)            # from any process
-submission.end(application_id)
+Example:
+    planned = submission.plan(profiles.load("yarn-cluster"), "train.py")
+    submission.run(planned)                      # to its end; returns the exit status
+    application_id = submission.start(planned)   # instead, in YARN's cluster mode: returns once YARN lists it
+    submission.follow(application_id)            # from any process
+    submission.end(application_id)
 """
 
 from hopsml.submission.command import command, environment

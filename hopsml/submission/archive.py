@@ -1,7 +1,7 @@
-"""Packing an environment as a tar.gz that works wherever it is unpacked, with everything compiled.
+"""Packing of a Python environment into a relocatable tar.gz, with all modules compiled.
 
-Without compiled files the first import of TensorFlow on a node takes three times as long. They are marked as never to
-be compared with their source, since unpacking may change the source's time.
+Without compiled files the first import of TensorFlow on a node takes three times as long. They are marked as not to be
+compared with their source, since unpacking may change the source's time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from hopsml.submission.packages import Environment, files_of
 
-_COMPRESSION = 1  # the higher levels take minutes and gain a tenth
-_UNCHECKED = 0b01  # flags of a .pyc: known by a hash of its source, and that is not looked at
+_COMPRESSION = 1  # higher levels take minutes and save a tenth
+_UNCHECKED = 0b01  # flags of a .pyc: identified by a hash of its source, which is not checked
 _HEADER = struct.Struct("<4sLLL")
-# Spark brings its own jars; TensorFlow's headers are for building extensions, and every fifth file.
+# Spark brings its own jars; TensorFlow's headers are for building extensions, and a fifth of all files.
 _WITHOUT = ("pip", "pyspark/jars", "pyspark/examples", "tensorflow/include")
 _WITHOUT_OF_PYTHON = ("site-packages", "test", "ensurepip", "idlelib", "turtledemo", "tkinter", "config-")
-# An interpreter that looks for its shared library where it was built finds the one that came with it.
+# Starts an interpreter that searches its shared library at its build location with the one in the archive.
 _START = """#!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
 LD_LIBRARY_PATH="$here/../lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "$here/{name}" "$@"
@@ -32,7 +32,13 @@ LD_LIBRARY_PATH="$here/../lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" exec "$her
 
 
 def pack(environment: Environment, target: Path, check: Callable[[], None] = lambda: None) -> int:
-    """Write the archive; returns its length in bytes. ``check`` is called before each file, and may raise."""
+    """Write the archive of an environment; return its length in bytes.
+
+    Args:
+        environment: the environment to pack.
+        target: path of the archive.
+        check: called before each file; what it raises aborts the packing.
+    """
     library = f"lib/python{environment.python}"
     with tarfile.open(target, "w:gz", compresslevel=_COMPRESSION) as tar:
         _add_interpreter(tar, environment, library)
@@ -46,6 +52,7 @@ def pack(environment: Environment, target: Path, check: Callable[[], None] = lam
 
 
 def _add_interpreter(tar: tarfile.TarFile, environment: Environment, library: str) -> None:
+    """Add the interpreter with its standard library, or a link to the system's."""
     name = f"python{environment.python}"
     if environment.carries_interpreter:
         tar.add(environment.base_executable, f"bin/{name}")
@@ -67,6 +74,7 @@ def _add_interpreter(tar: tarfile.TarFile, environment: Environment, library: st
 
 
 def _packages(environment: Environment) -> Iterator[tuple[Path, str]]:
+    """Yield each file of the packages with its path below site-packages."""
     for path in environment.editable.values():
         yield from files_of(path)
     for folder in environment.site_packages:
@@ -81,6 +89,7 @@ def _below(name: str, folders: tuple[str, ...]) -> bool:
 
 
 def _add(tar: tarfile.TarFile, file: Path, name: str) -> None:
+    """Add a file, and for a module its compiled form."""
     tar.add(file, name, recursive=False)
     if name.endswith(".py") and (compiled := _compiled(file)) is not None:
         cached = posixpath.join(posixpath.dirname(name), "__pycache__", os.path.basename(_cache_of(file)))
@@ -92,7 +101,10 @@ def _cache_of(file: Path) -> str:
 
 
 def _compiled(file: Path) -> bytes | None:
-    """A .pyc that is valid for ever: made of the one beside the source where that is current; None for a syntax error."""
+    """Return a .pyc that is never checked against its source; None for a syntax error.
+
+    A current existing one is reused.
+    """
     source = file.read_bytes()
     hashed = importlib.util.source_hash(source)
     header = importlib.util.MAGIC_NUMBER + struct.pack("<L", _UNCHECKED) + hashed
@@ -109,24 +121,27 @@ def _compiled(file: Path) -> bytes | None:
 
 
 def _compile(source: bytes, file: Path, header: bytes) -> bytes | None:
+    """Compile a module with the given header; return None if that fails."""
     import marshal
     import warnings
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's invalid escape sequences
+            warnings.simplefilter("ignore")  # invalid escape sequences in third-party code
             return header + marshal.dumps(compile(source, str(file), "exec", dont_inherit=True))
     except (SyntaxError, ValueError, RecursionError):  # a template, or a test of syntax errors
         return None
 
 
 def _bytes(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    """Add a file with this content."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime, entry.mode = len(content), int(time.time()), mode
     tar.addfile(entry, io.BytesIO(content))
 
 
 def _link(tar: tarfile.TarFile, name: str, target: str) -> None:
+    """Add a symbolic link."""
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
     tar.addfile(entry)

@@ -1,4 +1,4 @@
-"""spark-submit's command line and environment for a script under a profile: built first (``hopsml submit --dry-run``)."""
+"""Command line and environment of spark-submit for a script under a profile, also shown by ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,(.*)\]")
-# Of the caller's variables, what a driver in a container of YARN goes by as well: they win over the profile's everywhere.
+# Variables of the caller that also configure a driver in a YARN container: they take precedence over the profile's.
 _CARRIED = (
     *("HOPSML_PROJECT", "HOPSML_PROJECT_URL", "HOPSML_SHARE", "HOPSML_SEED", "HOPSML_ENCRYPTION", "HOPSML_PORT_RANGE"),
     *("HOPSML_CORES", "HOPSML_DRAIN_S", "HOPSML_STORAGE_TIMEOUT_S", "HOPSML_SYSTEM_METRICS_S", "HOPSML_TRUSTED_OWNERS"),
@@ -33,12 +33,23 @@ def command(
     tags: Sequence[str] = (),
     shipment: Shipment | None = None,
 ) -> list[str]:
-    """The arguments for the operating system; ``conf`` wins over the profile's settings.
+    """Return the command line that runs a script under a profile.
 
-    ``tags`` find the application again in YARN; with them spark-submit ends once YARN holds the driver. ``shipment`` is
-    the environment that travels. Under a profile without Spark the script is started by this interpreter. Raises
-    ArgumentError for a script that is not there, has a syntax error, or imports what will not be there; so for a file of
-    spark.submit.pyFiles that is not there, and for Spark's settings where there is no Spark.
+    Under a profile without Spark the script is started by this interpreter.
+
+    Args:
+        profile: determines where the script runs.
+        script: path of the script.
+        arguments: arguments of the script.
+        num_workers: number of executors; None for the profile's.
+        conf: Spark's settings, which take precedence over the profile's.
+        tags: YARN tags by which the application can be found; with them, in YARN's cluster mode, spark-submit ends
+            after the submission.
+        shipment: the environment that is shipped.
+
+    Raises:
+        ArgumentError: for a script that does not exist, has a syntax error, or imports modules that will be missing;
+            for a missing file of spark.submit.pyFiles, and for Spark's settings under a profile without Spark.
     """
     shipment = shipment or Shipment()
     if not profile.uses_spark:
@@ -66,7 +77,11 @@ def command(
 
 
 def _without_spark(profile: Profile, num_workers: int | None, conf: Mapping[str, str]) -> list[str]:
-    """What sets the variables by which a script runs under the profile. Raises ArgumentError for settings of Spark's."""
+    """Return the beginning of the command line that sets the script's variables.
+
+    Raises:
+        ArgumentError: for Spark's settings.
+    """
     if conf:
         raise ArgumentError(
             f"{sorted(conf)[0]}: profile '{profile.name}' runs without Spark, which is what --conf and --py-files "
@@ -77,7 +92,7 @@ def _without_spark(profile: Profile, num_workers: int | None, conf: Mapping[str,
 
 
 def _master(master: str, num_workers: int | None) -> str:
-    """With ``num_workers`` executors, where the master itself says how many there are."""
+    """Return the master, with ``num_workers`` executors if it includes their number."""
     found = _LOCAL_CLUSTER.fullmatch(master)
     return master if found is None or num_workers is None else f"local-cluster[{num_workers},{found[1]}]"
 
@@ -85,10 +100,11 @@ def _master(master: str, num_workers: int | None) -> str:
 def spark_settings(
     profile: Profile, *, num_workers: int | None = None, conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Spark's settings: the profile's, then ``num_workers`` executors (at most, where they come and go), then ``conf``.
+    """Return Spark's settings: the profile's, then ``num_workers`` executors, then ``conf``.
 
-    A driver in YARN's container sees nothing of this process's environment: what the profile (and HOPSML_PROJECT_URL)
-    says for it is among the settings then.
+    With dynamic allocation ``num_workers`` is the largest number of executors. A driver in a YARN container does not
+    inherit this process's environment: its variables (the profile's and HOPSML_PROJECT_URL) are then among the
+    settings.
     """
     settings = profile.settings()
     if num_workers is not None:
@@ -97,7 +113,7 @@ def spark_settings(
         key = "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances"
         settings[key] = str(num_workers)
         if profile.master.startswith("spark://") and not dynamic and (cores := asked.get("spark.executor.cores")):
-            settings["spark.cores.max"] = str(num_workers * int(cores))  # a standalone master counts nothing else
+            settings["spark.cores.max"] = str(num_workers * int(cores))  # a standalone master counts only cores
     if profile.master.startswith("yarn") and profile.deploy_mode == "cluster":
         for name, value in _for_the_driver(profile).items():
             settings.setdefault(f"spark.yarn.appMasterEnv.{name}", value)
@@ -106,12 +122,16 @@ def spark_settings(
 
 
 def environment(profile: Profile | None = None) -> dict[str, str]:
-    """The caller's, then the profile's; this interpreter for the driver and the executors where none is named."""
+    """Return the environment of spark-submit: the profile's variables, overridden by the caller's.
+
+    PYSPARK_PYTHON is this interpreter unless the caller has set it.
+    """
     named = _for_the_driver(profile) if profile is not None else {}
     return {**named, **os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
 def _for_the_driver(profile: Profile) -> dict[str, str]:
+    """Return the variables that the driver needs, wherever it runs."""
     named = dict(profile.environment)
     if profile.store:
         named.setdefault("HOPSML_PROJECT_URL", profile.store)

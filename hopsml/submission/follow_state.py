@@ -1,8 +1,9 @@
-"""Following an application: a pure state machine. One observation of YARN in, what to print and to do out.
+"""State machine that follows a YARN application: one observation in, lines to print and actions out. Pure.
 
     Observed, Unreachable, Unknown, Interrupted  ->  step  ->  lines to print, whether to end the application, exit status
 
-It waits in ACCEPTED until the queue has room for it, runs, and ends; every end has an exit status, and only SUCCEEDED is 0.
+The application waits in ACCEPTED until its queue has capacity, runs, and ends; every end has an exit status, and only
+SUCCEEDED has 0.
 """
 
 from __future__ import annotations
@@ -14,36 +15,37 @@ from dataclasses import dataclass
 
 from hopsml.yarn import YarnApplication
 
-OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal where a signal ended it
-REMIND_S = 30.0  # how often an unchanged reason for waiting is said again
-SILENCE_S = 600.0  # how long ResourceManagers may be away before they are given up: a restart takes a minute or two
-END_S = 60.0  # from asking for the end until it is given up
+OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal if a signal ended it
+REMIND_S = 30.0  # seconds after which an unchanged reason for waiting is printed again
+# seconds without an answer after which ResourceManagers are given up: a restart takes a minute or two
+SILENCE_S = 600.0
+END_S = 60.0  # seconds from the request to end it until that is given up
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The ResourceManager told how the application stands."""
+    """Observation: the ResourceManager returned the application's state."""
 
     application: YarnApplication
 
 
 @dataclass(frozen=True)
 class Unreachable:
-    """No ResourceManager answered; ``problem`` says why."""
+    """Observation: no ResourceManager answered; ``problem`` is the reason."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """The ResourceManager answered that it knows no such application."""
+    """Observation: the ResourceManager has no such application."""
 
     problem: str
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A signal for this process: SIGINT of Ctrl-C, or SIGTERM."""
+    """Observation: this process received a signal, SIGINT (Ctrl-C) or SIGTERM."""
 
     number: int
 
@@ -53,30 +55,30 @@ Observation = Observed | Unreachable | Unknown | Interrupted
 
 @dataclass(frozen=True)
 class FollowState:
-    """What is remembered between two observations; times are seconds of a clock that only goes forward."""
+    """State between two observations; times are in seconds of a monotonic clock."""
 
     application_id: str
     began_s: float
     waiting_timeout_s: float | None = None
     state: str = ""
-    reason: str = ""  # for waiting, as it was told last
+    reason: str = ""  # for waiting, as last printed
     told_s: float = 0.0
     silent_since_s: float | None = None
     ending_since_s: float | None = None
-    ended_by: int = 0  # the exit status that our own end of it gives; 0: we have not asked for it
+    ended_by: int = 0  # exit status if this process has requested the end; else 0
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now; ``status`` is None while it goes on."""
+    """Actions after an observation; ``status`` is None until the application has ended."""
 
     lines: tuple[str, ...] = ()
-    end: bool = False  # ask YARN for the application's end (again, until it has come)
+    end: bool = False  # ask YARN to end the application (repeated until it has ended)
     status: int | None = None
 
 
 def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowState, Decision]:
-    """The next state and what to do, after an observation at ``now_s`` (monotonic seconds); pure."""
+    """Return the next state and the actions after an observation at ``now_s`` (monotonic seconds). Pure."""
     if isinstance(seen, Interrupted):
         return _interrupted(state, seen.number, now_s)
     if state.ending_since_s is not None and now_s - state.ending_since_s > END_S and not _is_over(seen):
@@ -92,6 +94,7 @@ def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowSta
 
 
 def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowState, Decision]:
+    """Request the end at the first signal, and leave at the second."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     if state.ending_since_s is not None:
         line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
@@ -101,6 +104,7 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
 
 
 def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
+    """Continue polling until the time limit has passed."""
     since = now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
     if now_s - since > SILENCE_S:
@@ -110,6 +114,7 @@ def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[Follow
 
 
 def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
+    """Print a change of state, and handle the wait in the queue."""
     if app.over:
         return dataclasses.replace(state, state=app.state), _over(state, app)
     lines: tuple[str, ...] = ()
@@ -126,6 +131,7 @@ def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[F
 def _waiting(
     state: FollowState, app: YarnApplication, lines: tuple[str, ...], now_s: float
 ) -> tuple[FollowState, Decision]:
+    """Print the reason for waiting when it changes, and end the application after the time limit."""
     waited_s, reason = now_s - state.began_s, why_waiting(app)
     if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
         line = (
@@ -141,6 +147,7 @@ def _waiting(
 
 
 def _over(state: FollowState, app: YarnApplication) -> Decision:
+    """Print the outcome and determine the exit status."""
     took = f" after {app.finished_s - app.started_s:.0f} s" if app.finished_s > app.started_s > 0 else ""
     if app.succeeded:
         return Decision((f"{app.id}: SUCCEEDED{took}",), status=OK)
@@ -154,12 +161,12 @@ def _over(state: FollowState, app: YarnApplication) -> Decision:
 
 
 def in_queue(app: YarnApplication) -> bool:
-    """Whether it waits for its first container: from then on it is no longer the queue that it waits for."""
+    """Return True if the application waits for its first container, and thus for capacity in its queue."""
     return not app.over and app.state != "RUNNING" and not app.am_log_url
 
 
 def why_waiting(app: YarnApplication) -> str:
-    """YARN's reason in a few words, without the dates and figures that change at every look."""
+    """Return YARN's reason for waiting in a few words, without dates and figures that change with each request."""
     if not app.diagnostics:
         return "no reason given yet"
     text = re.sub(r"^\[[^]]*\]\s*", "", app.diagnostics)
@@ -174,7 +181,10 @@ def why_waiting(app: YarnApplication) -> str:
 
 
 def script_said_why(app: YarnApplication) -> bool:
-    """Whether it was the script that ended, so that its own output has the reason and Spark's log does not."""
+    """Return True if the script itself ended the application.
+
+    The reason is then in its output, not in Spark's log.
+    """
     return app.diagnostics.startswith("User application exited with status")
 
 

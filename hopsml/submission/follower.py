@@ -1,4 +1,4 @@
-"""Carries out what follow_state decides: asks YARN, prints, ends; also from another process than the one that submitted."""
+"""Follower of a YARN application: polls YARN, prints and ends as ``follow_state`` decides, from any process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from hopsml.submission.interrupts import NoInterrupts, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication, logs
 
 POLL_S = 1.0
-DRAIN_S = 20.0  # for the last lines: a NodeManager takes some seconds to aggregate a log
+DRAIN_S = 20.0  # seconds for the last lines: a NodeManager takes some seconds to aggregate a log
 TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class ApplicationResult:
-    """How an application ended. ``status`` is an exit status, 0 only for SUCCEEDED."""
+    """Outcome of an application.
+
+    ``status`` is an exit status, 0 only for SUCCEEDED.
+    """
 
     application_id: str
     status: int
-    final_status: str = "UNDEFINED"  # YARN's word
+    final_status: str = "UNDEFINED"  # as reported by YARN
     diagnostics: str = ""
 
 
 def to_stderr(line: str) -> None:
-    """Print a line about the submission, with ``hopsml:`` before it."""
+    """Print a line about the submission to stderr, prefixed with ``hopsml:``."""
     print(f"hopsml: {line}", file=sys.stderr, flush=True)
 
 
 def to_stdout(text: str) -> None:
-    """Print some of the driver's own output as it is."""
+    """Print a part of the driver's output unchanged."""
     print(text, end="", flush=True)
 
 
@@ -49,11 +52,20 @@ def follow(
     poll_s: float = POLL_S,
     log_offset: int = 0,
 ) -> ApplicationResult:
-    """Follow an application to its end: its states by ``notify``, its driver's output by ``show`` as it grows.
+    """Follow an application to its end; only its id is needed.
 
-    The id is all that is needed. Waits for room in the queue ``waiting_timeout_s`` seconds at most (None: for ever), then
-    ends the application with exit status 124. A signal of ``interrupts`` ends it, a second one leaves at once. A
-    ResourceManager that is away is asked again for ten minutes. ``log_offset``: bytes of the output that are not shown.
+    A second signal leaves at once. If no ResourceManager answers, the request is repeated for ten minutes.
+
+    Args:
+        application_id: id of the application.
+        yarn: client of the ResourceManager; default: the configured one.
+        notify: called with each line about the application's state.
+        show: called with the driver's output as it grows.
+        waiting_timeout_s: longest wait in the queue, in seconds, after which the application is ended with exit status
+            124; None for no limit.
+        interrupts: source of signals; the first one ends the application.
+        poll_s: seconds between two requests.
+        log_offset: bytes at the beginning of the output that are not shown.
     """
     yarn = yarn or ResourceManager.of_environment()
     waiter = interrupts or NoInterrupts()
@@ -83,9 +95,17 @@ def follow(
 
 
 def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: float = 60.0) -> YarnApplication:
-    """End an application and wait for its end; one that is over is left as it is. Needs nothing but the id.
+    """End an application and wait until it has ended; one that has ended already is unchanged.
 
-    Raises ApplicationNotFound, ClusterError where YARN refuses, ClusterUnavailable where it does not end in time.
+    Args:
+        application_id: id of the application.
+        yarn: client of the ResourceManager; default: the configured one.
+        timeout_s: time limit in seconds.
+
+    Raises:
+        ApplicationNotFound: if YARN has no such application.
+        ClusterError: if YARN refuses.
+        ClusterUnavailable: if it does not end in time.
     """
     yarn = yarn or ResourceManager.of_environment()
     deadline = time.monotonic() + timeout_s
@@ -104,7 +124,7 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
 
 
 def observe(yarn: ResourceManager, application_id: str) -> follow_state.Observation:
-    """What the ResourceManager says of an application now; raises nothing where it does not answer or refuses."""
+    """Return the present state of an application; an error of the request becomes an observation as well."""
     try:
         return follow_state.Observed(yarn.application(application_id))
     except ApplicationNotFound as error:
@@ -114,19 +134,20 @@ def observe(yarn: ResourceManager, application_id: str) -> follow_state.Observat
 
 
 def _do(todo: follow_state.Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
+    """Print the lines of a decision, and request the application's end if that is decided."""
     for line in todo.lines:
         notify(line)
     if todo.end:
         try:
             yarn.kill(application_id)
         except ClusterUnavailable:
-            pass  # asked again after the next look
+            pass  # repeated after the next observation
         except ClusterError as error:
             notify(f"it cannot be ended: {error}")
 
 
 class DriverOutput:
-    """What the driver prints, shown piece by piece; a new attempt's output begins anew."""
+    """Incremental display of the driver's output; a new attempt starts from the beginning."""
 
     def __init__(self, show: Callable[[str], None], notify: Callable[[str], None], offset: int = 0) -> None:
         self._show, self._notify = show, notify
@@ -137,7 +158,7 @@ class DriverOutput:
         self._complete = False
 
     def read(self, application: YarnApplication) -> bool:
-        """Show what is new; returns whether there will be no more."""
+        """Show the new output; return True if there will be no more."""
         try:
             part = logs.read(application, "stdout", self._offset)
         except (ClusterError, StorageError) as error:
@@ -159,7 +180,7 @@ class DriverOutput:
         return part.complete
 
     def drain(self, application: YarnApplication, waiter: Waiter, poll_s: float) -> None:
-        """Show the rest of an application that is over; gives up at a signal, or where the log does not come in time."""
+        """Show the remaining output of an application that has ended; give up at a signal, or if the log is late."""
         deadline = time.monotonic() + DRAIN_S
         while application.am_log_url and not self.read(application):
             if time.monotonic() > deadline:
@@ -171,6 +192,6 @@ class DriverOutput:
                 return
 
     def show_errors(self, application: YarnApplication) -> None:
-        """The end of Spark's own log, which says why where the script itself did not."""
+        """Print the end of Spark's own log, which has the reason if the script's output has not."""
         if text := logs.tail(application, "stderr", TAIL_BYTES).strip():
             self._notify(f"the end of the driver's stderr:\n{text}")

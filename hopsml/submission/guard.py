@@ -1,10 +1,10 @@
-"""Run as a program: ends a process group when its standard input is closed, that is, when whoever started it is gone.
+"""Program that ends a process group when its standard input is closed, that is, when its starter has exited.
 
     python guard.py GRACE_S
 
-A ``finally`` does not run after kill -9, and a driver in Python outlives its spark-submit. The group's number comes in a
-line on the input, written by the group's first process itself, so that there is no moment in which that process runs and
-its guard does not know it. An ``x`` dismisses the guard.
+A ``finally`` does not run after kill -9, and a driver in Python outlives its spark-submit. The group's number arrives
+in a line on the input, written by the group's first process itself, so that this process never runs without being known
+to its guard. An ``x`` dismisses the guard.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 
 
 def main(grace_s: float) -> None:
-    """Wait; then SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
+    """Wait for the end of the input; then send SIGTERM, and SIGKILL to what remains after ``grace_s`` seconds."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     received = b""
@@ -23,7 +23,7 @@ def main(grace_s: float) -> None:
         if b"x" in received:
             return
     if not received.strip():
-        return  # the starter was gone before it had started anything
+        return  # the starter exited before it had started anything
     group = int(received)
     deadline = time.monotonic() + grace_s
     try:

@@ -1,7 +1,7 @@
-"""Settings that a command line must not show: everybody on a machine can read the arguments of its processes.
+"""Settings that must not appear in a command line, since all users of a machine can read the arguments of processes.
 
-spark-submit gets them as a properties file that lies in memory alone, under a descriptor; a ``hopsml submit`` that
-another program of ours has started gets them in a variable, which only the same user can read.
+spark-submit gets them as a properties file that exists only in memory, by a descriptor; a ``hopsml submit`` started by
+another program of hopsml gets them in an environment variable, which only the same user can read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernete
 
 
 def is_hidden(key: str, value: str) -> bool:
-    """Whether a setting holds a secret, or a variable of the driver's or an executor's, which nobody else need read."""
+    """Return True if a setting contains a secret, or a variable of the driver or an executor."""
     return key.startswith(_VARIABLES) or redact.is_secret(key) or redact.text(value) != value
 
 
 def split(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings in two: those that anybody may read, and those to hide."""
+    """Split the settings into those that any user may read, and those to hide."""
     hidden = {key: value for key, value in settings.items() if is_hidden(key, value)}
     return {key: value for key, value in settings.items() if key not in hidden}, hidden
 
 
 def split_command(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """spark-submit's command line without its ``--conf`` settings that are to be hidden, and those settings."""
+    """Return spark-submit's command line without the ``--conf`` settings to hide, and those settings."""
     line, hidden, at = [command[0]], {}, 1
     while at + 1 < len(command) and command[at].startswith("--"):
         key, _, value = command[at + 1].partition("=")
@@ -42,18 +42,22 @@ def split_command(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def to_properties(settings: Mapping[str, str]) -> bytes:
-    """The settings as a properties file that Java and Spark read."""
+    """Return the settings as a properties file that Java and Spark can read."""
     return "".join(f"{_escaped(key, ' =:#!')}={_escaped(value)}\n" for key, value in settings.items()).encode()
 
 
 def _escaped(text: str, besides: str = "") -> str:
+    """Escape a text for a properties file."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     text = "".join(f"\\{letter}" if letter in besides else letter for letter in text)
     return f"\\{text}" if text[:1] == " " else text
 
 
 def memory_file(content: bytes) -> int:
-    """Descriptor of a file without a name, for a process that inherits it; it goes with the last one that holds it."""
+    """Return the descriptor of an anonymous file in memory with this content, for a child process to inherit.
+
+    The file disappears with the last process that has it open.
+    """
     descriptor = os.memfd_create("hopsml-submit", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(content)
@@ -61,7 +65,11 @@ def memory_file(content: bytes) -> int:
 
 
 def from_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """The settings in the variable, which is taken out, so that nothing that is started from here inherits it."""
+    """Return the settings in the variable ``VARIABLE``, and remove it, so that no child process inherits it.
+
+    Raises:
+        ArgumentError: if it is no JSON object.
+    """
     text = environment.pop(VARIABLE, "")
     try:
         settings = json.loads(text or "{}")

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as something that can be waited for."""
+"""Waitable SIGINT and SIGTERM, for programs that handle these signals in a loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """A context manager; within it both signals are kept until ``wait`` hands them out, and do nothing by themselves.
+    """Context manager that stores SIGINT and SIGTERM until ``wait`` returns them; otherwise they have no effect.
 
-    For the main thread of a program. A pipe carries them: a handler may run while a lock is held, and must take none.
+    For the main thread of a program. A pipe stores them: a signal handler may run while a lock is held, so it must take
+    none.
     """
 
     def __init__(self) -> None:
-        self.last = 0  # the signal that was handed out last
+        self.last = 0  # the signal that was returned last
         self._read = self._write = -1
         self._before: dict[signal.Signals, Any] = {}
 
@@ -34,8 +35,11 @@ class Interrupts:
         os.close(self._write)
 
     def wait(self, timeout_s: float, other: int | None = None) -> int | None:
-        """The next signal's number, at once when there is one; None when none came within ``timeout_s``, or when the
-        descriptor ``other`` can be read.
+        """Wait for the next signal and return its number; None if none arrives.
+
+        Args:
+            timeout_s: longest wait in seconds.
+            other: descriptor that also ends the wait when it is readable.
         """
         watched = [self._read] if other is None else [self._read, other]
         if self._read not in select.select(watched, [], [], max(0.0, timeout_s))[0]:
@@ -46,21 +50,21 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         try:
             os.write(self._write, bytes([number]))
-        except BlockingIOError:  # thousands of signals that nobody has looked at
+        except BlockingIOError:  # thousands of signals that have not been read
             pass
 
 
 class Waiter(Protocol):
-    """What waits for signals: ``Interrupts``, or ``NoInterrupts``."""
+    """Interface for waiting for signals: ``Interrupts`` or ``NoInterrupts``."""
 
     def wait(self, timeout_s: float, other: int | None = None) -> int | None:
-        """A signal's number; None after ``timeout_s``, or when the descriptor ``other`` can be read."""
+        """Return a signal's number; None after ``timeout_s`` seconds, or when the descriptor ``other`` is readable."""
 
 
 class NoInterrupts:
-    """A Waiter for a caller that handles signals itself."""
+    """Waiter for a caller that handles signals itself."""
 
     def wait(self, timeout_s: float, other: int | None = None) -> int | None:
-        """Wait ``timeout_s`` seconds, or until ``other`` can be read; there is never a signal."""
+        """Wait ``timeout_s`` seconds, or until ``other`` is readable; return None."""
         select.select([] if other is None else [other], [], [], max(0.0, timeout_s))
         return None

@@ -1,4 +1,4 @@
-"""``FILE.py:NAME``: a function that is named on a command line or in a job file, and not imported."""
+"""Loader of a function named as ``FILE.py:NAME`` on a command line or in a job file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from hopsml.errors import ArgumentError
 
 
 def load(path: Path, name: str, prefix: str) -> Callable[..., Any]:
-    """The function ``name`` of a file; modules beside the file can be imported from then on.
+    """Return the function ``name`` of a file; modules next to the file can be imported from then on.
 
-    ``prefix``: stands in front of the module's name: it is nobody's to import, so its functions travel as they are. Raises
-    ArgumentError where the file has no such function, and whatever the file raises.
+    Args:
+        path: the file.
+        name: name of the function.
+        prefix: prefix of the module's name, which makes it impossible to import elsewhere, so that its functions are
+            pickled by value.
+
+    Raises:
+        ArgumentError: if the file has no such function. Errors of the file itself are passed on.
     """
     spec = importlib.util.spec_from_file_location(f"{prefix}{path.stem}", path)
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""The Python environment of this interpreter, as something that can be shipped: what is in it, and its hash."""
+"""Python environment of this interpreter, described for shipping: its content and a hash of it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,33 @@ from pathlib import Path
 
 from hopsml.errors import ArgumentError
 
-LAYOUT = 1  # of the archive; a change makes new ones
-# Spark itself brings these to every driver and executor.
+LAYOUT = 1  # of the archive; a new number makes existing archives unused
+# Spark itself provides these to every driver and executor.
 BY_SPARK = frozenset({"pyspark", "py4j"})
-_SHARED_LIBRARY = b"$ORIGIN"  # an interpreter that finds its libpython beside itself
+_SHARED_LIBRARY = b"$ORIGIN"  # mark of an interpreter that finds its libpython relative to itself
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Packages and interpreter. ``editable``: top-level module -> its file or folder, of projects installed by ``-e``."""
+    """Packages and interpreter of an environment.
+
+    ``editable`` maps the top-level modules of projects installed by ``-e`` to their file or folder.
+    """
 
     prefix: Path
     site_packages: tuple[Path, ...]
-    packages: dict[str, str]  # name -> version, with the source where that is no registry
+    packages: dict[str, str]  # name -> version, with the source if that is no registry
     editable: dict[str, Path]
     base_prefix: Path
     base_executable: Path
 
     @classmethod
     def current(cls) -> Environment:
-        """Of the interpreter that runs this. ArgumentError for conda's, which has a tool of its own."""
+        """Return the environment of this interpreter.
+
+        Raises:
+            ArgumentError: for conda, which has its own tool for packing.
+        """
         prefix = Path(sys.prefix)
         if (prefix / "conda-meta").is_dir():
             raise ArgumentError(
@@ -51,8 +58,8 @@ class Environment:
             source = json.loads(found.read_text("direct_url.json") or "{}")
             if source.get("dir_info", {}).get("editable"):
                 editable |= _editable_modules(found)
-                source = {}  # where it lies does not matter, its content does
-            if "dir_info" in source:  # a folder's version says nothing of its content
+                source = {}  # its location is irrelevant, its content is hashed
+            if "dir_info" in source:  # a folder's version does not identify its content
                 record = found.read_text("RECORD") or ""
                 source["content"] = hashlib.sha256(record.encode()).hexdigest()
             packages[name.lower()] = found.version + (f" {json.dumps(source, sort_keys=True)}" if source else "")
@@ -66,21 +73,21 @@ class Environment:
 
     @property
     def carries_interpreter(self) -> bool:
-        """Whether the interpreter itself goes into the archive: then nodes need no Python.
+        """True if the archive includes the interpreter, so that nodes need no Python.
 
-        The system's own, below /usr, does not: nodes must have it at the same place.
+        The system's own, below /usr, is not included: nodes must have it at the same path.
         """
         return self.base_prefix != Path("/usr")
 
     @property
     def needs_library_path(self) -> bool:
-        """Whether the interpreter looks for its shared library at an absolute path."""
+        """True if the interpreter searches its shared library at an absolute path."""
         is_shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
         return is_shared and _SHARED_LIBRARY not in self.base_executable.read_bytes()
 
     @cached_property
     def hash(self) -> str:
-        """Of the packages with their versions, the interpreter, and the content of editable projects."""
+        """Hash of the packages with their versions, the interpreter, and the content of editable projects."""
         content = {
             "layout": LAYOUT,
             "python": [sys.implementation.cache_tag, platform.python_version(), sysconfig.get_platform()],
@@ -92,7 +99,7 @@ class Environment:
 
     @cached_property
     def modules(self) -> frozenset[str]:
-        """Top-level names that can be imported from the archive."""
+        """Top-level module names that can be imported from the archive."""
         found = set(sys.stdlib_module_names) | set(self.editable) | BY_SPARK
         for folder in self.site_packages:
             found |= set(modules_in(folder))
@@ -100,7 +107,7 @@ class Environment:
 
 
 def modules_in(folder: Path) -> Iterator[str]:
-    """Top-level modules and packages of a folder of the import path."""
+    """Yield the top-level modules and packages of a folder of the import path."""
     for entry in os.scandir(folder) if folder.is_dir() else ():
         name, _, suffix = entry.name.partition(".")
         if not name.isidentifier() or name == "__pycache__":
@@ -110,7 +117,7 @@ def modules_in(folder: Path) -> Iterator[str]:
 
 
 def files_of(path: Path) -> Iterator[tuple[Path, str]]:
-    """Files below a folder (or the file itself) without compiled ones, each with its path below the folder's parent."""
+    """Yield the uncompiled files below a folder (or the file itself), each with its path below the folder's parent."""
     if path.is_file():
         yield path, path.name
         return
@@ -123,6 +130,7 @@ def files_of(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _content_hash(path: Path) -> str:
+    """Return a hash of the files below a path."""
     digest = hashlib.sha256()
     for file, name in files_of(path):
         content = file.read_bytes()
@@ -131,7 +139,7 @@ def _content_hash(path: Path) -> str:
 
 
 def _editable_modules(found: importlib.metadata.Distribution) -> dict[str, Path]:
-    """Where the modules of a project that was installed by ``-e`` are."""
+    """Return the locations of the modules of a project that was installed by ``-e``."""
     names = (found.read_text("top_level.txt") or "").split() or list(_named_by_pth(found))
     modules = {}
     for name in names:
@@ -148,6 +156,7 @@ def _editable_modules(found: importlib.metadata.Distribution) -> dict[str, Path]
 
 
 def _named_by_pth(found: importlib.metadata.Distribution) -> Iterable[str]:
+    """Yield the modules in the folders that a distribution's .pth files name."""
     for file in found.files or []:
         if file.suffix == ".pth":
             for line in Path(file.locate()).read_text(encoding="utf-8").splitlines():

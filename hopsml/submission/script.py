@@ -1,4 +1,4 @@
-"""What is wrong with a script, seen before anything is submitted: it is not there, a syntax error, a package that is not."""
+"""Checks of a script before submission: that it exists, has no syntax error, and imports only available packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def read(script: str) -> ast.Module:
-    """The script's syntax tree. ArgumentError where it is not there, is no text, or has a syntax error."""
+    """Return the script's syntax tree.
+
+    Raises:
+        ArgumentError: if it does not exist, is no text, or has a syntax error.
+    """
     path = Path(script)
     if not path.is_file():
         raise ArgumentError(f"there is no script {script}")
@@ -30,9 +34,9 @@ def read(script: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> dict[str, int]:
-    """Top-level name -> first line, of all that is imported anywhere in it, in functions too.
+    """Return the top-level names imported anywhere in a script, functions included, with their first line.
 
-    Not what may be missing: imports within a ``try`` that handles ImportError, and those for type checkers alone.
+    Excluded are optional imports: within a ``try`` that handles ImportError, and those for type checkers only.
     """
     found: dict[str, int] = {}
     for node in _certain(tree):
@@ -47,7 +51,7 @@ def imports(tree: ast.AST) -> dict[str, int]:
 
 
 def look_for(py_files: str) -> None:
-    """ArgumentError where one of ``spark.submit.pyFiles``, comma-separated, should lie on this machine and does not."""
+    """Raise ArgumentError if a local file of ``spark.submit.pyFiles``, comma-separated, does not exist."""
     for item in filter(None, (part.strip() for part in py_files.split(","))):
         path = item.removeprefix("file://")
         if "://" not in path and not path.startswith("local:") and not Path(path).exists():
@@ -55,7 +59,7 @@ def look_for(py_files: str) -> None:
 
 
 def modules_of_files(py_files: str) -> set[str] | None:
-    """Top-level modules of ``spark.submit.pyFiles``, comma-separated; None where an archive cannot be looked into."""
+    """Return the top-level modules of ``spark.submit.pyFiles``, comma-separated; None if an archive cannot be read."""
     found: set[str] = set()
     for item in (part.strip() for part in py_files.split(",")):
         path = Path(item.removeprefix("file://"))
@@ -70,7 +74,7 @@ def modules_of_files(py_files: str) -> set[str] | None:
 
 
 def _certain(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those that may fail, or never run."""
+    """Yield every node except those that may fail, or never run."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Try) and any(_handles_import_error(handler) for handler in node.handlers):
             continue
@@ -81,6 +85,7 @@ def _certain(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _handles_import_error(handler: ast.ExceptHandler) -> bool:
+    """Return True if an exception handler catches ImportError."""
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -1,10 +1,10 @@
-"""The environment that travels with an application: none, one that lies somewhere, or this one, cached by its hash.
+"""Shipping of the Python environment with an application: none, an existing archive, or this one, cached by its hash.
 
     spark.yarn.dist.archives = hdfs://.../environments/<user>/<hash>.tar.gz#environment
     PYSPARK_PYTHON           = ./environment/bin/python
 
-Packed and uploaded once; every later submission of the same environment only names it, and a node that has had it does not
-fetch it again.
+An environment is packed and uploaded once; later submissions of the same one only name it, and a node that has fetched
+it does not fetch it again.
 """
 
 from __future__ import annotations
@@ -48,13 +48,19 @@ _PYTHON_KEYS = ("spark.pyspark.python", "spark.yarn.appMasterEnv.PYSPARK_PYTHON"
 
 @dataclass(frozen=True)
 class Shipment:
-    """What travels. ``url`` is empty for nothing, ``environment`` None for an archive that somebody else has made."""
+    """Environment that is shipped.
+
+    ``url`` is "" for none; ``environment`` is None for an existing archive.
+    """
 
     url: str = ""
     environment: Environment | None = None
 
     def settings(self, known: Mapping[str, str], deploy_mode: str) -> dict[str, str]:
-        """Spark's settings that make executors use the shipped environment, besides and instead of ``known``."""
+        """Return the Spark settings that make executors use the shipped environment.
+
+        They override those in ``known``.
+        """
         if not self.url:
             return {}
         archives = [item for item in known.get("spark.yarn.dist.archives", "").split(",") if item]
@@ -63,14 +69,22 @@ class Shipment:
             "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
         }
         if deploy_mode == "cluster":
-            # Spark hands a PYSPARK_DRIVER_PYTHON of this process's environment on, and it would win
+            # Spark passes PYSPARK_DRIVER_PYTHON of this process's environment on, which would take precedence
             names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
             return added | {f"spark.yarn.appMasterEnv.{name}": PYTHON for name in names}
         return {**added, "spark.pyspark.python": PYTHON, "spark.pyspark.driver.python": sys.executable}
 
 
 def plan(mode: str, profile: Profile) -> Shipment:
-    """What is to travel; nothing is packed or looked for. ``mode``: never, auto (where YARN is), always, or a URL."""
+    """Return the environment to ship, without packing anything.
+
+    Args:
+        mode: never, auto (if the master is YARN), always, or the URL of an archive.
+        profile: profile of the application.
+
+    Raises:
+        ArgumentError: for an unknown mode, a master other than YARN, or a store that nodes cannot read.
+    """
     if "://" in mode or mode.startswith("local:"):
         _check_yarn(profile, mode)
         return Shipment(mode)
@@ -86,14 +100,19 @@ def plan(mode: str, profile: Profile) -> Shipment:
             "profile's store) name shared storage such as hdfs://..., or --ship-environment an archive that is there"
         )
     environment = Environment.current()
-    # Each user has a cache: an archive of another one's would be run as this one.
+    # A cache per user: another user's archive would run with this user's rights.
     return Shipment(urls.join(store, "environments", settings.user_name(), f"{environment.hash}.tar.gz"), environment)
 
 
 def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
-    """Pack and upload what is not there yet. Of several that do so at once one succeeds, and all go on.
+    """Pack and upload the environment unless it is stored already.
 
-    ``check`` is called again and again while it packs; what it raises stops that.
+    Of concurrent submissions one succeeds, and all continue.
+
+    Args:
+        shipment: the environment that is shipped.
+        notify: called with each line about the progress.
+        check: called repeatedly during packing; what it raises aborts that.
     """
     environment = shipment.environment
     if environment is None or _is_there(shipment.url):
@@ -112,13 +131,17 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
             system.upload(target, shipment.url, overwrite=False)
             trust.narrow(shipment.url)
         except PathExists:
-            _is_there(shipment.url)  # another submitter of this user's was quicker, with the same
+            _is_there(shipment.url)  # another submission of this user was faster, with the same content
         took_s = time.monotonic() - began
         notify(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, there after {took_s:.0f} s")
 
 
 def _is_there(url: str) -> bool:
-    """Whether the archive is there; ArgumentError for one that somebody else may have put there under this name."""
+    """Return True if the archive exists.
+
+    Raises:
+        ArgumentError: for one that another user may have stored under this name.
+    """
     try:
         status = filesystem.for_url(url).status(url)
     except PathNotFound:
@@ -128,14 +151,18 @@ def _is_there(url: str) -> bool:
 
 
 def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], profile: Profile) -> None:
-    """ArgumentError that names what the script imports and will not find; nothing is said where that cannot be known."""
+    """Raise ArgumentError if imports of the script will be missing.
+
+    Nothing happens if that cannot be determined.
+    """
     needed = scripts.imports(scripts.read(script))
     own = scripts.modules_of_files(known.get("spark.submit.pyFiles", ""))
     is_present = _presence(shipment, known)
     if own is None or is_present is None:
         return
     if profile.deploy_mode != "cluster":
-        own |= set(modules_in(Path(script).resolve().parent))  # the driver is here, and sees what lies beside it
+        # the driver runs here, and can import what is next to the script
+        own |= set(modules_in(Path(script).resolve().parent))
     for key in ("spark.yarn.appMasterEnv.PYTHONPATH", "spark.executorEnv.PYTHONPATH"):
         for folder in filter(None, known.get(key, "").split(os.pathsep)):
             own |= set(modules_in(Path(folder)))
@@ -149,7 +176,7 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
 
 
 def check_allowed(archive_url: str, stores: Sequence[str]) -> None:
-    """Raise ArgumentError for an archive that lies below none of these URLs: it is read with this process's rights."""
+    """Raise ArgumentError unless an archive is below one of these URLs: it is read with this process's rights."""
     scheme, authority, path = urls.split(archive_url)
     for store in stores:
         known_scheme, known_authority, known_path = urls.split(store)
@@ -163,12 +190,12 @@ def check_allowed(archive_url: str, stores: Sequence[str]) -> None:
 
 
 def manifest_url(archive_url: str) -> str:
-    """URL of the record beside an archive that says what is in it."""
+    """Return the URL of the record next to an archive that describes its content."""
     return archive_url.removesuffix(".tar.gz") + ".json"
 
 
 def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], bool] | None:
-    """Whether a module can be imported where the application runs; None where that is not known."""
+    """Return a predicate that is True for modules importable where the application runs; None if that is unknown."""
     if shipment.environment is not None:
         return shipment.environment.modules.__contains__
     if shipment.url:
@@ -178,7 +205,7 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
             content = json.loads(filesystem.for_url(shipment.url).read_bytes(manifest_url(shipment.url)))
             return frozenset(content["modules"]).__contains__
         except (StorageError, ArgumentError, ValueError, LookupError, TypeError):
-            return None  # somebody else's archive, without a list
+            return None  # an archive from another source, without a list
     named = {known.get(key, sys.executable) for key in _PYTHON_KEYS} | {
         os.environ.get("PYSPARK_PYTHON", sys.executable)
     }
@@ -186,6 +213,7 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
 
 
 def _is_here(name: str) -> bool:
+    """Return True if this interpreter can import the module."""
     if name in BY_SPARK:
         return True
     try:
@@ -195,6 +223,7 @@ def _is_here(name: str) -> bool:
 
 
 def _check_yarn(profile: Profile, mode: str) -> None:
+    """Raise ArgumentError unless the profile's master is YARN."""
     if not profile.master.startswith("yarn"):
         raise ArgumentError(
             f"ship_environment={mode!r}: profile '{profile.name}' has master {profile.master}, and only YARN carries an "
@@ -203,6 +232,7 @@ def _check_yarn(profile: Profile, mode: str) -> None:
 
 
 def _manifest(environment: Environment, length: int) -> dict[str, object]:
+    """Return the record that describes an archive."""
     return {
         "packages": environment.packages,
         "modules": sorted(environment.modules),

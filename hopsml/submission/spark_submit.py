@@ -1,4 +1,4 @@
-"""spark-submit as a process group: started, waited for, ended with all that it started."""
+"""Control of spark-submit as a process group: start, wait, and end with all that it has started."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from typing import BinaryIO
 
 from hopsml.submission import hidden
 
-GRACE_S = 10.0  # from the first signal to SIGKILL
+GRACE_S = 10.0  # seconds from the first signal to SIGKILL
 TAIL_BYTES = 6000
-_REAP_S = 5.0  # until the system has buried what was killed
-_GATEWAY = b"PYSPARK_GATEWAY_PORT"  # the variable by which spark-submit tells a script where its JVM is
-_REPORT_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'  # the guard knows its number before it is the command
+_REAP_S = 5.0  # seconds until the system has reaped killed processes
+_GATEWAY = b"PYSPARK_GATEWAY_PORT"  # variable by which spark-submit gives a script the port of its JVM
+# the guard gets the group's number before the process becomes the command
+_REPORT_AND_RUN = 'echo $$ >&0; exec "$0" "$@" < /dev/null'
 _GUARD = Path(__file__).with_name("guard.py")
 
 
 class SparkSubmit:
-    """A spark-submit that runs, in a process group of its own; a context manager that leaves nothing of it behind.
+    """Running spark-submit in a separate process group; a context manager that leaves no process behind.
 
-    Nor is anything left when this process is killed by -9.
-
-    Settings that others on this machine must not read do not stand in its arguments (``hidden``).
-
-    ``quiet``: its output is kept, and ``tail`` gives the end of it; otherwise it goes where this process's goes.
+    No process is left even if this one is killed by SIGKILL. Settings that other users of this machine must not read
+    are not in its arguments (``hidden``). With ``quiet`` its output is stored, and ``tail`` returns the end of it;
+    otherwise it goes to this process's output.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> None:
@@ -63,7 +62,7 @@ class SparkSubmit:
                 process_group=0,  # Ctrl-C at a terminal is for this process, which passes it on once
             )
             undo.callback(self.end, signal.SIGKILL)
-            self.ended = os.pidfd_open(self._process.pid)  # can be read once the process has ended
+            self.ended = os.pidfd_open(self._process.pid)  # readable once the process has ended
             undo.callback(os.close, self.ended)
             self._resources = undo.pop_all()
 
@@ -75,11 +74,11 @@ class SparkSubmit:
         self._resources.close()
 
     def poll(self) -> int | None:
-        """spark-submit's exit status, negative for a signal; None while it runs."""
+        """Return spark-submit's exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def send(self, number: int) -> None:
-        """Send a signal to the whole process group; nothing happens where it is gone."""
+        """Send a signal to the whole process group; ignored if it has ended."""
         if not self._gone:
             try:
                 os.killpg(self._process.pid, number)
@@ -87,9 +86,10 @@ class SparkSubmit:
                 self._gone = True
 
     def send_to_script(self, number: int) -> bool:
-        """A signal for the script alone, whose end spark-submit then follows in order; False where no script runs (yet).
+        """Send a signal only to the script; return False if no script runs (yet).
 
-        A signal for all makes the JVM shut down while the script still needs it, which prints pages of Java's.
+        spark-submit then shuts down in order. A signal to all processes would make the JVM shut down while the script
+        still needs it, which prints pages of Java errors.
         """
         scripts = [pid for pid in _children(self._process.pid) if _GATEWAY in _variables(pid)]
         for pid in scripts:
@@ -100,7 +100,7 @@ class SparkSubmit:
         return bool(scripts)
 
     def end(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
-        """Signal the group, SIGKILL what is left of it after ``grace_s`` seconds, wait for it."""
+        """Send a signal to the group, SIGKILL to what remains of it after ``grace_s`` seconds, and wait for its end."""
         self.send(number)
         self._wait_until_gone(grace_s)
         self.send(signal.SIGKILL)
@@ -108,18 +108,19 @@ class SparkSubmit:
         self._process.wait()
 
     def _wait_until_gone(self, timeout_s: float) -> None:
+        """Wait until the group has no process, at most ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while self.has_processes() and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def has_processes(self) -> bool:
-        """Whether any process of the group lives, spark-submit itself or one that it has started."""
-        self._process.poll()  # a child that is dead and not waited for counts as a member
+        """Return True if a process of the group is alive, spark-submit itself or one that it has started."""
+        self._process.poll()  # reaps the child, which would otherwise count as a member
         self.send(0)
         return not self._gone and _is_alive(self._process.pid)
 
     def tail(self) -> str:
-        """The end of what it printed; empty unless it is quiet."""
+        """Return the end of the output; "" unless ``quiet``."""
         if self._kept is None:
             return ""
         length = os.fstat(self._kept.fileno()).st_size
@@ -128,7 +129,7 @@ class SparkSubmit:
 
 
 def _is_alive(group: int) -> bool:
-    """Whether a process of the group runs; one that is dead and that nobody has waited for does not count."""
+    """Return True if a process of the group is alive; zombies do not count."""
     return any(facts[2] == str(group).encode() and facts[0] not in (b"Z", b"X") for _, facts in _processes())
 
 
@@ -137,7 +138,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _variables(pid: int) -> set[bytes]:
-    """Names of the variables that a process was started with; none for one that is gone."""
+    """Return the names of the variables with which a process was started; none if it has ended."""
     try:
         return {entry.partition(b"=")[0] for entry in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")}
     except OSError:
@@ -145,11 +146,11 @@ def _variables(pid: int) -> set[bytes]:
 
 
 def _processes() -> Iterator[tuple[int, list[bytes]]]:
-    """Of each process its id, and state, parent, group and more as /proc has them."""
+    """Yield the id of each process, with its state, parent, group and further fields of /proc/PID/stat."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 facts = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:  # gone meanwhile
+            except OSError:  # ended since
                 continue
             yield int(entry), facts

@@ -1,4 +1,4 @@
-"""Submitting: spark-submit is run, the application's id is learnt by a tag of its own, and followed."""
+"""Submission by spark-submit: starts it, finds the application by a unique tag, and follows it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hopsml.submission.spark_submit import SparkSubmit
 from hopsml.yarn import ResourceManager, YarnApplication
 
 _LOOK_S = 0.5
-_SETTLE_S = 1.0  # for a request that spark-submit had sent just before it was ended
-_ID_TIMEOUT_S = 30.0  # from the end of spark-submit until the ResourceManager lists the application
+_SETTLE_S = 1.0  # seconds for a request that spark-submit had sent just before it was ended
+_ID_TIMEOUT_S = 30.0  # seconds from the end of spark-submit until the ResourceManager lists the application
 
 
 def is_detachable(profile: Profile) -> bool:
-    """Whether the application lives on its own once it is submitted: YARN holds its driver."""
+    """Return True if the application runs on independently of this process, with its driver in YARN."""
     return profile.master.startswith("yarn") and profile.deploy_mode == "cluster"
 
 
 @dataclass(frozen=True)
 class SubmissionPlan:
-    """What is to be started: the command, a tag that only this submission has, the environment that travels."""
+    """Prepared submission: the command, a tag that only this submission has, and the environment that is shipped."""
 
     profile: Profile
     script: str
@@ -50,17 +50,19 @@ def plan(
     tag: str | None = None,
     ship_environment: str | None = None,
 ) -> SubmissionPlan:
-    """What ``start`` and ``run`` carry out; nothing is packed or started.
+    """Prepare a submission for ``start`` or ``run``; nothing is packed or started.
 
     Args:
-        profile: where the script runs.
-        script, arguments: what runs.
-        num_workers: executors; the profile's number by default.
-        conf: Spark's settings, which win over the profile's.
-        tag: finds the application again from anywhere (``ResourceManager.find``); it has one of its own besides.
+        profile: determines where the script runs.
+        script: path of the script.
+        arguments: arguments of the script.
+        num_workers: number of executors; None for the profile's.
+        conf: Spark's settings, which take precedence over the profile's.
+        tag: additional YARN tag by which any process can find the application (``ResourceManager.find``).
         ship_environment: see Profile.
 
-    Raises ArgumentError for a script that cannot work.
+    Raises:
+        ArgumentError: for a script that cannot run.
     """
     own = f"hopsml-{secrets.token_hex(8)}"
     tags = [each for each in (own, tag) if each] if profile.master.startswith("yarn") else []
@@ -70,10 +72,18 @@ def plan(
 
 
 def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
-    """Submit a script in YARN's cluster mode; returns the application's id once YARN has it. It goes on without us.
+    """Submit a script in YARN's cluster mode; return the application's id once YARN lists it.
 
-    Raises ArgumentError for a profile of another kind (nothing was submitted), ClusterError with spark-submit's words when
-    it fails, RunCancelled after a signal; the application is ended then.
+    The application continues independently of this process.
+
+    Args:
+        planned: the submission.
+        interrupts: source of signals.
+
+    Raises:
+        ArgumentError: for a profile of another kind; nothing was submitted.
+        ClusterError: if spark-submit fails, with its output.
+        RunCancelled: after a signal; the application is ended then.
     """
     profile = planned.profile
     if not is_detachable(profile):
@@ -85,10 +95,15 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
 
 
 def run(planned: SubmissionPlan, *, waiting_timeout_s: float | None = None, interrupts: Waiter | None = None) -> int:
-    """Run a script to its end under any profile with Spark; returns its exit status, 0 only for success.
+    """Run a script to its end under any profile; return its exit status, 0 only for success.
 
-    In YARN's cluster mode that is ``start`` and ``follow``; otherwise the driver is here, and its output goes where this
-    process's goes. Ends with everything that it started.
+    In YARN's cluster mode this is ``start`` and ``follow``; otherwise the driver runs on this machine, with this
+    process's output. All started processes are ended.
+
+    Args:
+        planned: the submission.
+        waiting_timeout_s: longest wait in the queue, in seconds; None for no limit.
+        interrupts: source of signals.
     """
     waiter = interrupts or NoInterrupts()
     profile = planned.profile
@@ -101,12 +116,12 @@ def run(planned: SubmissionPlan, *, waiting_timeout_s: float | None = None, inte
     with SparkSubmit(planned.command, environment(profile), quiet=False) as job:
         status = _accompany(job, yarn, planned.tag, waiter, waiting_timeout_s)
     if status and yarn is not None:
-        _end_by_tag(yarn, planned.tag)  # a driver that was killed has not told YARN anything
+        _end_by_tag(yarn, planned.tag)  # a killed driver has not unregistered from YARN
     return status
 
 
 def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> str:
-    """Start spark-submit, and wait until YARN lists what it has submitted; the application's id."""
+    """Run spark-submit, wait until YARN lists the application, and return its id."""
     _ship(planned, waiter)
     to_stderr(f"submitting {planned.script} to {', '.join(yarn.addresses)}")
     with SparkSubmit(planned.command, environment(planned.profile), quiet=True) as job:
@@ -122,7 +137,7 @@ def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> s
 
 
 def _ship(planned: SubmissionPlan, waiter: Waiter) -> None:
-    """Pack and upload the environment where that is needed; a signal stops it."""
+    """Pack and upload the environment if needed; a signal stops it."""
 
     def check() -> None:
         if (number := waiter.wait(0.0)) is not None:
@@ -135,7 +150,7 @@ def _ship(planned: SubmissionPlan, waiter: Waiter) -> None:
 def _accompany(
     job: SparkSubmit, yarn: ResourceManager | None, tag: str, waiter: Waiter, waiting_timeout_s: float | None
 ) -> int:
-    """Wait for a driver on this machine; on YARN say what it waits for. Returns the exit status."""
+    """Wait for a driver on this machine, and on YARN print what it waits for; return the exit status."""
     state = FollowState("", time.monotonic(), waiting_timeout_s)
     while (status := job.poll()) is None:
         if (number := waiter.wait(follower.POLL_S if yarn else 3600.0, job.ended)) is not None:
@@ -153,7 +168,10 @@ def _accompany(
 
 
 def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
-    """End it; a second signal kills. The script gets SIGINT, by which runs are cancelled, whatever came here."""
+    """End the driver; a second signal kills it.
+
+    The script gets SIGINT, which cancels runs, whatever signal arrived here.
+    """
     if not job.send_to_script(signal.SIGINT):
         job.send(number)
     deadline = time.monotonic() + 10.0
@@ -165,6 +183,7 @@ def _end(job: SparkSubmit, number: int, waiter: Waiter) -> int:
 
 
 def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
+    """Return the newest application with this tag; None if there is none, or YARN does not answer."""
     try:
         found = yarn.find(tag)
     except ClusterError:
@@ -173,7 +192,7 @@ def _find(yarn: ResourceManager, tag: str) -> YarnApplication | None:
 
 
 def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) -> YarnApplication:
-    """The application of a spark-submit that has ended well."""
+    """Return the application of a spark-submit that has succeeded."""
     deadline = time.monotonic() + _ID_TIMEOUT_S
     while True:
         try:
@@ -192,6 +211,7 @@ def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) ->
 
 
 def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int) -> RunCancelled:
+    """End an application whose submission was interrupted, and return the error to raise."""
     deadline = time.monotonic() + _SETTLE_S
     while not (ended := _end_by_tag(yarn, planned.tag)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -200,7 +220,7 @@ def _cancelled(yarn: ResourceManager, planned: SubmissionPlan, number: int) -> R
 
 
 def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
-    """End the application with this tag, if there is one; returns its id."""
+    """End the application with this tag, if there is one; return its id."""
     found = _find(yarn, tag)
     if found is None:
         return ""

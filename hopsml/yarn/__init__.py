@@ -1,7 +1,11 @@
-"""YARN as a client sees it: what an application does, ending it, and the log of its driver.
+"""YARN client: state and end of applications, and the logs of their drivers.
 
-yarn = ResourceManager.of_environment() yarn.find("my-tag"), yarn.application("application_1_0001").state,
-yarn.kill("application_1_0001") logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
+Example:
+    yarn = ResourceManager.of_environment()
+    yarn.find("my-tag")
+    yarn.application("application_1_0001").state
+    yarn.kill("application_1_0001")
+    logs.read(yarn.application("application_1_0001"), "stdout", offset=0)
 """
 
 from hopsml.yarn.resource_manager import OVER, ResourceManager, YarnApplication, YarnNode, rm_addresses

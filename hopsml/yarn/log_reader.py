@@ -1,7 +1,8 @@
-"""A driver's log of any length, read piece by piece: what lies between its beginning and its end is fetched once.
+"""Sequential reader of a driver's log of any length, which fetches the part between beginning and end only once.
 
-A NodeManager gives the first bytes of a log or the last ones, and an aggregated file has to be walked through. So what was
-begun for one piece stays open for the next one; whoever reads elsewhere in the same log has one of his own.
+A NodeManager returns the first or the last bytes of a log, and an aggregated file can only be read sequentially. So a
+request opened for one piece stays open for the next one; concurrent readers at other offsets of the same log have their
+own.
 """
 
 from __future__ import annotations
@@ -23,43 +24,53 @@ from hopsml.yarn.resource_manager import YarnApplication
 from hopsml.yarn.tfile import FormatError
 
 MOST_OPEN = 8
-IDLE_S = 60.0  # an open one costs its node a thread
+IDLE_S = 60.0  # seconds; an open log occupies a thread of its node
 _SKIP_BYTES = 1 << 20
 
 
 class LogBytes(Protocol):
-    """The bytes of a log, from where it stands on."""
+    """Interface for reading the bytes of a log from its current position."""
 
     def read(self, count: int, /) -> bytes:
-        """The next ones; fewer, or none, where it ends."""
+        """Return up to ``count`` bytes; fewer, or none, at the end."""
 
 
 @dataclass
 class OpenLog:
-    """A log that is being read. ``last``: what was read last, as a piece may end within a character."""
+    """Log that is being read.
+
+    ``last`` holds the bytes read last, as a piece may end within a character.
+    """
 
     application_id: str
     name: str
     container: str
     source: LogBytes
-    length: int  # of what can be read here
+    length: int  # readable bytes
     close: Callable[[], object]
     at: int = 0
     last: bytes = b""
     used_s: float = 0.0
 
     def has(self, application_id: str, name: str, offset: int) -> bool:
-        """Whether it is this log, and stands where the next piece begins, or not far behind."""
+        """Return True if it is this log and a piece can start at ``offset``: at its position, or shortly before."""
         is_it = (self.application_id, self.name) == (application_id, name)
         return is_it and self.at - len(self.last) <= offset <= self.at and offset < self.length
 
     def skip(self, count: int) -> None:
-        """Pass over so many bytes. Raises ClusterUnavailable where it ends before."""
+        """Skip ``count`` bytes of the log.
+
+        Raises:
+            ClusterUnavailable: if the log ends before.
+        """
         while count:
             count -= len(self._next(min(count, _SKIP_BYTES)))
 
     def piece(self, offset: int, limit: int) -> bytes:
-        """Up to ``limit`` bytes from ``offset`` on, which it ``has``. Raises ClusterUnavailable."""
+        """Return up to ``limit`` bytes from ``offset``, for which ``has`` is True.
+
+        Raises ClusterUnavailable.
+        """
         kept = self.last[len(self.last) - (self.at - offset) :] if offset < self.at else b""
         fresh = min(limit - len(kept), self.length - self.at)
         data = kept + (self._next(fresh) if fresh > 0 else b"")
@@ -67,6 +78,7 @@ class OpenLog:
         return data[:limit]
 
     def _next(self, count: int) -> bytes:
+        """Read up to ``count`` bytes; raise ClusterUnavailable if there are none."""
         try:
             data = self.source.read(count)
         except (OSError, http.client.HTTPException, FormatError) as error:
@@ -78,18 +90,18 @@ class OpenLog:
 
 
 class LogReader:
-    """For several threads. ``read`` asks for the application only where nothing open goes on at ``offset``."""
+    """Thread-safe reader of logs that looks an application up only if no open log can continue at the offset."""
 
     def __init__(self, find: Callable[[str], YarnApplication], most_open: int = MOST_OPEN) -> None:
         self._find, self._most = find, most_open
-        self._open: list[OpenLog] = []  # those that nobody reads now, the last used one last
+        self._open: list[OpenLog] = []  # idle ones, in order of last use
         self._lock = threading.Lock()
 
     def read(self, application_id: str, name: str, offset: int, limit: int) -> LogPart | None:
-        """As ``logs.read``, for an offset from 0 on; no byte is passed over. Raises as it does."""
+        """Return a part of a log as ``logs.read``, for an offset of at least 0, without skipping bytes; same errors."""
         opened = self._taken(application_id, name, offset)
         if opened is not None:
-            with contextlib.suppress(ClusterError, StorageError):  # nobody has read on for long: it is opened anew
+            with contextlib.suppress(ClusterError, StorageError):  # the open log has expired: it is opened again
                 return self._piece(opened, offset, limit)
         application = self._find(application_id)
         part = logs.of_node(application, name, offset, limit)
@@ -110,6 +122,7 @@ class LogReader:
         return self._piece(opened, offset, limit)
 
     def _taken(self, application_id: str, name: str, offset: int) -> OpenLog | None:
+        """Take an open log that can continue at this offset out of the idle ones, and return it; None if none can."""
         with self._lock:
             found = next((one for one in self._open if one.has(application_id, name, offset)), None)
             if found is not None:
@@ -117,6 +130,7 @@ class LogReader:
             return found
 
     def _piece(self, opened: OpenLog, offset: int, limit: int) -> LogPart:
+        """Read a part from an open log, and close it on an error."""
         try:
             data = opened.piece(offset, limit)
         except BaseException:
@@ -127,6 +141,7 @@ class LogReader:
         return LogPart(opened.container, data, offset, complete=False, length=max(end, opened.length))
 
     def _give_back(self, opened: OpenLog) -> None:
+        """Store an open log for later use, and close old ones."""
         opened.used_s = time.monotonic()
         with self._lock:
             self._open.append(opened)
@@ -137,7 +152,7 @@ class LogReader:
             one.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all of the open logs."""
         with self._lock:
             left, self._open = self._open, []
         for one in left:
@@ -150,7 +165,10 @@ def _of_node(application: YarnApplication, name: str, length: int) -> OpenLog:
 
 
 def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
-    """The aggregated log; None where there is none (yet). Raises StorageError, ClusterError."""
+    """Open the aggregated log; return None if there is none (yet).
+
+    Raises StorageError, ClusterError.
+    """
     container = logs.container_of(application)
     with logs.told_apart(application.id), contextlib.ExitStack() as stack:
         for url in logs.aggregated_files(application.id, application.user, settings.yarn_settings()):

@@ -1,6 +1,6 @@
-"""The log of an application's driver, read as it grows; in cluster mode it is what its first container printed.
+"""Log of an application's driver, read while it grows; in cluster mode this is the output of its first container.
 
-A NodeManager serves the log of a container while that runs and until the log is aggregated; afterwards it lies in HDFS.
+A NodeManager serves the log of a container while it runs and until the log is aggregated; afterwards it is in HDFS.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hopsml.storage import filesystem, urls
 from hopsml.yarn import tfile, web
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
 
-PART_BYTES = 4 << 20  # what is read at once: a log that grows faster is not followed byte by byte
-_SLACK_BYTES = 4096  # for what is written between two requests
+PART_BYTES = 4 << 20  # bytes per read: of a log that grows faster, parts are skipped
+_SLACK_BYTES = 4096  # allowance for bytes written between two requests
 _TRIES = 3
 _PAGE = re.compile(r"(https?://[^/]+)/.*/(container_\w+)")
 _LENGTH = re.compile(rb"^LogLength:\s*(\d+)\s*$", re.MULTILINE)
@@ -32,16 +32,16 @@ _BUCKETS = 10_000
 
 @dataclass(frozen=True)
 class LogPart:
-    """Some of a log file of one container; ``offset`` and ``end`` are bytes of the file.
+    """Part of a log file of one container; ``offset`` and ``end`` are in bytes of the file.
 
-    ``offset`` is above the one that was asked for where the log has grown by more than is read at once.
+    ``offset`` is larger than requested if the log has grown by more than is read at once.
     """
 
     container: str
     data: bytes
     offset: int
     complete: bool  # the file ends here and will not grow any more
-    length: int  # of the whole file, as far as it has been written
+    length: int  # of the whole file as written so far
 
     @property
     def end(self) -> int:
@@ -50,7 +50,7 @@ class LogPart:
 
     @property
     def text(self) -> str:
-        """The bytes as text; what is no UTF-8 is replaced."""
+        """Content of the part as text; invalid UTF-8 is replaced."""
         return self.data.decode(errors="replace")
 
 
@@ -61,11 +61,22 @@ def read(
     limit: int = PART_BYTES,
     timeout_s: float = TIMEOUT_S,
 ) -> LogPart | None:
-    """The log file ``name`` (stdout, stderr) of the driver's container from ``offset`` on; below 0: from the end.
+    """Return a part of the driver's log file; None if there is no log.
 
-    In cluster mode stdout has what the script prints, its traceback too, and stderr has Spark's own lines. None where
-    there is no log: the container has not started yet, or it is over and its log not yet (or never) aggregated.
-    Raises ClusterUnavailable (nobody answers), ClusterError and StorageError.
+    In cluster mode stdout contains the script's output, including tracebacks, and stderr Spark's log. There is no log
+    before the container has started, and after its end until (or unless) the log is aggregated.
+
+    Args:
+        application: the application.
+        name: stdout or stderr.
+        offset: first byte; below 0: counted from the end.
+        limit: largest number of bytes.
+        timeout_s: time limit of a request, in seconds.
+
+    Raises:
+        ClusterUnavailable: if the NodeManager does not answer.
+        ClusterError: if it refuses, or the aggregated log has an unknown format.
+        StorageError: if the aggregated log cannot be read.
     """
     part = of_node(application, name, offset, limit, timeout_s)
     if part is not None or not application.over or not (container := container_of(application)):
@@ -82,7 +93,10 @@ def read(
 def of_node(
     application: YarnApplication, name: str, offset: int, limit: int, timeout_s: float = TIMEOUT_S
 ) -> LogPart | None:
-    """What the driver's NodeManager has of it, as ``read``; None as well where that is gone with its application."""
+    """Return a part of the log as ``read``, from the driver's NodeManager only.
+
+    None also if node and application have ended.
+    """
     page = _PAGE.match(application.am_log_url)
     if page is None:
         return None
@@ -95,14 +109,14 @@ def of_node(
 
 
 def container_of(application: YarnApplication) -> str:
-    """The driver's container; "" before it has one."""
+    """Return the id of the driver's container; "" before there is one."""
     page = _PAGE.match(application.am_log_url)
     return page[2] if page is not None else ""
 
 
 @contextlib.contextmanager
 def told_apart(application_id: str) -> Iterator[None]:
-    """Raise ClusterError where an aggregated log is of a kind that is not read here."""
+    """Raise ClusterError in place of a FormatError, for an aggregated log in a format that is not supported."""
     try:
         yield
     except tfile.FormatError as error:
@@ -113,7 +127,7 @@ def told_apart(application_id: str) -> Iterator[None]:
 
 
 def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) -> str:
-    """The last bytes of a log as text; empty where it cannot be had."""
+    """Return the last bytes of a log as text; "" if it is not available."""
     try:
         part = read(application, name, offset=-limit, limit=limit)
     except (ClusterError, StorageError):
@@ -122,7 +136,7 @@ def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) 
 
 
 def _from_node(address: str, container: str, name: str, offset: int, limit: int, timeout_s: float) -> LogPart | None:
-    """By the NodeManager's REST API, which gives so many of the first or of the last bytes, with the length of the file."""
+    """Read from the NodeManager's REST API, which returns the first or the last bytes, with the length of the file."""
     url = _address(address, container, name)
     wanted = -offset if offset < 0 else _SLACK_BYTES
     for _ in range(_TRIES):
@@ -148,9 +162,10 @@ def _address(address: str, container: str, name: str) -> str:
 
 
 def begun(application: YarnApplication, name: str, length: int, timeout_s: float = TIMEOUT_S) -> BinaryIO:
-    """The first ``length`` bytes of a log of the driver's node, as they come: to be closed by the caller.
+    """Open the first ``length`` bytes of a log on the driver's node as a stream, which the caller must close.
 
-    Raises ClusterUnavailable.
+    Raises:
+        ClusterUnavailable: if the NodeManager does not answer.
     """
     page = _PAGE.match(application.am_log_url)
     assert page is not None  # it was read before
@@ -168,7 +183,7 @@ def begun(application: YarnApplication, name: str, length: int, timeout_s: float
 
 
 def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
-    """The last ``wanted`` bytes of the log, its length, whether its container runs; None where the node has no log."""
+    """Return the last ``wanted`` bytes of the log, its length, and True if its container runs; None without a log."""
     if answer.status in (404, 410):
         return None
     head, begin, rest = answer.body.partition(_BEGIN)
@@ -183,9 +198,10 @@ def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
 def aggregated(
     application_id: str, user: str, container: str, name: str, offset: int, limit: int
 ) -> tuple[bytes, int] | None:
-    """Up to ``limit`` bytes from ``offset`` (negative: from the end) of one file of a container, and its whole length.
+    """Return up to ``limit`` bytes of a container's aggregated log from ``offset`` on, and the log's length.
 
-    None where it is not there (yet). Raises StorageError, and tfile.FormatError for a format that is not read here.
+    A negative ``offset`` counts from the end. None if there is no such log (yet). Raises StorageError, and
+    tfile.FormatError for an unsupported format.
     """
     for url in aggregated_files(application_id, user, settings.yarn_settings()):
         with _store(url).open_read(url) as file:
@@ -196,9 +212,10 @@ def aggregated(
 
 
 def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -> Iterator[str]:
-    """The files of an application that is over, one for each node, where NodeManagers put them.
+    """Yield the URLs of the aggregated log files of an application that has ended, one for each node.
 
-    ``<dir>/<user>/bucket-logs-tfile/<nnnn>/<application>/<node>``; from Hadoop 2 ``<dir>/<user>/logs/<application>/<node>``.
+    ``<dir>/<user>/bucket-logs-tfile/<nnnn>/<application>/<node>``; of Hadoop 2
+    ``<dir>/<user>/logs/<application>/<node>``.
     """
     folder = known.get("yarn.nodemanager.remote-app-log-dir", _DEFAULT_DIR)
     if not urls.base(folder):
@@ -210,7 +227,7 @@ def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -
 
 
 def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -> tuple[bytes, int] | None:
-    """The same from one aggregated file."""
+    """Return a part of a log as ``aggregated``, from one aggregated file."""
     found = begun_within(file, container, name)
     if found is None:
         return None
@@ -221,9 +238,10 @@ def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -
 
 
 def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value, int] | None:
-    """A log of an aggregated file from its beginning, and its length: nothing may be read beyond that.
+    """Return a log of an aggregated file from its beginning, and its length, beyond which nothing may be read.
 
-    There is a record for each container, in it for each log its name, length and bytes.
+    The file has a record for each container, which contains each log's name, length and bytes. None if there is no such
+    log.
     """
     for key, value in tfile.records(file):
         if key[2:].decode(errors="replace") != container:
@@ -238,6 +256,7 @@ def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value
 
 
 def _entries(url: str) -> list[str]:
+    """Return the URLs in a folder; none if it does not exist."""
     try:
         return [entry.url for entry in _store(url).list_dir(url)]
     except PathNotFound:
@@ -245,7 +264,11 @@ def _entries(url: str) -> list[str]:
 
 
 def _store(url: str) -> filesystem.FileSystem:
-    """Where aggregated logs lie. ClusterError for a store that nothing here speaks."""
+    """Return the file system of aggregated logs.
+
+    Raises:
+        ClusterError: for a store that is not supported.
+    """
     try:
         return filesystem.for_url(url)
     except ArgumentError as error:

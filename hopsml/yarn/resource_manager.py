@@ -1,4 +1,4 @@
-"""The ResourceManager's REST API: state of applications, finding them by tag, ending them; nodes."""
+"""Client of the ResourceManager's REST API: state of applications, finding them by tag, ending them; nodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, Clus
 from hopsml.yarn import web
 
 TIMEOUT_S = 10.0
-OVER = ("FINISHED", "FAILED", "KILLED")  # states of YARN after which nothing more happens
+OVER = ("FINISHED", "FAILED", "KILLED")  # final states of YARN
 _ID = re.compile(r"application_\d+_\d+")
 
 
 @dataclass(frozen=True)
 class YarnApplication:
-    """What the ResourceManager knows of one application; states and final status are YARN's own words.
+    """State of one application in the ResourceManager; ``state`` and ``final_status`` are YARN's values.
 
-    ``state``: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED. ``final_status``: UNDEFINED
-    until the end, then SUCCEEDED, FAILED or KILLED. Times: seconds since 1970, 0 for none.
+    Attributes:
+        state: NEW, NEW_SAVING, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED.
+        final_status: UNDEFINED until the end, then SUCCEEDED, FAILED or KILLED.
+        started_s: seconds since 1970, 0 for none.
+        finished_s: seconds since 1970, 0 for none.
     """
 
     id: str
@@ -37,31 +40,31 @@ class YarnApplication:
     tags: tuple[str, ...] = ()
     started_s: float = 0.0
     finished_s: float = 0.0
-    containers: int = 0  # that run now, the driver's among them
+    containers: int = 0  # running now, the driver's among them
 
     @property
     def over(self) -> bool:
-        """Whether it has finished, failed or been killed: nothing more will happen to it."""
+        """True if it has finished, failed or been killed, so that its state is final."""
         return self.state in OVER
 
     @property
     def runs(self) -> bool:
-        """Whether its application master does; with Spark in cluster mode that is the driver."""
+        """True if its application master runs; with Spark in cluster mode that is the driver."""
         return self.state == "RUNNING"
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody has ended it from outside."""
+        """True if it has been killed from outside."""
         return self.over and "KILLED" in (self.state, self.final_status)
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is over and YARN says SUCCEEDED."""
+        """True if it has ended with the final status SUCCEEDED."""
         return self.over and self.final_status == "SUCCEEDED"
 
     @classmethod
     def from_json(cls, app: Mapping[str, Any]) -> YarnApplication:
-        """From an ``app`` object of the ResourceManager's REST API."""
+        """Create the state from an ``app`` object of the ResourceManager's REST API."""
         return cls(
             id=str(app["id"]),
             name=str(app.get("name") or ""),
@@ -80,9 +83,12 @@ class YarnApplication:
 
 @dataclass(frozen=True)
 class YarnNode:
-    """What the ResourceManager knows of a NodeManager. ``used``: by the containers of all. ``label``: its partition.
+    """State of a NodeManager in the ResourceManager.
 
-    ``name``: host and port.
+    Attributes:
+        name: host and port.
+        used_cores: used by all containers, as ``used_memory_mib`` and ``used_gpus``.
+        label: its partition.
     """
 
     name: str
@@ -97,22 +103,22 @@ class YarnNode:
 
     @property
     def host(self) -> str:
-        """What its containers find as ``NM_HOST``."""
+        """Hostname that its containers find in ``NM_HOST``."""
         return self.name.rpartition(":")[0] or self.name
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes new containers."""
+        """True if it accepts new containers."""
         return self.state == "RUNNING"
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is being decommissioned gracefully: it takes no new containers, and those it has run on."""
+        """True if it is being decommissioned gracefully: it accepts no new containers, and existing ones continue."""
         return self.state == "DECOMMISSIONING"
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> YarnNode:
-        """From a ``node`` object of the ResourceManager's REST API."""
+        """Create the state from a ``node`` object of the ResourceManager's REST API."""
         used_mib, used_cores = int(node.get("usedMemoryMB") or 0), int(node.get("usedVirtualCores") or 0)
         labels = node.get("nodeLabels") or []
         return cls(
@@ -129,27 +135,31 @@ class YarnNode:
 
 
 def _gpus(resource: Any) -> int:
-    """Of a ``resource`` object: how many of what YARN calls yarn.io/gpu."""
+    """Return the number of GPUs (yarn.io/gpu) in a ``resource`` object."""
     listed = ((resource or {}).get("resourceInformations") or {}).get("resourceInformation") or []
     return sum(int(each.get("value") or 0) for each in listed if each.get("name") == "yarn.io/gpu")
 
 
 @dataclass(frozen=True)
 class ResourceManager:
-    """Calls to the ResourceManager, of which there may be two (high availability): the one that is active answers.
+    """Client of the ResourceManagers, of which there may be two (high availability); the active one answers.
 
-    Every call ends within ``timeout_s`` seconds for each address. Raises ClusterUnavailable when none answers,
-    ApplicationNotFound, and ClusterError with YARN's words when it refuses.
+    Every call ends within ``timeout_s`` seconds per address. Calls raise ClusterUnavailable if none answers,
+    ApplicationNotFound, and ClusterError with YARN's message if it refuses.
     """
 
     addresses: tuple[str, ...]  # host:port of the web services
     scheme: str = "http"
     timeout_s: float = TIMEOUT_S
-    user: str = ""  # who asks, where YARN's web services believe the caller (no Kerberos)
+    user: str = ""  # user sent with requests where YARN's web services trust the caller (no Kerberos)
 
     @classmethod
     def of_environment(cls, timeout_s: float = TIMEOUT_S) -> ResourceManager:
-        """By yarn-site.xml in $YARN_CONF_DIR or $HADOOP_CONF_DIR. ArgumentError where that names none."""
+        """Return a client configured by yarn-site.xml in $YARN_CONF_DIR or $HADOOP_CONF_DIR.
+
+        Raises:
+            ArgumentError: if that names no ResourceManager.
+        """
         scheme, addresses = rm_addresses(settings.yarn_settings())
         if not addresses:
             raise ArgumentError(
@@ -159,11 +169,17 @@ class ResourceManager:
         return cls(addresses, scheme, timeout_s, settings.user_name())
 
     def application(self, application_id: str) -> YarnApplication:
-        """How one application stands. ApplicationNotFound, ClusterUnavailable, ClusterError."""
+        """Return the state of one application.
+
+        Raises ApplicationNotFound, ClusterUnavailable, ClusterError.
+        """
         return YarnApplication.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
 
     def find(self, tag: str) -> list[YarnApplication]:
-        """Applications that carry this tag (``spark.yarn.tags``), the youngest first. YARN keeps tags in lower case."""
+        """Return the applications with this tag (``spark.yarn.tags``), the newest first.
+
+        YARN stores tags in lower case.
+        """
         wanted = tag.lower()
         query = urllib.parse.urlencode({"applicationTags": wanted})
         listed = (self._get(f"apps?{query}").get("apps") or {}).get("app", [])
@@ -171,12 +187,12 @@ class ResourceManager:
         return sorted((app for app in found if wanted in app.tags), key=lambda app: app.started_s, reverse=True)
 
     def nodes(self) -> list[YarnNode]:
-        """All nodes that it knows, those that are lost or leaving among them."""
+        """Return all nodes that it lists, including those that are lost or leaving."""
         listed = (self._get("nodes").get("nodes") or {}).get("node", [])
         return [YarnNode.from_json(node) for node in listed]
 
     def kill(self, application_id: str) -> None:
-        """Ask for its end; ``application`` says when it has come. One that is over already is left alone."""
+        """Request the end of an application, which ``application`` shows later; one that has ended is unchanged."""
         path = f"apps/{_checked(application_id)}/state"
         self._call(path, method="PUT", body=json.dumps({"state": "KILLED"}).encode())
 
@@ -184,9 +200,9 @@ class ResourceManager:
         return self._call(path)
 
     def _call(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Any:
-        """The answer of the first address that is an active ResourceManager."""
+        """Return the answer of the first address that is an active ResourceManager."""
         problems = []
-        if self.user:  # who asks as nobody is told less of an application, where YARN has lists of who may see it
+        if self.user:  # where YARN has access lists, anonymous users see less of an application
             path += f"{'&' if '?' in path else '?'}{urllib.parse.urlencode({'user.name': self.user})}"
         for address in self.addresses:
             url = f"{self.scheme}://{address}/ws/v1/cluster/{path}"
@@ -210,9 +226,9 @@ class ResourceManager:
 
 
 def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Scheme and ``host:port`` of each ResourceManager's web service, by the configuration; pure.
+    """Return the scheme and the ``host:port`` of each ResourceManager's web service in a configuration. Pure.
 
-    Nothing where it names no ResourceManager: the default, 0.0.0.0, is nobody's.
+    There are none if the configuration names no ResourceManager: the default, 0.0.0.0, is no address of one.
     """
     https = known.get("yarn.http.policy") == "HTTPS_ONLY"
     key, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
@@ -230,6 +246,7 @@ def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _checked(application_id: str) -> str:
+    """Return the id if it is that of a YARN application."""
     if not _ID.fullmatch(application_id):
         raise ArgumentError(
             f"{application_id!r} is no id of a YARN application; one looks like application_1763690000000_0001"
@@ -242,12 +259,13 @@ def _is_json(answer: web.Answer) -> bool:
 
 
 def _no_service(answer: web.Answer) -> str:
-    """Why an answer does not count: a standby says so in plain text, a proxy in its own words."""
+    """Describe an answer that does not count, such as that of a standby in plain text, or that of a proxy."""
     said = " ".join(answer.text.split())[:200]
     return f"HTTP {answer.status} {said}".strip()
 
 
 def _refused(address: str, path: str, answer: web.Answer) -> ClusterError:
+    """Return the error for an answer by which YARN refuses a request."""
     what = path.partition("?")[0]
     try:
         said = json.loads(answer.body)["RemoteException"]["message"]

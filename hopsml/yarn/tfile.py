@@ -1,7 +1,7 @@
-"""Reading Hadoop's TFile, the format in which YARN keeps the logs of applications that are over.
+"""Reader of Hadoop's TFile, the format in which YARN stores the logs of applications that have ended.
 
-From the end: 16 bytes of magic, 4 of version, 8 with the offset of the list of named blocks. One of those, BCFile.index,
-lists the data blocks; each is compressed as a whole and holds records: a key, then a value in chunks.
+From the end: 16 bytes of magic, 4 of version, 8 with the offset of the list of named blocks. One of those,
+BCFile.index, lists the data blocks; each is compressed as a whole and contains records: a key, then a value in chunks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import BinaryIO
 
 MAGIC = bytes.fromhex("d111d36891b5d7b639df414092bae150")
 _CHUNK_BYTES = 1 << 20
-_SPOOL_BYTES = 16 << 20  # of a decompressed block, before it goes to the disk
+_SPOOL_BYTES = 16 << 20  # of a decompressed block, above which it is on disk
 
 
 class FormatError(ValueError):
-    """Not a TFile, or one that is written in a way that is not read here; the text says which."""
+    """Error for a file that is no TFile, or uses an unsupported variant; the text names which."""
 
 
 def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
-    """Key and value of every record, in order; a value can be read until the next record is asked for."""
+    """Yield key and value of every record, in order; a value can be read until the next record is requested."""
     blocks = _named_blocks(file)
     if "BCFile.index" not in blocks:
         raise FormatError("the file lists no data blocks")
@@ -40,17 +40,21 @@ def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
 
 
 class Block:
-    """The bytes of one block, from ``start`` to ``end`` of a seekable file."""
+    """Bytes of one block, from ``start`` to ``end`` of a seekable file."""
 
     def __init__(self, file: BinaryIO, start: int, end: int) -> None:
         self._file, self._at, self._end = file, start, end
 
     def at_end(self) -> bool:
-        """Whether all bytes of the block have been read."""
+        """Return True if all bytes of the block have been read."""
         return self._at >= self._end
 
     def exactly(self, count: int) -> bytes:
-        """The next bytes; FormatError when there are not so many."""
+        """Return the next ``count`` bytes.
+
+        Raises:
+            FormatError: if there are fewer.
+        """
         if not 0 <= count <= self._end - self._at:
             raise FormatError(f"a block of the file ends {count} bytes before what it says it holds")
         self._file.seek(self._at)
@@ -65,21 +69,25 @@ class Block:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Pass over ``count`` bytes without reading them; FormatError when there are not so many."""
+        """Skip ``count`` bytes without reading them.
+
+        Raises:
+            FormatError: if there are fewer.
+        """
         if not 0 <= count <= self._end - self._at:
             raise FormatError("a block of the file ends within a value")
         self._at += count
 
 
 class Value:
-    """One value: chunks, each with its length before it; the length is negative where another chunk follows."""
+    """Value of a record: chunks, each preceded by its length, which is negative if another chunk follows."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._left, self._last = 0, False
 
     def read(self, count: int) -> bytes:
-        """Up to ``count`` bytes; fewer only at the end of the value."""
+        """Return up to ``count`` bytes; fewer only at the end of the value."""
         pieces = []
         while count and self._more():
             piece = self._block.exactly(min(count, self._left))
@@ -89,7 +97,7 @@ class Value:
         return b"".join(pieces)
 
     def skip(self, count: int) -> None:
-        """Pass over ``count`` bytes, or as many as are left."""
+        """Skip ``count`` bytes, or as many as remain."""
         while count and self._more():
             step = min(count, self._left)
             self._block.skip(step)
@@ -97,11 +105,12 @@ class Value:
             count -= step
 
     def skip_rest(self) -> None:
-        """Pass over all that is left of the value."""
+        """Skip all remaining bytes of the value."""
         while self._more():
             self.skip(self._left)
 
     def _more(self) -> bool:
+        """Read the header of the next chunk if needed; return False at the end of the value."""
         while not self._left and not self._last:
             length = _integer(self._block)
             self._left, self._last = abs(length), length >= 0
@@ -109,7 +118,7 @@ class Value:
 
 
 def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]:
-    """Name -> codec and region of every block that is no data block."""
+    """Return codec and region of every block other than data blocks, by name."""
     length = file.seek(0, os.SEEK_END)
     tail = Block(file, max(0, length - 28), length).exactly(min(length, 28))
     if len(tail) < 28 or tail[12:] != MAGIC:
@@ -123,6 +132,7 @@ def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]
 
 
 def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
+    """Return the decompressed bytes of a block."""
     offset, length, raw_length = region
     stored = Block(file, offset, offset + length)
     if codec == "none":
@@ -130,14 +140,14 @@ def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
     if codec != "gz":
         raise FormatError(f"the file is compressed by {codec!r}; none and gz are read here")
     plain: BinaryIO = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # type: ignore[assignment]  # noqa: SIM115
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: zlib or gzip
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects zlib or gzip by the header
     for at in range(0, length, _CHUNK_BYTES):
         plain.write(inflate.decompress(stored.exactly(min(_CHUNK_BYTES, length - at))))
     return Block(plain, 0, raw_length)
 
 
 def _region(block: Block) -> tuple[int, int, int]:
-    """Offset, stored length and raw length."""
+    """Read a region: offset, stored length and raw length."""
     return _integer(block), _integer(block), _integer(block)
 
 
@@ -146,7 +156,10 @@ def _string(block: Block) -> str:
 
 
 def _integer(block: Block) -> int:
-    """A number in one to nine bytes. The first byte tells how many follow, and has the highest bits of small ones."""
+    """Read a number of one to nine bytes.
+
+    The first byte gives the number of further ones, and the highest bits of small numbers.
+    """
     first = int.from_bytes(block.exactly(1), "big", signed=True)
     if first >= -32:
         return first

@@ -1,4 +1,4 @@
-"""HTTP to Hadoop's daemons, with a deadline for the whole of each request."""
+"""HTTP requests to Hadoop's daemons, with a time limit for the whole of each request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from hopsml import proxies
 
 _CHUNK_BYTES = 1 << 16
-_MAX_BYTES = 256 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
+_MAX_BYTES = 256 << 20  # of one answer: a ResourceManager with ten thousand applications sends some tens of megabytes
 
 
 class NoAnswer(OSError):
-    """Nobody answered in time, or not to the end; the text has the address and the reason."""
+    """Error for a missing or incomplete answer; the text contains the address and the reason."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer as it came, whatever its status."""
+    """HTTP answer as received, whatever its status."""
 
     status: int
     body: bytes
@@ -30,12 +30,16 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text; what is no UTF-8 is replaced."""
+        """Body of the answer as text; invalid UTF-8 is replaced."""
         return self.body.decode(errors="replace")
 
 
 def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | None = None, accept: str = "") -> Answer:
-    """One request; redirects of a GET are followed. NoAnswer when nothing, or not all, came within ``timeout_s``."""
+    """Send one request and return the answer; redirects of a GET are followed.
+
+    Raises:
+        NoAnswer: if nothing, or not all, arrives within ``timeout_s`` seconds.
+    """
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if accept:
         headers["Accept"] = accept
@@ -56,9 +60,12 @@ def request(url: str, timeout_s: float, *, method: str = "GET", body: bytes | No
 
 
 def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
-    """An answer that is read as it comes, and closed by the caller; each wait for some of it has ``timeout_s`` seconds.
+    """Send a request and return the answer as a stream.
 
-    NoAnswer where nobody answers, or answers with a refusal.
+    The caller must close it; each read has ``timeout_s`` seconds.
+
+    Raises:
+        NoAnswer: if there is no answer, or one that refuses.
     """
     try:
         answer: http.client.HTTPResponse = proxies.opener(url).open(url, timeout=timeout_s)
@@ -74,7 +81,7 @@ def opened(url: str, timeout_s: float) -> http.client.HTTPResponse:
 
 
 def _read(answer: Any, deadline: float) -> Answer:
-    """All of it: a server that sends a byte now and then does not hold the caller beyond the deadline."""
+    """Read the whole answer; a server that sends single bytes does not delay the caller beyond the deadline."""
     pieces: list[bytes] = []
     length = 0
     while piece := answer.read1(_CHUNK_BYTES):

@@ -1,8 +1,8 @@
-"""The agent: the body of one ordinary Spark task (or of one local process), holding one slot for the coordinator.
+"""Agent process: the body of one Spark task, or of one local process, that holds one slot for the coordinator.
 
-It starts its fork server first (the framework's import is the longest part of a launch), then connects, and from then
-on does what it is told: launch, stop, dismiss. It lives on a lease that the coordinator renews: when nothing has
-arrived for ``lease_s`` seconds, or the connection breaks, it ends its worker and itself.
+The agent first starts its fork server, because the framework's import is the longest part of a launch, then connects to
+the coordinator and carries out its messages (launch, stop, dismiss). It lives on a lease that the coordinator renews:
+if nothing has arrived for ``lease_s`` seconds, or the connection breaks, the agent ends its worker and exits.
 """
 
 from __future__ import annotations
@@ -44,42 +44,46 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.sidecar_spare import SidecarSpare
     from hopsml.cluster.agent.work import Work
 
-log = logger_aside("hopsml.agent")  # a local agent's stderr is the driver's, which nobody may be reading
+log = logger_aside("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
-AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # how long one that replaces another tries to connect, and how often
-CONNECT_TRIES = 2  # of each address: a coordinator may have a thousand agents to let in, and strangers at its door
-SPARE_AFTER_S = 0.5  # from the end of a run's sidecar to the start of one for the next run
-DRAIN_S = 10.0  # after SIGTERM, for leaving its group at a commit
+AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # leases for which a replacement agent retries, and its pause
+# per address: the coordinator may be busy admitting a thousand agents and rejecting unauthenticated peers
+CONNECT_TRIES = 2
+SPARE_AFTER_S = 0.5  # seconds from the end of a run's sidecar to the start of the spare one for the next run
+DRAIN_S = 10.0  # seconds after SIGTERM for the worker to leave its group at a commit
 LOCK = "agent.lock"
-RELEASE_FLUSH_S = 30.0  # for the last files of a run that this agent has left
+RELEASE_FLUSH_S = 30.0  # seconds for storing the last files of a run that this agent has left
 LAST_WORD_BYTES = 4096
-MOST_REASON = 120  # bytes of a WebSocket's closing frame (RFC 6455, section 5.5)
-DISMISSED = "dismissed"  # how the last word of an agent begins that the coordinator did not want any more
-NEVER_JOINED = "could not join: "  # how an agent's last word begins when it has not been of any use
+MOST_REASON = 120  # bytes of the reason in a WebSocket close frame (RFC 6455, section 5.5)
+DISMISSED = "dismissed"  # prefix of the exit reason of an agent that the coordinator has dismissed
+NEVER_JOINED = "could not join: "  # prefix of the exit reason of an agent that was never admitted
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
-    """What an agent must know before it can connect; it travels in the Spark task's closure."""
+    """Settings that an agent needs before it can connect; sent to it in the Spark task's closure."""
 
     ask: int
-    addresses: tuple[tuple[str, int], ...]  # of the coordinator, to be tried in this order
+    addresses: tuple[tuple[str, int], ...]  # of the coordinator, tried in this order
     token: str
-    certificate: str  # PEM; the only one that is trusted
+    certificate: str  # PEM; the only one that the agent trusts
     preload: tuple[str, ...]
     lease_s: float
-    sys_path: tuple[str, ...]  # of the driver, where it shares the agents' disk
+    sys_path: tuple[str, ...]  # of the driver, if it shares the agents' disk
     port_range: tuple[int, int] | None = None
-    gpus: int = 0  # to be claimed where Spark assigns none
-    bare: bool = False  # it needs no GPU, and touches none
-    cores: int = 0  # of a slot, by the cluster's settings
-    host: str = ""  # address to bind and to announce; found by trying when empty
-    zygote: str = ""  # of the driver, where it shares the agents' machine
-    zygote_modules: tuple[str, ...] = ()  # that it imports
+    gpus: int = 0  # number to claim if Spark assigns none
+    bare: bool = False  # the slot needs no GPU, and the agent uses none
+    cores: int = 0  # cores per slot in the cluster's settings
+    host: str = ""  # address to bind and to announce; "": the local address of the connection
+    zygote: str = ""  # name of the driver's zygote, if the agent runs on the driver's machine
+    zygote_modules: tuple[str, ...] = ()  # modules that the zygote imports
 
     def zygote_for(self, modules: tuple[str, ...]) -> str:
-        """Its name, where it imports just these: an import of others may hang, and is no business of theirs."""
+        """Return the zygote's name if it imports exactly these modules, else "".
+
+        A further import could hang or fail, and would concern a function that does not need it.
+        """
         return self.zygote if set(modules) == set(self.zygote_modules) else ""
 
 
@@ -87,7 +91,7 @@ _bootstrap = msgspec.msgpack.Decoder(Bootstrap)
 
 
 def decode_bootstrap(data: bytes) -> Bootstrap:
-    """The opposite of ``msgspec.msgpack.encode``."""
+    """Decode a bootstrap that ``msgspec.msgpack.encode`` has encoded."""
     return _bootstrap.decode(data)
 
 
@@ -100,15 +104,26 @@ def run_agent(
     final: bool = False,
     is_again: bool = False,
 ) -> str:
-    """The whole life of an agent; returns why it ended. It raises nothing: Spark would count a failed task.
+    """Run an agent until it ends, and return the reason as text.
 
-    ``is_again``: another one was in its place, and cut off. What did that may last a while, so it waits longer to be let in.
+    It raises nothing, because Spark would count a failed task.
+
+    Args:
+        bootstrap: settings sent by the driver.
+        index: number of the requested slot.
+        executor_id: Spark's id of the executor; "" for a local agent.
+        gpu_addresses: GPU addresses that Spark has assigned.
+        task: Spark's number for this attempt of the task; -1 for a local agent.
+        final: True if this is Spark's last attempt of the task.
+        is_again: True if an earlier agent in this slot was cut off. The cause may persist for a while, so this agent
+            retries the connection for two leases.
     """
     if problem := open_files.problem():
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
-    fork_client.spare(processes.children_of(os.getpid()))  # of whatever Spark has used this process for before
-    processes.become_subreaper()  # what a fork server leaves that is killed comes to its agent
+    # protects child processes that Spark started in this process earlier
+    fork_client.spare(processes.children_of(os.getpid()))
+    processes.become_subreaper()  # orphans of a killed fork server become children of the agent
     folder, lock = _own_folder()
     server = fork_client.start_process(bootstrap.preload, bootstrap.zygote_for(bootstrap.preload))
     patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
@@ -125,47 +140,53 @@ def run_agent(
 
 
 def folder_prefix(pid: int | str) -> str:
-    """How the name of an agent's scratch folder begins, for whoever puts it away after an agent that was killed."""
+    """Return the prefix of the name of an agent's scratch folder.
+
+    Others find and delete a killed agent's folder by it.
+    """
     return f"hopsml-agent-{pid}-"
 
 
 def _own_folder() -> tuple[Path, int]:
-    """A scratch folder and the lock that says that its agent lives; both end with the agent."""
+    """Create a scratch folder and lock it; return both.
+
+    Other agents delete folders whose lock is free.
+    """
     scratch = Path(_scratch() or tempfile.gettempdir())
     _sweep(scratch)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=scratch))
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / LOCK).exists():  # else another agent has put it away between these two lines
+        if (folder / LOCK).exists():  # else another agent has deleted it between these two lines
             return folder, lock
         os.close(lock)
 
 
 def _sweep(scratch: Path) -> None:
-    """Put away what agents left that were killed together with whoever would have tidied up behind them."""
+    """Delete the scratch folders of agents that were killed and that no other process has cleaned up."""
     for left in scratch.glob(f"{folder_prefix('*')}*/{LOCK}"):
         try:
             lock = os.open(left, os.O_RDWR)
-        except OSError:  # gone by now, or somebody else's
+        except OSError:  # deleted by now, or owned by another user
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left.parent, ignore_errors=True)
         except OSError:
-            pass  # its agent lives
+            pass  # its agent is alive
         finally:
             os.close(lock)
 
 
 def _scratch() -> str | None:
-    """Spark's scratch folder, which Spark removes; else the system's."""
+    """Return Spark's scratch folder, which Spark deletes; None where there is none."""
     first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return first if first and os.path.isdir(first) else None
 
 
 class Agent:
-    """One slot; holds at most one worker at a time."""
+    """Holder of one slot, with at most one worker at a time."""
 
     def __init__(
         self,
@@ -183,35 +204,35 @@ class Agent:
         self.gpu_addresses, self.folder = gpu_addresses, folder
         self.host = ""
         self.ended = ""
-        self.joined = False  # whether the coordinator has welcomed it
+        self.joined = False  # True once the coordinator has admitted it
         self.lease_s = bootstrap.lease_s
         self.last_word = time.monotonic()
         self.formations: dict[tuple[str, int], protocol.Formation] = {}
         self.work: Work | None = None
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
-        self.kept: Work | None = None  # its last generation here, whose folders the next one goes on with
+        self.kept: Work | None = None  # the run's last generation here, whose folders the next one reuses
         self.sidecar: SidecarProcess | None = None  # of the run that this agent works for
-        self.spare: SidecarSpare | None = None  # for the next run that wants one
+        self.spare: SidecarSpare | None = None  # for the next run that needs one
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
         self.held: WorkerPorts | None = None
         self.worker_ports: WorkerPorts | None = None
-        self.address_of = ""  # the run whose member here keeps its address, whatever process it is
+        self.address_of = ""  # id of the run whose member on this agent retains its address across processes
         self.gpus: SlotGpus | None = None
         self.cores: SlotCores
         self.check: SelfCheck | None = None
-        self.warned, self.given_up = False, asyncio.Event()  # by SIGTERM
+        self.warned, self.given_up = False, asyncio.Event()  # both set by SIGTERM
 
-    # ------------------------------------------------------------------------------------------------ life
+    # ------------------------------------------------------------------------------------------ life cycle
 
     async def live(self, started: fork_client.Started) -> str:
-        """Until dismissed, cut off or out of lease."""
+        """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""
         from hopsml.cluster.agent.gpu_claim import gpus_of_slot
 
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:
-            # Before it connects: it may take longer than the coordinator waits for the first word.
+            # Before connecting: claiming may take longer than the coordinator waits for the first message.
             self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
             async with await self._connect() as connection:
                 await self._serve(connection)
@@ -220,7 +241,7 @@ class Agent:
         return self.ended or "connection closed"
 
     async def _connect(self) -> ClientConnection:
-        """Raises ConnectionError when no address of the coordinator has answered for as long as it is patient."""
+        """Connect to the coordinator; retry until ``patience_s`` has passed, then raise ConnectionError."""
         deadline = time.monotonic() + self.patience_s
         while True:
             try:
@@ -231,6 +252,7 @@ class Agent:
                 await asyncio.sleep(AGAIN_PAUSE_S)
 
     async def _connect_now(self) -> ClientConnection:
+        """Try each address of the coordinator; raise ConnectionError if none answers."""
         from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidMessage
 
@@ -252,12 +274,15 @@ class Agent:
                     open_timeout=CONNECT_TIMEOUT_S,
                     proxy=None,
                 )
-            except (OSError, InvalidMessage) as error:  # the second: cut off while it was let in
+            except (OSError, InvalidMessage) as error:  # InvalidMessage: disconnected during the handshake
                 problems.append(f"{host}:{port}: {error}")
         raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
 
     def _heard_of(self) -> type[ClientConnection]:
-        """A connection whose every byte is a word of the coordinator's: a large message takes a while to arrive."""
+        """Return a connection class that counts every received byte as a message.
+
+        A large message takes a while to arrive.
+        """
         from websockets.asyncio.client import ClientConnection
 
         agent = self
@@ -270,6 +295,7 @@ class Agent:
         return Heard
 
     async def _serve(self, connection: ClientConnection) -> None:
+        """Announce this agent, then send, receive and heartbeat until one of these ends."""
         from hopsml.cluster.agent import network
         from hopsml.cluster.agent.core_claim import SlotCores
         from hopsml.cluster.agent.preflight.probe import SelfCheck
@@ -298,6 +324,7 @@ class Agent:
         await connection.close(reason=self.ended.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _hello(self) -> protocol.Hello:
+        """Return the first message: addresses and devices of this agent."""
         assert self.gpus is not None and self.held is not None
         return protocol.Hello(
             version=protocol.VERSION,
@@ -316,7 +343,7 @@ class Agent:
             task=self.task,
             final=self.final,
             guards=server_guard.is_ready(),
-            node=os.environ.get("NM_HOST", ""),  # YARN's, in each of its containers
+            node=os.environ.get("NM_HOST", ""),  # set by YARN in each of its containers
         )
 
     async def _send_all(self, connection: ClientConnection) -> None:
@@ -324,6 +351,7 @@ class Agent:
             await connection.send(await self.outbox.take())
 
     async def _receive_all(self, connection: ClientConnection) -> None:
+        """Handle the coordinator's messages until one of them ends this agent."""
         async for frame in connection:
             self.last_word = time.monotonic()
             self._on_message(protocol.decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
@@ -331,6 +359,7 @@ class Agent:
                 return
 
     async def _beat(self) -> None:
+        """Send heartbeats and check the helper processes until the lease has expired."""
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put(protocol.Heartbeat())
@@ -345,7 +374,7 @@ class Agent:
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
-        """Kill what is left at once: whoever waited for it is gone or does not want it."""
+        """Kill all that still runs, at once: its recipient has gone or does not need it."""
         try:
             if self.sidecar is not None:
                 await self.sidecar.close()
@@ -362,7 +391,7 @@ class Agent:
                     await work.tree.close(0.0)
             if self.commits is not None:
                 await self.commits.close()
-        finally:  # Spark may use this process again, and the next agent in it wants the same GPU, and the same ports
+        finally:  # Spark may reuse this process, and its next agent needs the same GPU and ports
             self._give_ports_back()
             if self.held is not None:
                 self.held.close()
@@ -372,6 +401,7 @@ class Agent:
     # ------------------------------------------------------------------------------------------------ messages
 
     def _on_message(self, message: object) -> None:
+        """Carry out one message of the coordinator."""
         match message:
             case protocol.Welcome():
                 self.lease_s, self.joined = message.lease_s, True
@@ -419,7 +449,10 @@ class Agent:
                 self.ended = f"{DISMISSED}: {message.reason}"
 
     def _warned(self) -> None:
-        """SIGTERM: leave the group at its next commit; the coordinator dismisses this agent then. A second one: at once."""
+        """Handle SIGTERM: announce draining and exit after ``DRAIN_S`` seconds; at the second SIGTERM, exit at once.
+
+        The worker leaves the group at its next commit, and the coordinator then dismisses this agent.
+        """
         if self.warned:
             self._give_up("SIGTERM, twice")
             return
@@ -428,11 +461,12 @@ class Agent:
         asyncio.get_running_loop().call_later(DRAIN_S, self._give_up, f"SIGTERM, {DRAIN_S:g} s ago")
 
     def _give_up(self, reason: str) -> None:
+        """End this agent with the given reason."""
         self.ended = self.ended or reason
         self.given_up.set()
 
     def _preload(self, modules: tuple[str, ...]) -> None:
-        """Replace the fork server by one that has imported these modules too; a broken one by one with only these."""
+        """Replace the fork server by one that has imported these modules in addition, or only these if it is broken."""
         if self.work is not None or (set(modules) <= set(self.server.modules) and not self.server.broken):
             return
         kept = () if self.server.broken else self.server.modules
@@ -445,13 +479,15 @@ class Agent:
         return fork_client.ForkClient(modules, *fork_client.start_process(modules, self.bootstrap.zygote_for(modules)))
 
     async def _announce_server(self, server: fork_client.ForkClient) -> None:
+        """Report the fork server's imports once they are done."""
         try:
             await server.ready
         except ConnectionError:
-            return  # the launch meets it and says so
+            return  # the launch meets the same error and reports it
         self.outbox.put(protocol.ServerReady(server.modules))
 
     def _launch(self, launch: protocol.Launch) -> None:
+        """Start the worker of a generation, or refuse it with a reason."""
         from hopsml.cluster.agent.work import Work
         from hopsml.cluster.shared.gpus import environment_for
 
@@ -485,30 +521,33 @@ class Agent:
             except RunError as error:
                 work.refuse(str(error))
             else:
-                # The worker may start a program that forms the group; TensorFlow's own server shares by SO_REUSEPORT.
+                # The worker's program may open the group's store itself; TensorFlow's server shares by SO_REUSEPORT.
                 if self.worker_ports is not None and formation.spec.framework != "tensorflow":
                     self.worker_ports.framework.share_by_address()
         self.address_of = launch.run_id if formation.spec.group.relaunches else ""
         self._spawn(self._run(work))
 
     def _take_ports(self) -> None:
-        """The worker gets the ports that were held for it; the next one's are held from now on."""
+        """Assign the held ports to the worker that starts, and hold new ones for the next generation."""
         self._give_ports_back()
         self.worker_ports, self.held = self.held, self._next_ports()
         self.outbox.put(protocol.PortsHeld(self.held.framework.port, self.held.collective.port))
 
     def _give_ports_back(self) -> None:
+        """Release the ports of the worker."""
         if self.worker_ports is not None:
             self.worker_ports.close()
         self.worker_ports, self.address_of = None, ""
 
     def _mend(self, message: protocol.Mend) -> None:
+        """Reconfigure the worker in place."""
         if self.work is None or self.work.key[0] != message.run_id:
-            return  # its worker has ended meanwhile, which is told
+            return  # its worker has ended since, which is reported separately
         self.work.mend(message)
         self.formations = {self.work.key: self.work.formation}
 
     def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:
+        """Return the commits of an elastic run, with the pause flag and the progress reset; None for other runs."""
         from hopsml.cluster.agent.held_commits import HeldCommits
 
         if not formation.spec.group.regroups:
@@ -524,7 +563,10 @@ class Agent:
         return self.folder / f"{formation.run_id}-sidecar" if formation.spec.sidecar else None
 
     def _have_sidecar(self, formation: protocol.Formation) -> None:
-        """Have the run's own process beside its workers, in all its generations, if it wants one."""
+        """Start the run's sidecar process if the run needs one.
+
+        It serves all generations on this agent.
+        """
         folder = self._sidecar_folder(formation)
         if self.sidecar is not None and self.sidecar.run_id != formation.run_id:
             self._spawn(self.sidecar.close())
@@ -539,12 +581,14 @@ class Agent:
             self._spawn(self.sidecar.run())
 
     async def _end_sidecar(self, sidecar: SidecarProcess) -> None:
+        """End a sidecar, and start a spare process for the next run."""
         await sidecar.close()
-        await asyncio.sleep(SPARE_AFTER_S)  # an agent that is not kept for another run has ended by then
+        await asyncio.sleep(SPARE_AFTER_S)  # an agent without a further run has exited by then
         if self.sidecar is None and self.spare is not None:
             self.spare.prepare(sidecar.target)
 
     async def _open_door(self, commits: HeldCommits) -> None:
+        """Open the commit server, and announce its port and certificate."""
         try:
             await commits.door.open(self.host, self.bootstrap.port_range)
         except OSError as error:
@@ -557,7 +601,7 @@ class Agent:
             self.outbox.put(protocol.CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
 
     async def _release(self, run_id: str) -> None:
-        """The run has no further generation here: bring its last files away, give its commits' memory back."""
+        """Finish a run that has no further generation here: store its last files, free its commits' memory."""
         commits, kept = self.commits, self.kept
         if self.address_of == run_id:
             self._give_ports_back()
@@ -576,14 +620,14 @@ class Agent:
             await commits.close()
 
     async def _persist(self, message: protocol.Persist) -> None:
-        """Put the newest commit on shared storage, however long that takes: this agent goes, and nobody else has it."""
+        """Store the newest commit, retrying without a limit: this agent leaves and no other agent holds it."""
         commits = self.commits
         formation = next((one for (run_id, _), one in self.formations.items() if run_id == message.run_id), None)
         if commits is not None and commits.run_id == message.run_id and formation is not None:
             await commits.persist_last(formation, float("inf"))
 
     def _conflict(self, formation: protocol.Formation) -> str:
-        """Whether this executor's environment holds what the user did not want replaced."""
+        """Return the error text if this executor's environment sets variables that must not be overwritten, else ""."""
         from hopsml.cluster.shared.layout import check_environment
         from hopsml.errors import EnvironmentConflict
 
@@ -601,6 +645,7 @@ class Agent:
         return network.hold_worker_ports(self.host, self.bootstrap.port_range)
 
     async def _run(self, work: Work) -> None:
+        """Run the worker to its end, and release its ports."""
         try:
             await work.run(self.server)
         finally:
@@ -613,21 +658,23 @@ class Agent:
                 self.kept = work
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background; it is cancelled at the agent's end."""
         task = asyncio.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
 
 def main() -> None:
-    """A local agent: the bootstrap arrives on standard input, whose end is the driver's death.
+    """Run a local agent: read the bootstrap from standard input, whose end of file indicates the driver's death.
 
-    Its last word goes into a pipe, where the driver can read it.
+    ``sys.argv`` holds the agent's index and the descriptor of a pipe to which it writes the reason of its end.
     """
     index, last_word = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(last_word, False)
     bootstrap = decode_bootstrap(read_frame(sys.stdin.buffer))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its agents
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that folders and processes are put away
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver as well, which ends its agents
+    # exit by an exception, so that folders are deleted and processes ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reason = run_agent(bootstrap, index)
     os.write(last_word, reason.encode()[:LAST_WORD_BYTES])
     if not reason.startswith(DISMISSED):

@@ -1,4 +1,4 @@
-"""Writes what a worker finds when it begins: its assignment, function, variables, and a checkpoint."""
+"""Preparation of a worker's start: its assignment, function, environment variables and checkpoint."""
 
 from __future__ import annotations
 
@@ -32,10 +32,19 @@ def write(
     sidecar: Path | None,
     note: Callable[[str], None],
 ) -> Path:
-    """Write assignment, function and checkpoint into ``folder``; returns the assignment's path. ``environment``: the slot's.
-    ``sidecar``: the folder of the run's, if it has one.
+    """Write assignment, function and checkpoint into ``folder``; return the path of the assignment.
 
-    ``note`` is told what people should know, on the calling thread.
+    Args:
+        formation: what all workers of the generation share.
+        launch: what is specific to this worker.
+        folder: scratch folder of the worker.
+        tree: local tree of the run directory.
+        environment: variables of the slot.
+        sys_path: the driver's ``sys.path``, if it shares the disk.
+        commits: commits of a run whose group may change.
+        cores: processors and threads of the worker.
+        sidecar: folder of the run's sidecar, if it has one.
+        note: called with each note for the user, on the calling thread.
     """
     (folder / "cwd").mkdir(parents=True, exist_ok=True)
     payload = folder / "function.pickle"
@@ -64,6 +73,10 @@ def write(
 
 
 def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str]) -> dict[str, str]:
+    """Return the worker's variables: the user's, overridden by the slot's and the group's.
+
+    With ``honour_environment`` the user's take precedence.
+    """
     given = formation.spec.environment
     group = formation.cluster_json, formation.leader, formation.world_size
     members = proxies.hosts_of(formation.cluster_json, [formation.leader, *formation.collective])
@@ -80,7 +93,7 @@ def _environment(formation: Formation, launch: Launch, of_slot: Mapping[str, str
 
 
 def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
-    """Folder with a copy of the checkpoint to begin from; "" if there is none."""
+    """Return the folder with a copy of the checkpoint to start from; "" if there is none."""
     if not sources(formation):
         return ""
     found, passed_over = fetch(formation, folder / "resume")
@@ -90,7 +103,7 @@ def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None])
 
 
 def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None]) -> str:
-    """Folder with copies for further calls of ``fit``; "" if there are none."""
+    """Return the folder with copies for further calls of ``fit``; "" if there are none."""
     found, passed_over = fetch_further_fits(formation, folder / "resume" / "fits")
     for problem in passed_over:
         note(f"a checkpoint is passed over: {problem}")
@@ -98,10 +111,11 @@ def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None
 
 
 def sources(formation: Formation) -> list[tuple[str, int]]:
-    """Run directories to look into, in this order, each with the highest step to take from it; -1: any.
+    """Return the run directories to search for a checkpoint, in order, each with the highest step to use; -1: any.
 
-    An earlier generation of this very run may have left checkpoints; else it begins where another run stood. The driver
-    names the steps that it knows of: all members take the same, whoever may still be writing there.
+    An earlier generation of this run may have written checkpoints; otherwise the run starts from another run's. The
+    driver names the steps that it has recorded, so that all members start from the same one, even if a process still
+    writes there.
     """
     if formation.commit.step >= 0:
         return []
@@ -110,10 +124,10 @@ def sources(formation: Formation) -> list[tuple[str, int]]:
 
 
 def stored_ahead(formation: Formation) -> int | None:
-    """The step of a commit on shared storage that is newer than the one the driver knows of, of this very run.
+    """Return the step of a stored commit of this run that is newer than the one the driver knows; None if none is.
 
-    Agents go on storing for a while when the driver stands still, or cannot be reached, and then end: their word is lost.
-    The older checkpoint may be gone from the store by then. Raises StorageError.
+    When the driver is stopped or cannot be reached, agents continue storing commits for a while and then exit, so that
+    their reports are lost. The older checkpoint may have been deleted by then. Raises StorageError.
     """
     from hopsml.storage import checkpoints, filesystem, urls
     from hopsml.storage.run_dir import RunDir, step_name
@@ -126,15 +140,17 @@ def stored_ahead(formation: Formation) -> int | None:
         url = urls.join(source, step_name(step))
         if step <= commit.stored:
             return None
-        if filesystem.exists(urls.join(url, STATE_FILE)) and checkpoints.is_sound(url):  # not one of the user's own
+        # excludes the user's own checkpoints
+        if filesystem.exists(urls.join(url, STATE_FILE)) and checkpoints.is_sound(url):
             return step
     return None
 
 
 def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
-    """Copy the checkpoint to begin from to ``folder``: its path, "" if there is none; and what was skipped, and why.
+    """Copy the checkpoint to start from into ``folder``; return its path ("" if none) and the skipped ones.
 
-    One whose content is not what was committed is passed over for the one before it. Raises StorageError.
+    A checkpoint whose content differs from what was committed is skipped, with a reason, in favour of the previous one.
+    Raises StorageError.
     """
     from hopsml.storage import urls
     from hopsml.storage.run_dir import RunDir
@@ -147,9 +163,10 @@ def fetch(formation: Formation, folder: Path) -> tuple[str, list[str]]:
 
 
 def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[str]]:
-    """As ``fetch``, for each call of ``fit`` after the function's first: ``folder`` with ``fit-2/step-000000120`` and so on.
+    """Copy the checkpoints for calls of ``fit`` after the function's first; return ``folder`` and the skipped ones.
 
-    An earlier generation of this very run is asked first here as well.
+    Results are as of ``fetch``; ``folder`` gets ``fit-2/step-000000120`` and so on. Checkpoints of an earlier
+    generation of this run take precedence.
     """
     from hopsml.storage.run_dir import RunDir, fit_name
 
@@ -165,7 +182,7 @@ def fetch_further_fits(formation: Formation, folder: Path) -> tuple[str, list[st
 
 
 def _newest(source: str, most: int, folder: Path, passed_over: list[str]) -> Path | None:
-    """A copy, in ``folder``, of the newest sound checkpoint in ``source`` up to the step ``most``; -1: any."""
+    """Copy the newest sound checkpoint in ``source`` up to step ``most`` (-1: any) into ``folder``; return its path."""
     from hopsml.storage import checkpoints, urls
     from hopsml.storage.run_dir import step_name
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
-_NO_LIMIT = 1 << 60  # version 1 says "none" by a number near 2**63
+_NO_LIMIT = 1 << 60  # version 1 expresses "no limit" by a number near 2**63
 
 
 @dataclass(frozen=True)
 class MemoryFiles:
-    """Where the kernel says how much memory a control group uses, in bytes; and its limit, which is one."""
+    """Memory accounting of a control group: the file with its usage, and its limit in bytes."""
 
     usage: Path
     limit_bytes: int
 
     def usage_bytes(self) -> int | None:
-        """How much is in use now; None where it cannot be read any more."""
+        """Return the memory in use, in bytes; None if the file cannot be read any more."""
         try:
             return int(self.usage.read_text())
         except (OSError, ValueError):
@@ -65,11 +65,13 @@ def _oom_kills(file: Path | None) -> int | None:
 
 
 def _event_files(pid: int, root: Path, proc: Path) -> Iterator[Path]:
+    """Yield the files that count out-of-memory kills, the process's own group first."""
     for usage, _ in _candidates(_groups(pid, proc), root):
         yield usage.with_name("memory.events" if usage.name == "memory.current" else "memory.oom_control")
 
 
 def _groups(pid: int, proc: Path) -> list[str]:
+    """Return the lines of the process's cgroup file; none if it cannot be read."""
     try:
         return (proc / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -89,7 +91,10 @@ def memory_of(pid: int, root: Path = ROOT, proc: Path = PROC) -> MemoryFiles | N
 
 
 def _candidates(lines: list[str], root: Path) -> Iterator[tuple[Path, Path]]:
-    """Files of usage and of limit, the process's own group first; seen from within a container its group is the root."""
+    """Yield the files of usage and limit, the process's own group first.
+
+    Inside a container that group appears as the root.
+    """
     for line in lines:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers not in ("", "memory"):

@@ -1,7 +1,8 @@
-"""Checkpoints that a worker has left in its agent's memory, and the process that writes them to this machine's disk.
+"""Queue of checkpoints that a worker has stored in memory, and the process that writes them to the local disk.
 
-The worker pins a slot, writes the state into it, says so and trains on. The writer is forked from the fork server, where
-the framework is imported already; it is no child of the worker and outlives it. From the disk the mirror takes over.
+The worker pins a slot, writes the state into it, reports it and continues training. The writer is forked from the fork
+server, which has already imported the framework; it is not a child of the worker and outlives it. The mirror brings the
+files from the local disk to shared storage.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from hopsml.cluster.shared.framing import receive_frame
 from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"
-SLOW_S = 1.0  # writing that takes longer keeps none waiting for which there is a newer one
-HELD_LIMIT = 3  # heartbeats for which the writer has been stopped
-_TRIES = 2  # a writer that was killed gets a successor
+SLOW_S = 1.0  # seconds; if a write takes longer, queued checkpoints that a newer one replaces are skipped
+HELD_LIMIT = 3  # consecutive heartbeats for which the writer has been stopped
+_TRIES = 2  # a writer that was killed is replaced once
 _END_S = 2.0
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint in a slot: its number among the worker's, from 1, and the folder, or file, that it is to become."""
+    """Checkpoint in a slot: its number among the worker's, from 1, and the target folder or file."""
 
     number: int
     slot: int
@@ -39,40 +40,47 @@ class Saved:
 
     @property
     def series(self) -> str:
-        """What newer ones take its place in: the directory of checkpoints, or the file itself."""
+        """Path that identifies checkpoints that replace each other: their directory, or the file itself."""
         return self.target if step_of(os.path.basename(self.target)) is None else os.path.dirname(self.target)
 
     def replaces(self, other: Saved) -> bool:
-        """Whether it is a newer one of the same series."""
+        """Return True if this is a newer checkpoint of the same series."""
         return self.number > other.number and self.series == other.series
 
 
 class CheckpointQueue:
-    """For one worker; lives on its agent's event loop."""
+    """Queue of one worker's checkpoints; used on its agent's event loop."""
 
     def __init__(self, server: ForkClient, cwd: Path, note: Callable[[str], None]) -> None:
-        """``server``: the worker's own. ``cwd``: for the writer to run in. ``note`` is told what people should know."""
+        """Create the slots; the writer is started with the first checkpoint.
+
+        Args:
+            server: fork server of the worker.
+            cwd: working directory of the writer.
+            note: called with each note for the user.
+        """
         self.slots = CommitSlots.create()
         self._server, self._cwd, self._note = server, cwd, note
         self._waiting: list[Saved] = []
         self._taken = 0  # number of the newest
         self._writing: Saved | None = None
         self._began = 0.0
-        self._failed: Saved | None = None  # the newest one, which is tried once more at the end
-        self._lost: dict[str, str] = {}  # older ones that nothing has replaced, with the reason; by series
-        self._missed = 0  # since writing began to fail
+        self._failed: Saved | None = None  # the newest one that failed, which is retried at the end
+        self._lost: dict[str, str] = {}  # by series: older failed ones that no newer one has replaced, with the reason
+        self._missed = 0  # failures since the last success
         self._passed_over = False
         self._task: asyncio.Task[None] | None = None
         self._writer: _Writer | None = None
-        self._own_server: ForkClient | None = None  # where the worker's has ended
+        self._own_server: ForkClient | None = None  # used if the worker's fork server has ended
 
     def add(self, saved: Saved) -> None:
-        """The worker has left one in a slot, which it has pinned; it may say so twice."""
+        """Queue a checkpoint that the worker has written into a slot and pinned; a repeated report is ignored."""
         if saved.number > self._taken:
             self._taken = saved.number
             self._add(saved)
 
     def _add(self, saved: Saved) -> None:
+        """Queue a checkpoint, and start writing if that is not in progress."""
         if self._failed is not None and saved.replaces(self._failed):
             self._give_back(self._failed, FAILED)
             self._failed = None
@@ -82,7 +90,11 @@ class CheckpointQueue:
             self._task = asyncio.create_task(self._write_all())
 
     async def close(self, timeout_s: float) -> list[str]:
-        """Write the rest within ``timeout_s`` seconds, end the writer; returns what is not there, with the reason."""
+        """Write the remaining checkpoints, end the writer, and return those that were not written, with the reason.
+
+        Args:
+            timeout_s: time limit in seconds.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             await self._finish(deadline)
@@ -94,10 +106,11 @@ class CheckpointQueue:
             await self._end()
 
     def discard(self) -> None:
-        """Give the memory back, whatever is in it; the writer ends with its server."""
+        """Free the memory without writing its content; the writer ends with its fork server."""
         self.slots.close()
 
     async def _finish(self, deadline: float) -> None:
+        """Retry the failed checkpoint, and wait for the writes until the deadline."""
         if self._failed is not None:
             again, self._failed = self._failed, None
             self._add(again)
@@ -105,6 +118,7 @@ class CheckpointQueue:
             await asyncio.wait({self._task}, timeout=max(0.0, deadline - time.monotonic()))
 
     async def _end(self) -> None:
+        """End all processes of the queue and free the slots."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -123,7 +137,10 @@ class CheckpointQueue:
             await server.close()
 
     def look_after(self) -> None:
-        """With each heartbeat: a writer that somebody has stopped is woken; once older ones would wait, they go."""
+        """Wake or kill a stopped writer, and skip checkpoints that have been replaced.
+
+        Called with each heartbeat.
+        """
         if self._writer is not None and (problem := self._writer.look_after()):
             self._note(problem)
         self._pass_over()
@@ -131,6 +148,7 @@ class CheckpointQueue:
     # ------------------------------------------------------------------------------------------ writing
 
     async def _write_all(self) -> None:
+        """Write the queued checkpoints one after the other."""
         while self._waiting:
             self._writing, self._began = self._waiting.pop(0), time.monotonic()
             problem = await self._write(self._writing)
@@ -138,7 +156,7 @@ class CheckpointQueue:
             self._conclude(saved, problem)
 
     async def _write(self, saved: Saved) -> str:
-        """What went wrong, or nothing."""
+        """Write one checkpoint; return the error text, or ""."""
         problem = ""
         for _ in range(_TRIES):
             try:
@@ -150,6 +168,7 @@ class CheckpointQueue:
         return problem
 
     async def _start(self) -> _Writer:
+        """Start a writer, from a fork server of this queue if the worker's is broken."""
         if self._server.broken:
             await self._end_own_server()
             modules = self._server.modules
@@ -157,6 +176,7 @@ class CheckpointQueue:
         return await _Writer.start(self._server, self._cwd, self.slots)
 
     def _conclude(self, saved: Saved, problem: str) -> None:
+        """Record the outcome of a write, and notify the user of the first failure and of the recovery."""
         if not problem:
             self._give_back(saved, WRITTEN)
             self._lost.pop(saved.series, None)
@@ -178,7 +198,10 @@ class CheckpointQueue:
             self._failed = None
 
     def _pass_over(self) -> None:
-        """So that a training never waits long for a slot."""
+        """Skip queued checkpoints that newer ones replace if writing is slow.
+
+        Training then need not wait for a free slot.
+        """
         if self._writing is None or time.monotonic() - self._began < SLOW_S:
             return
         for older in [one for one in self._waiting if any(newer.replaces(one) for newer in self._waiting)]:
@@ -189,12 +212,13 @@ class CheckpointQueue:
             self._passed_over = True
 
     def _give_back(self, saved: Saved, outcome: int) -> None:
+        """Record the outcome of a checkpoint and unpin its slot."""
         self.slots.conclude(saved.slot, saved.number, outcome)
         self.slots.pin(saved.slot, False)
 
 
 class _Writer:
-    """The process: one byte, the slot, in; a frame with what went wrong, or nothing, out."""
+    """Client of the writer process: sends a slot number as one byte, receives a frame with the error text, or ""."""
 
     def __init__(self, server: ForkClient, identity: int, pid: int, requests: int) -> None:
         self._server, self._identity, self._pid, self._requests = server, identity, pid, requests
@@ -204,13 +228,13 @@ class _Writer:
 
     @classmethod
     async def start(cls, server: ForkClient, cwd: Path, slots: CommitSlots) -> _Writer:
-        """Raises ConnectionError when the fork server is gone."""
+        """Fork the writer process; raise ConnectionError if the fork server has gone."""
         (requests_r, requests), (answers, answers_w) = os.pipe(), os.pipe()
         log = os.open(os.devnull, os.O_WRONLY)
         try:
             launched = server.launch("", str(cwd), answers_w, log, slots.descriptors, requests_r, WRITER)
             writer = cls(server, *await launched, requests)
-        except BaseException:  # a cancelled start as well: nobody else would close them
+        except BaseException:  # a cancelled start too: no other code closes these descriptors
             os.close(requests)
             os.close(answers)
             raise
@@ -222,11 +246,15 @@ class _Writer:
         return writer
 
     async def write(self, slot: int) -> str:
-        """Raises OSError or IncompleteReadError when it has ended."""
+        """Write a slot to disk; return the error text, or "".
+
+        Raises OSError or IncompleteReadError if the process has ended.
+        """
         os.write(self._requests, bytes([slot]))
         return (await receive_frame(self._answers)).decode(errors="replace")
 
     def look_after(self) -> str:
+        """Wake a stopped writer, or kill one that remains stopped; return a note for the user, or ""."""
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
         who = f"the process that writes checkpoints on this host (process {self._pid})"
         if self._held >= HELD_LIMIT:
@@ -238,12 +266,12 @@ class _Writer:
         return ""
 
     async def close(self) -> None:
-        """End it, at once if it is at work: what it writes is incomplete, and nobody takes it."""
+        """Kill the process, even during a write: an incomplete checkpoint is never used."""
         os.close(self._requests)
         self._server.signal(self._identity, signal.SIGKILL)
         if self._transport is not None:
             self._transport.close()
         if self._server.broken:
             return
-        with contextlib.suppress(ConnectionError, TimeoutError):  # the server ends this moment, or is stopped
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the server ends at this moment, or is stopped
             await asyncio.wait_for(self._server.exited(self._identity), _END_S)

@@ -1,9 +1,9 @@
-"""How agents hand each other the training state: a TLS server on each agent that holds a commit, and its client.
+"""Transfer of the training state between agents: a TLS server on each agent that holds a commit, and its client.
 
-Neither HDFS nor the coordinator is on the way. The server shows a certificate of its own, which the coordinator told
-the client; the client shows the application's token first. One request a connection: 43 bytes of token, the step, whether
-a newer one does as well; the answer is a length (-1: not here), the step, the content, and a byte that says whether it
-stayed as it was all the while: whoever trains writes further commits.
+Neither HDFS nor the coordinator is involved. The server presents its certificate, which the client has received from
+the coordinator; the client sends the application's token first. There is one request per connection: 43 bytes of token,
+the step, and whether a newer one is accepted. The answer is a length (-1: not held), the step, the content, and a byte
+that is 0 if the content changed during the transfer, since the training continues to write commits.
 """
 
 from __future__ import annotations
@@ -22,41 +22,48 @@ _REQUEST = struct.Struct("<43sq?")
 _ANSWER = struct.Struct("<qq")
 _END = struct.Struct("<?")
 CHUNK = 1 << 20
-STALL_S = 10.0  # a peer that sends or takes nothing for so long is gone
+STALL_S = 10.0  # seconds without any transfer after which a peer is considered gone
 
 
 @dataclass(frozen=True)
 class FoundCommit:
-    """A commit that an agent holds."""
+    """Commit that an agent holds in memory, with its step and content."""
 
     step: int
     content: memoryview
-    is_whole: Callable[[], bool]  # whether nobody has written over it meanwhile
+    is_whole: Callable[[], bool]  # True if the content has not been overwritten since
 
 
 class CommitDoor:
-    """Serves the newest commit of this agent."""
+    """TLS server that sends the newest commit of this agent."""
 
     def __init__(self, token: str, find: Callable[[int, bool], FoundCommit | None]) -> None:
-        """``find``: the commit of a step, or where that is asked for one of a later step; None where it is not held."""
+        """Create the server; it does not listen yet.
+
+        Args:
+            token: the application's token, which clients must send.
+            find: returns the commit of a step, or of a later one if its second argument is True; None if it is not
+                held.
+        """
         self._token, self._find = token.encode(), find
         self._server: Acceptor | None = None
         self.identity: Identity | None = None
         self.port = 0
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> None:
-        """Listen on a free port of ``host``, of the range where one is given."""
+        """Listen on a free port of ``host``, within the range if one is given."""
         self.identity = await asyncio.to_thread(make_identity, "hopsml-agent")
         self._server = Acceptor(with_streams(self._serve), self.identity.context)
         self.port = await self._server.open(host, port_range)
 
     async def close(self) -> None:
-        """Nobody may come any more."""
+        """Stop accepting new connections; transfers in progress continue."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
         try:
             request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step, or_newer = _REQUEST.unpack(request)
@@ -72,7 +79,7 @@ class CommitDoor:
                 writer.write(_END.pack(found.is_whole()))
             await asyncio.wait_for(writer.drain(), STALL_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ssl.SSLError):
-            pass  # whoever asked is gone
+            pass  # the client has disconnected
         finally:
             writer.close()
             pending.release()
@@ -87,10 +94,20 @@ async def fetch(
     *,
     or_newer: bool = False,
 ) -> tuple[int, int]:
-    """Get the commit of ``step``, or a newer one, from the agent at ``address``; ``take`` is given position and piece.
+    """Fetch the commit of ``step`` from another agent; return its step and its length in bytes.
 
-    Returns its step and its length. Raises OSError (TimeoutError among them) when the holder is gone, LookupError when it
-    does not have that step, InterruptedError when the commit was written over meanwhile.
+    Args:
+        address: host:port of the agent's commit server.
+        certificate: PEM; the only one that is trusted.
+        token: the application's token.
+        step: number of the commit.
+        take: called with the position and the bytes of each piece.
+        or_newer: True to accept a newer commit.
+
+    Raises:
+        OSError: the agent has gone; TimeoutError if it stopped sending.
+        LookupError: the agent does not hold that step.
+        InterruptedError: the commit was overwritten during the transfer.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned

@@ -1,4 +1,4 @@
-"""Cores of a worker's own: which its agent keeps for it, so that no worker of another run computes there."""
+"""Exclusive processor cores for a worker, claimed by its agent so that workers of other runs do not use them."""
 
 from __future__ import annotations
 
@@ -20,43 +20,56 @@ log = logger_aside("hopsml.agent")
 
 NAME = "hopsml-core-locks"
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-CLAIM_S = 1.0  # for which other agents that are choosing this moment are waited for
+CLAIM_S = 1.0  # seconds to wait for other agents that are choosing at this moment
 _RETRY_S = 0.002
-# Without so many a worker is better off with what the system gives it: JAX's threads that compute and that communicate wait
-# for each other, and on a single core they wait for each other's turns, five times as long as a step takes.
+# Fewer cores make JAX slower than no claim: its computing and communicating threads wait for each other, and on a
+# single core a step takes five times as long.
 _LEAST = {"jax": 2}
 
 
 @dataclass(frozen=True)
 class WorkerCores:
-    """What a worker is told of them: the processors that it stays on, none for those of its agent; its threads, 0: as many
-    as frameworks take by themselves.
+    """Processors and threads assigned to one worker.
+
+    Without ``numbers`` the worker uses the processors of its agent; ``threads`` = 0 leaves the number to the
+    frameworks.
     """
 
     numbers: tuple[int, ...] = ()
     threads: int = 0
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Variables by which frameworks start so many threads, but for those that ``given`` or the agent's own have."""
+        """Return variables that set the frameworks' number of threads.
+
+        Those in ``given`` or in the agent's environment are left out.
+        """
         unset = [name for name in THREAD_VARIABLES if name not in given and name not in os.environ]
         return {name: str(self.threads) for name in unset} if self.threads else {}
 
 
 class SlotCores:
-    """The cores that an agent holds, for one worker after the other."""
+    """Cores that an agent claims for its workers, for one at a time."""
 
     def __init__(self, per_slot: int, bases: Sequence[Path] = host_locks.BASES) -> None:
-        """``per_slot``: cores that the cluster's settings give a slot, 0 where they say nothing."""
+        """Create the claim; no core is locked yet.
+
+        Args:
+            per_slot: cores per slot in the cluster's settings; 0 if they are not set.
+            bases: folders that hold the lock folders.
+        """
         self._per_slot = per_slot
         self._place = host_locks.LockPlace(NAME, "cores", tuple(bases))
         self._held: host_locks.HeldLocks | None = None
 
     def take(self, formation: Formation, launch: Launch) -> WorkerCores:
-        """Those for this worker, instead of those that are held; blocks for ``CLAIM_S`` at most, raises nothing."""
+        """Release the cores that are held, and claim those of a new worker.
+
+        It blocks for ``CLAIM_S`` seconds at most and raises nothing.
+        """
         self.give_back()
         asked = settings.cores_of(formation.spec.environment)
         group = formation.spec.group
-        # Servers wait for calls of each other's: with a thread or two they would do so for ever.
+        # Parameter servers wait for calls of each other: with one or two threads that would be a deadlock.
         waits_for_others = group.collective and not group.relaunches
         trains = waits_for_others and launch.role in TRAINING_ROLES and not launch.gpu_indices
         if asked == 0 or not trains:
@@ -72,12 +85,13 @@ class SlotCores:
         return WorkerCores(self._claim(cores, share.threads, launch), share.threads)
 
     def give_back(self) -> None:
-        """Nobody computes there any more."""
+        """Release the cores that are held."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
     def _claim(self, cores: Sequence[HostCore], count: int, launch: Launch) -> tuple[int, ...]:
+        """Claim ``count`` cores, waiting for other agents that are choosing; () if that fails."""
         deadline = time.monotonic() + CLAIM_S
         try:
             while time.monotonic() < deadline:
@@ -96,7 +110,7 @@ class SlotCores:
     def _claim_now(
         self, cores: Sequence[HostCore], count: int, launch: Launch, folders: Sequence[Path]
     ) -> tuple[int, ...]:
-        """While no other agent of this user chooses: those of other users are seen core by core."""
+        """Claim cores while this user's other agents are locked out; cores of other users are detected one by one."""
         free = {core.number for core in cores}
         while wanted := host_cores.chosen(cores, free, count, launch.local_rank):
             descriptors: list[int] = []
@@ -115,7 +129,7 @@ class SlotCores:
         return ()
 
     def _lock(self, folders: Sequence[Path], number: int) -> list[int] | None:
-        """Descriptors that hold a core; None where somebody else has it, of this user or, as far as it is shown, another."""
+        """Return descriptors that hold a core; None if another process holds it, as far as that can be detected."""
         name = f"core-{number}"
         held = host_locks.lock_all(folders, name)
         if held is None:

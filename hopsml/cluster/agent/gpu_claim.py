@@ -1,4 +1,4 @@
-"""Taking GPUs of this host so that no second process takes them: a file lock for each GPU."""
+"""Exclusive claims of this host's GPUs by one file lock per GPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hopsml.errors import ArgumentError, RunError
 logger = logging.getLogger(__name__)
 
 NAME = "hopsml-gpu-locks"
-_RETRY_S = 0.05  # flock cannot wait for one of several files
+_RETRY_S = 0.05  # seconds; flock cannot wait for one of several files
 
 
 class GpuClaim(host_locks.HeldLocks):
-    """GPUs that this process alone holds, until ``close`` or its death."""
+    """GPUs that only this process holds, until ``close`` or its end."""
 
     def __init__(self, gpus: Sequence[HostGpu], descriptors: Sequence[int]) -> None:
         super().__init__(descriptors)
@@ -28,7 +28,7 @@ class GpuClaim(host_locks.HeldLocks):
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The indices of the GPUs, in the order in which they were granted."""
+        """Indices of the GPUs, in the order in which they were granted."""
         return tuple(gpu.index for gpu in self.gpus)
 
 
@@ -40,16 +40,24 @@ def claim_gpus(
     bases: Sequence[Path] = host_locks.BASES,
     timeout_s: float = 10.0,
 ) -> GpuClaim:
-    """Take ``count`` GPUs of ``host`` (default: as many as there are addresses), all or none.
+    """Claim ``count`` GPUs of ``host``, all or none.
 
-    Those that Spark's ``addresses`` name come first. One that another process holds is replaced by a free
-    one, with a sentence in the log: YARN without isolation gives several executors the same address.
-    Without addresses, idle GPUs come before those on which anybody computes, and those that nobody has locked before
-    those that another user says are taken; after half of ``timeout_s`` such a one is taken if nobody computes on it. A host
-    without GPUs gives an empty claim, whatever Spark granted. ``bases``: folders in which those of the locks lie.
+    GPUs that Spark's ``addresses`` name come first. One that another process holds is replaced by a free one, with a
+    warning in the log: YARN without GPU isolation gives several executors the same address. Without addresses, idle
+    GPUs come before those on which processes compute, and unlocked ones before those that another user's lock marks as
+    taken; after half of ``timeout_s`` such a GPU is claimed if no process computes on it. A host without GPUs yields an
+    empty claim, whatever Spark has granted.
 
-    Raises ArgumentError for an address that is none or a negative count, RunError if within ``timeout_s``
-    there are not enough free GPUs; its message names who holds them.
+    Args:
+        host: GPUs of this host.
+        addresses: GPU addresses that Spark has assigned.
+        count: number of GPUs; default: number of addresses.
+        bases: folders that hold the lock folders.
+        timeout_s: seconds to wait for free GPUs.
+
+    Raises:
+        ArgumentError: for a malformed address or a negative count.
+        RunError: if too few GPUs are free within ``timeout_s``; its message names their holders.
     """
     wanted = len(addresses) if count is None else count
     if wanted < 0:
@@ -83,9 +91,10 @@ def claim_gpus(
 def claim_others(
     host: Sequence[HostGpu], held: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES, timeout_s: float = 1.0
 ) -> tuple[list[GpuClaim], dict[int, str]]:
-    """Take every GPU of ``host`` but those ``held`` that nobody else has; waits only where others are taking some just now.
+    """Claim every free GPU of ``host`` except those in ``held``; waits only while other processes are claiming.
 
-    Returns the claims, and who has each GPU that is missing in them.
+    Returns:
+        The claims, and the holder of each GPU that is missing in them, by index.
     """
     place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
     claims: list[GpuClaim] = []
@@ -107,6 +116,7 @@ def claim_others(
 
 
 def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]:
+    """Return the GPUs in order of preference: granted ones, then those with the fewest processes."""
     by_index = {gpu.index: gpu for gpu in host}
     first = [by_index[index] for index in dict.fromkeys(granted) if index in by_index]
     others = [gpu for gpu in host if gpu not in first]
@@ -114,6 +124,7 @@ def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]
 
 
 def _explain(claim: GpuClaim, granted: Sequence[int]) -> None:
+    """Log that GPUs other than the granted ones were claimed."""
     missed = [index for index in granted if index not in claim.indices]
     if missed or len(set(granted)) < len(granted):
         logger.warning(
@@ -129,6 +140,7 @@ def _index(gpu: HostGpu) -> int:
 
 
 def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, timeout_s: float) -> str:
+    """Return the error text for too few free GPUs, with their holders."""
     holders = place.holders()
     held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (
@@ -141,9 +153,10 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.Lock
 def _claim_now(
     candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, trusting: bool
 ) -> GpuClaim | None:
-    """One pass; None if it found too few. Passes of several processes of this user exclude each other.
+    """Try once to claim GPUs; return None if too few are free.
 
-    ``trusting``: another user's word that a GPU is taken is believed. Else only where somebody computes on it, too.
+    Tries of this user's processes exclude each other. With ``trusting``, another user's lock alone marks a GPU as
+    taken; else it must also have a process that computes.
     """
     folders = place.private_folders()
     gate = host_locks.lock_all(folders, "claiming")
@@ -186,7 +199,10 @@ def _idle(doubtful: Sequence[tuple[HostGpu, list[int]]]) -> tuple[HostGpu, list[
 
 @dataclass(frozen=True)
 class SlotGpus:
-    """The GPUs of one agent. ``claim`` keeps others away as long as it is referenced; None: there is nothing to keep."""
+    """GPUs of one agent.
+
+    ``claim`` excludes other processes while it is referenced; None if there is nothing to claim.
+    """
 
     indices: tuple[int, ...] = ()
     bus_ids: tuple[str, ...] = ()
@@ -196,20 +212,23 @@ class SlotGpus:
 
 @dataclass(frozen=True)
 class WiderSlot:
-    """The GPUs of a worker that is to have all of its executor's."""
+    """GPUs of a worker that gets all free GPUs of its executor."""
 
     indices: tuple[int, ...]
-    claims: tuple[GpuClaim, ...]  # of those that are not its slot's
-    note: str  # what people should know, "" for nothing
+    claims: tuple[GpuClaim, ...]  # of the GPUs that are not its slot's
+    note: str  # for the user; "" if there is nothing to report
 
     def close(self) -> None:
-        """Give back what is not the slot's."""
+        """Release the GPUs that are not the slot's."""
         for claim in self.claims:
             claim.close()
 
 
 def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
-    """The GPUs of the slot and all others that this executor sees and nobody else has. Blocks while NVML answers."""
+    """Return the GPUs of the slot and all others that this executor sees and can claim.
+
+    Blocks while NVML answers.
+    """
     host = host_gpus()
     claims, missing = claim_others(host, of_slot, bases=bases)
     indices = tuple(sorted((*of_slot, *(index for claim in claims for index in claim.indices))))
@@ -225,10 +244,14 @@ def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES
 
 
 def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
-    """The GPUs at the ``addresses`` that Spark assigned, else ``count`` free ones. None is touched where neither names any.
+    """Claim the GPUs at the ``addresses`` that Spark assigned, or ``count`` free ones if there are none.
 
-    On a host without a driver the assigned addresses are kept as they are: the resource is emulated there.
-    Blocks while NVML answers. Raises RunError when not enough are free, ArgumentError for a malformed address.
+    Without both, no GPU is touched. On a host without a driver the assigned addresses are returned unchanged: the
+    resource is emulated there. Blocks while NVML answers.
+
+    Raises:
+        RunError: if too few are free.
+        ArgumentError: for a malformed address.
     """
     if not addresses and not count:
         return SlotGpus()

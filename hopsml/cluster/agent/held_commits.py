@@ -1,4 +1,4 @@
-"""The commits of one elastic run that its agent holds: kept between workers, fetched, served, put on shared storage."""
+"""Commits of one elastic run on its agent: retained between workers, fetched, served, written to shared storage."""
 
 from __future__ import annotations
 
@@ -19,39 +19,47 @@ STATE_FILE = "state.hopsml"
 DESCRIPTION = "checkpoint.json"
 KEEP_CHECKPOINTS = 3
 OBTAIN_ATTEMPTS = 5
-FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # beside the training
-LAST_RETRY_S = 5.0  # where the run's end, or the end of a node, waits for it
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0  # seconds, while the training continues
+LAST_RETRY_S = 5.0  # seconds, while the end of the run or of a node waits
 
 Tell = Callable[[Persisted], None]
 
 
 class HeldCommits:
-    """For one run on one agent; lives on the agent's event loop."""
+    """Commits of one run on one agent; used on the agent's event loop."""
 
     def __init__(self, run_id: str, folder: Path, token: str, tell: Tell) -> None:
-        """``tell`` gets what becomes of checkpoints: each that was written, and each attempt that has failed."""
+        """Create the memory and the commit server, which does not listen yet.
+
+        Args:
+            run_id: id of the run.
+            folder: scratch folder; commits that do not fit in memory are stored below it.
+            token: the application's token.
+            tell: called with the outcome of each attempt to write a checkpoint.
+        """
         self.run_id, self.folder, self._tell = run_id, folder, tell
         self._token = token
         self.slots = CommitSlots.create(folder / "commits")
         self.step, self.slot = -1, -1
         self.door = CommitDoor(token, self._find)
         self._persisted = -1
-        self._committed: set[int] = set()  # checkpoints of this agent's own that are kept
+        self._committed: set[int] = set()  # steps of the checkpoints that this agent has written and that still exist
         self._persisted_at = time.monotonic()
         self._persisting: asyncio.Task[bool] | None = None
         self._one_at_a_time, self._closed = asyncio.Lock(), False
         self._outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
 
     def committed(self, step: int, slot: int) -> None:
-        """The worker has completed a commit."""
+        """Record that the worker has completed a commit."""
         self.step, self.slot = step, slot
 
     def forget(self) -> None:
-        """What is held is not the state that the next generation goes on from."""
+        """Discard the held commit: the next generation does not start from it."""
         self.step, self.slot = -1, -1
-        self._persisted = -1  # the next one may be of a lower step: the checkpoint persisted last may be a corrupt one
+        self._persisted = -1  # the next one may have a lower step, if the newest checkpoint is corrupt
 
     def _find(self, step: int, or_newer: bool) -> FoundCommit | None:
+        """Return the held commit if it is that of ``step``, or a newer one if accepted."""
         held, slot = self.step, self.slot
         if held < step or (held > step and not or_newer):
             return None
@@ -61,9 +69,9 @@ class HeldCommits:
             return None
 
     async def close(self) -> None:
-        """The run is over, or this agent has left it."""
+        """Close the server and free the memory, once a checkpoint that is being written is complete."""
         self._closed = True
-        async with self._one_at_a_time:  # the one that is being written still is
+        async with self._one_at_a_time:  # waits for a write in progress
             await self.door.close()
             self.slots.close()
         shutil.rmtree(self.folder / "commits", ignore_errors=True)
@@ -71,9 +79,13 @@ class HeldCommits:
     # ------------------------------------------------------------------------------------------ from another agent
 
     async def obtain(self, formation: Formation) -> None:
-        """Have the commit that the generation goes on from; raises OSError or LookupError, naming the holder.
+        """Fetch the commit from which the generation starts.
 
-        A newcomer prepares beside the others, who make further commits: any newer one does as well.
+        A newcomer prepares while the others continue to commit, so any newer commit is accepted as well.
+
+        Raises:
+            OSError: the agent that holds the commit cannot be reached; the text names it.
+            LookupError: that agent does not hold the commit any more.
         """
         commit, attempts = formation.commit, OBTAIN_ATTEMPTS if formation.joins else 1
         while commit.step >= 0:
@@ -85,8 +97,9 @@ class HeldCommits:
                     raise
 
     async def _obtain(self, commit: CommitSource, or_newer: bool) -> None:
+        """Fetch a commit from another agent into a free slot."""
         slot = self.slots.free(self.slot)
-        self.slots.place(slot, in_memory=True)  # what a worker has left on disk would be read in its place
+        self.slots.place(slot, in_memory=True)  # else a file that a worker has left on disk would be read instead
         self.slots.begin(slot)
 
         async def take(position: int, piece: bytes) -> None:
@@ -100,9 +113,9 @@ class HeldCommits:
     # ------------------------------------------------------------------------------------------ to shared storage
 
     def persist_if_due(self, formation: Formation) -> None:
-        """Put the newest commit on shared storage beside the training, when the last one is old enough.
+        """Start writing the newest commit to shared storage if the last checkpoint is old enough.
 
-        A store that has failed is asked again a while later, and later each time.
+        The training continues during the write. After a failure the store is retried later, at growing intervals.
         """
         now, every_s = time.monotonic(), formation.spec.group.written_every_s
         due = now - self._persisted_at >= every_s and (self._persisting is None or self._persisting.done())
@@ -110,7 +123,12 @@ class HeldCommits:
             self._persisting = asyncio.create_task(self._persist(formation))
 
     async def persist_last(self, formation: Formation, patience_s: float = 0.0) -> None:
-        """The same at the end, whenever the last one was; a store that is away is asked again for ``patience_s``."""
+        """Write the newest commit to shared storage at the end, however recent the last checkpoint is.
+
+        Args:
+            formation: of the generation.
+            patience_s: seconds for which a store that fails is retried.
+        """
         deadline, attempts = time.monotonic() + patience_s, 0
         while not await self._persist(formation):
             attempts += 1
@@ -120,11 +138,12 @@ class HeldCommits:
             await asyncio.sleep(min(pause, left))
 
     async def _persist(self, formation: Formation) -> bool:
-        """Whether trying again would be of no use: it is there, or it must not be."""
+        """Write the newest commit; return False if another attempt may succeed."""
         async with self._one_at_a_time:
             return await self._persist_newest(formation)
 
     async def _persist_newest(self, formation: Formation) -> bool:
+        """Write the newest commit and report the outcome; return False if another attempt may succeed."""
         from hopsml.errors import StorageError
         from hopsml.storage.run_dir import RunEnded
 
@@ -134,12 +153,12 @@ class HeldCommits:
         self.slots.pin(slot, True)
         try:
             await asyncio.to_thread(self._write_checkpoint, formation, step, slot)
-        except LookupError:  # the worker is ahead of what this agent has read of it: a newer commit is about to be told
+        except LookupError:  # the worker has written a newer commit, which this agent has not read yet
             return False
         except OSError as error:
             self._outage.failed(time.monotonic(), formation.spec.group.written_every_s)
             self._tell(Persisted(self.run_id, step, problem=str(error)))
-            # Nor on a full disk of this machine, which nobody will have emptied by then.
+            # No retry after a full local disk either, as that will not have been emptied by then.
             return isinstance(error, RunEnded) or not isinstance(error, StorageError)
         finally:
             self.slots.pin(slot, False)
@@ -149,11 +168,12 @@ class HeldCommits:
         return True
 
     def _write_checkpoint(self, formation: Formation, step: int, slot: int) -> None:
+        """Copy a commit into a checkpoint on shared storage, and delete old ones."""
         from hopsml.storage import checkpoints
         from hopsml.storage.run_dir import RunDir
 
         directory = RunDir(formation.run_url, formation.spec.storage_timeout_s)
-        directory.check_open()  # this agent may have been cut off while another driver took the run up
+        directory.check_open()  # this agent may have been disconnected while another driver resumed the run
         stage = self.folder / "checkpoint"
         stage.mkdir(parents=True, exist_ok=True)
         try:

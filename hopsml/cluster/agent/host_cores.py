@@ -1,4 +1,4 @@
-"""The cores of a host that this process may use, how near they are to each other, and which of them to take; mostly pure."""
+"""Cores of a host that this process may use, their proximity, and the choice among them; mostly pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, order=True)
 class HostCore:
-    """A processor as the system counts them: a core with two threads is two of them. Sorted, neighbours stand together."""
+    """Logical processor as the system numbers it: a core with two threads counts twice.
 
-    node: int  # of memory (NUMA); 0 where the system does not tell
+    Sorting groups neighbours.
+    """
+
+    node: int  # NUMA node; 0 if the system does not report it
     package: int
-    core: int  # of the package
+    core: int  # within the package
     number: int
 
 
 def host_cores(cpus: Path = _CPUS) -> list[HostCore]:
-    """Those in this process's affinity mask, neighbours together: what its cgroup, YARN or whoever started it allows."""
+    """Return the processors in this process's affinity mask, sorted so that neighbours are adjacent.
+
+    The mask is set by the control group, YARN or the parent process.
+    """
     return sorted(_core(number, cpus / f"cpu{number}") for number in os.sched_getaffinity(0))
 
 
 def _core(number: int, folder: Path) -> HostCore:
+    """Read the position of a processor from sysfs."""
     nodes = [int(entry.name[4:]) for entry in folder.glob("node[0-9]*")]
     topology = folder / "topology"
     return HostCore(
@@ -38,6 +45,7 @@ def _core(number: int, folder: Path) -> HostCore:
 
 
 def _number(path: Path, otherwise: int) -> int:
+    """Read a number from a file; ``otherwise`` if that fails."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -45,7 +53,7 @@ def _number(path: Path, otherwise: int) -> int:
 
 
 def quota(groups: Path = _CONTROL_GROUPS, own: Path = Path("/proc/self/cgroup")) -> float:
-    """Cores' worth of time that this process and its control group may use together; infinite without a limit."""
+    """Return the CPU time limit of this process's control group in cores; infinite without a limit."""
     least = float("inf")
     try:
         lines = own.read_text().splitlines()
@@ -64,7 +72,7 @@ def quota(groups: Path = _CONTROL_GROUPS, own: Path = Path("/proc/self/cgroup"))
 
 
 def _limit(group: Path) -> float:
-    """Of one control group, of either version."""
+    """Return the limit of one control group in cores, of either cgroup version."""
     try:
         text = (group / "cpu.max").read_text().split()
     except OSError:
@@ -77,23 +85,23 @@ def _limit(group: Path) -> float:
 
 @dataclass(frozen=True)
 class Share:
-    """How many cores a worker computes on: as many threads, and whether cores of that number are kept for it alone."""
+    """Number of threads of a worker, and whether as many cores are reserved for it."""
 
     threads: int
     own: bool
 
 
 def share(available: int, workers: int, asked: int = 0, slot: int = 0) -> Share | None:
-    """What one of the ``workers`` that train together on a host gets of its cores; None where nothing is to be arranged.
+    """Return the share of the host's cores for one of its ``workers``; None if threads and cores are left as they are.
+
+    A single worker without such a setting is left unchanged. No worker gets exclusive cores where there are too few for
+    all: workers would wait for each other on one core while another is idle, which the system's scheduler can avoid.
 
     Args:
-        available: cores, or as many as the control group's time is worth.
-        workers: of the run on this host.
-        asked: cores a worker, by the user; 0: not said.
-        slot: cores that the cluster's settings give a slot; 0: not said.
-
-    A worker that is alone is left as it is, and none has cores of its own where there are not enough for all: more workers
-    than cores would wait for each other on one while another rests, which the system can avoid and we cannot.
+        available: number of cores, or the control group's CPU time limit in cores.
+        workers: number of workers of the run on this host.
+        asked: cores per worker requested by the user; 0: not set.
+        slot: cores per slot in the cluster's settings; 0: not set.
     """
     wanted = asked or slot or (available // workers if workers > 1 else 0)
     if not wanted and workers < 2:
@@ -103,14 +111,14 @@ def share(available: int, workers: int, asked: int = 0, slot: int = 0) -> Share 
 
 
 def chosen(cores: Sequence[HostCore], free: Collection[int], count: int, place: int) -> tuple[int, ...]:
-    """``count`` processors out of ``free``, neighbours where possible; () where there are not so many.
+    """Return ``count`` processors out of ``free``, neighbours where possible; () if there are too few.
 
     Args:
         cores: all of the host, sorted.
-        free: numbers of those that nobody holds.
-        count: how many are wanted.
-        place: of this worker among those of its run on this host, from 0. Each takes the processors of its place where they
-            are free, so that they come to different ones even where they cannot see each other's locks.
+        free: numbers of those that no process holds.
+        count: how many are needed.
+        place: index of this worker among those of its run on this host, from 0. Each takes the processors at its index
+            if they are free, so that workers choose different ones even where they cannot see each other's locks.
     """
     numbers = [core.number for core in cores]
     own = [group for group in _slices(cores, count) if len(group) == count]
@@ -124,16 +132,19 @@ def chosen(cores: Sequence[HostCore], free: Collection[int], count: int, place: 
 
 
 def _slices(cores: Sequence[HostCore], count: int) -> list[tuple[int, ...]]:
-    """The cores in groups of ``count``, none across two nodes of memory; whole cores before the second threads of others."""
+    """Split the cores into groups of ``count``, none across two NUMA nodes.
+
+    With ``count`` 1, first threads come first.
+    """
     found: list[tuple[int, ...]] = []
     for node in dict.fromkeys(core.node for core in cores):
         inside = [core for core in cores if core.node == node]
-        if count == 1:  # a thread of each core first: two workers on one core take turns
+        if count == 1:  # a thread of each core first: two workers on one core would alternate
             inside = sorted(inside, key=lambda core: (_thread_of(core, inside), core))
         found += [tuple(c.number for c in inside[at : at + count]) for at in range(0, len(inside), count)]
     return found
 
 
 def _thread_of(core: HostCore, cores: Sequence[HostCore]) -> int:
-    """The how-manieth thread of its core it is, from 0."""
+    """Return the index of the thread within its core, from 0."""
     return [one.number for one in cores if (one.package, one.core) == (core.package, core.core)].index(core.number)

@@ -1,8 +1,8 @@
-"""Lock files for what a host has, its GPUs and its cores: what nobody else can hold, and what others can see.
+"""Lock files for a host's GPUs and cores: exclusive within a user, visible to other users.
 
-A user's locks lie in folders that are private (0700), so that no other user can lock, replace or remove them. Beside them a
-folder for everybody shows other users what is taken. That one is believed as far as it costs little: anybody may lock
-anything there.
+A user's locks are in private folders (0700), so that no other user can lock, replace or remove them. In addition, a
+shared folder shows other users what is taken. Its locks are trusted only where an error costs little, because any user
+can lock any file there.
 """
 
 from __future__ import annotations
@@ -17,21 +17,28 @@ from typing import Literal, Self
 
 from hopsml.errors import RunError
 
-# Whatever TMPDIR says: YARN gives every container one of its own. In all of them, because somebody may have taken our
-# folder's name in one: agents of a user that see different folders have one in common.
+# Independent of TMPDIR, which YARN sets for each container. In all of these folders, since another user may have taken
+# our folder's name in one: agents of a user that see different folders have one in common.
 BASES = (Path("/dev/shm"), Path("/tmp"))
 
 
 @dataclass(frozen=True)
 class LockPlace:
-    """Where the locks of one kind of thing lie: folders of this ``name`` below each of ``bases``. ``what``: for messages."""
+    """Location of the locks of one kind of resource: a folder called ``name`` below each of ``bases``.
+
+    ``what`` names the resource in messages.
+    """
 
     name: str
     what: str
     bases: tuple[Path, ...] = BASES
 
     def private_folders(self) -> list[Path]:
-        """The folders for this user's locks, made where they are missing. Raises RunError where none can be had."""
+        """Return the folders for this user's locks, created if missing.
+
+        Raises:
+            RunError: if none can be used.
+        """
         folders = [base / f"{self.name}-{os.geteuid()}" for base in self.bases]
         problems = {folder: _problem_of(folder) for folder in folders}
         usable = [folder for folder in folders if not problems[folder]]
@@ -41,23 +48,26 @@ class LockPlace:
         return usable
 
     def advertise(self, name: str) -> int | Literal["held"] | None:
-        """Let other users see that this is taken.
+        """Show other users that a resource is taken.
 
-        Returns a descriptor to keep, "held" where another user says so of his own, None where nobody can.
-        Never waits, and takes nothing that it finds for what it is called: it is not ours.
+        It never waits, and does not trust the type of an existing file, which may be another user's.
+
+        Returns:
+            A descriptor to hold; "held" if another user has locked the resource; None if it cannot be shown.
         """
         folder = self.bases[-1] / self.name
         try:
             os.mkdir(folder)
             os.chmod(folder, 0o1777)  # mkdir's mode is cut by the umask
         except OSError:
-            pass  # there already, or it shows when the file is opened
+            pass  # it exists, or the error appears when the file is opened
         path, flags = folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             if not stat.S_ISDIR(os.lstat(folder).st_mode):
                 return None
             try:
-                descriptor = os.open(path, flags)  # reading is enough to lock, so every user can, whoever made the file
+                # reading suffices to lock, so every user can, whoever created the file
+                descriptor = os.open(path, flags)
             except FileNotFoundError:
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
                 os.fchmod(descriptor, 0o644)
@@ -70,7 +80,10 @@ class LockPlace:
         return "held" if held is None else held
 
     def holders(self) -> dict[str, str]:
-        """Lock file name -> "process 123" that holds it, as far as the kernel tells; for messages only."""
+        """Return the holder ("process 123") of each locked file, by its name.
+
+        Only for messages: the kernel may not show all.
+        """
         names: dict[int, str] = {}
         for folder in [*(base / f"{self.name}-{os.geteuid()}" for base in self.bases), self.bases[-1] / self.name]:
             try:
@@ -91,7 +104,7 @@ class LockPlace:
 
 
 def _problem_of(folder: Path) -> str:
-    """Make the folder; why it cannot be used, empty where it can."""
+    """Create the folder; return the reason why it cannot be used, or ""."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -111,7 +124,7 @@ def _problem_of(folder: Path) -> str:
 
 
 def lock_all(folders: Sequence[Path], name: str) -> list[int] | None:
-    """Descriptors that hold the exclusive lock ``name`` in every folder; None if somebody else has one of them."""
+    """Return descriptors that hold the exclusive lock ``name`` in every folder; None if one of them is taken."""
     descriptors: list[int] = []
     try:
         for folder in folders:
@@ -129,9 +142,10 @@ def lock_all(folders: Sequence[Path], name: str) -> list[int] | None:
 
 
 def _lock(path: Path) -> int | None:
+    """Create and lock a file; return its descriptor, or None if another process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # the folder was removed this moment: the next pass makes it anew
+    except FileNotFoundError:  # the folder was removed at this moment; the next attempt creates it again
         return None
     except OSError as error:
         raise RunError(f"the lock {path} cannot be opened: {error.strerror}; remove it or its directory") from error
@@ -139,14 +153,14 @@ def _lock(path: Path) -> int | None:
 
 
 def _held(descriptor: int, path: Path) -> int | None:
-    """The descriptor with the lock, or None, and then it is closed."""
+    """Lock a descriptor and return it; None, with the descriptor closed, if the lock is taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         mine, there = os.fstat(descriptor), os.lstat(path)
         if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
             return descriptor
     except (BlockingIOError, FileNotFoundError):
-        pass  # held, or removed between opening and locking: the next pass makes it anew
+        pass  # taken, or removed between opening and locking; the next attempt creates it again
     except BaseException:
         os.close(descriptor)
         raise
@@ -155,20 +169,20 @@ def _held(descriptor: int, path: Path) -> int | None:
 
 
 def keep(folder: Path) -> int:
-    """A descriptor by which cleaners of /tmp see that the folder is in use: they leave alone what somebody has locked."""
+    """Return a descriptor with a shared lock on the folder, so that cleaners of /tmp leave it alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # a cleaner is at work: it finds the files young
+    except BlockingIOError:  # a cleaner is running; the files are too young for it
         pass
     return descriptor
 
 
 class HeldLocks:
-    """Locks that this process alone holds, until ``close`` or its death; usable as a context manager.
+    """Locks that only this process holds, until ``close`` or its end; usable as a context manager.
 
-    The locks are flocks, which the kernel drops with the last descriptor, so after kill -9 too. Descriptors
-    are not inherited by programs that are started, and are closed in forked children.
+    The locks are flocks, which the kernel drops with the last descriptor, also after kill -9. Descriptors are not
+    inherited by programs that are started, and are closed in forked children.
     """
 
     def __init__(self, descriptors: Sequence[int]) -> None:
@@ -177,9 +191,10 @@ class HeldLocks:
             _open.add(self)
 
     def close(self) -> None:
-        """Give back what is locked. May be called twice."""
+        """Release all of the locks; may be called twice."""
         for descriptor in self._descriptors:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also drops what a child forked behind Python's back shares
+            # also releases what a child shares that was forked without Python's hooks
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         self.forget()
 
     def forget(self) -> None:

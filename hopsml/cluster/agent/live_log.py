@@ -1,7 +1,8 @@
-"""What a worker prints, as the driver sees it while it prints: bounded, however much it is.
+"""Transmission of a worker's output to the driver while it runs, with a bound on its volume.
 
-At most WINDOW bytes are under way that the driver has not acknowledged. Of a flood the beginning is sent, then now and then
-one line that says how much was left out, with the newest lines; the whole of it is in the run directory's log.
+At most ``WINDOW`` bytes that the driver has not acknowledged are in transit. Of a flood the beginning is sent, then, at
+intervals, a line with the number of skipped lines, followed by the newest lines. The complete output is in the run
+directory's log.
 """
 
 from __future__ import annotations
@@ -14,36 +15,41 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WINDOW = 256 << 10  # bytes that the driver has not acknowledged
-TAIL = 16 << 10  # the newest lines of a flood; room for them is kept
-RATE = 128 << 10  # bytes a second that may go on for ever
-EVERY_S = 2.0  # between two words about a flood
+WINDOW = 256 << 10  # bytes in transit that the driver has not acknowledged
+TAIL = 16 << 10  # bytes of the newest lines of a flood; reserved within the window
+RATE = 128 << 10  # bytes per second that can be sent permanently
+EVERY_S = 2.0  # seconds between two notes about a flood
 POLL_S = 0.2
-PIECE = 64_000  # bytes of one message
-COUNTED = 256 << 20  # bytes whose lines are counted; more would take long
-LAST_S = 5.0  # for the last lines of a worker that is gone
+PIECE = 64_000  # bytes per message
+COUNTED = 256 << 20  # bytes whose lines are counted; the number beyond is estimated
+LAST_S = 5.0  # seconds for sending the last lines of a worker that has exited
 
 
 @dataclass
 class Flow:
-    """Decides what is to be sent next of a log that grows; pure. Positions are bytes from the log's beginning."""
+    """Flow control of a growing log: decides which part is sent next.
+
+    Pure; positions are bytes from the log's start.
+    """
 
     position: int = 0
     in_flight: int = 0
     burst: float = WINDOW
-    looked: float = 0.0  # seconds, as of ``look``
-    flooded: float | None = None  # since when it has been too much; or since the last word about that
+    looked: float = 0.0  # seconds: time of the last call of ``look``
+    flooded: float | None = None  # seconds: start of the flood, or time of the last note about it
 
     def look(self, size: int, now: float, last: bool = False) -> tuple[int, int, int]:
-        """Of a log that is ``size`` bytes long: (head, tail, end).
+        """Return the next parts as (head, tail, end): send up to ``head``, skip to ``tail``, send up to ``end``.
 
-        To be sent up to ``head``, to be left out from there to ``tail``, to be sent from there to ``end``. ``last``: the log
-        is complete.
+        Args:
+            size: length of the log, in bytes.
+            now: monotonic time, in seconds.
+            last: True if the log is complete.
         """
         self.burst = min(WINDOW, self.burst + (now - self.looked) * RATE)
         self.looked = now
         room = max(0, WINDOW - TAIL - self.in_flight)
-        self.position = min(self.position, size)  # whoever prints may cut it
+        self.position = min(self.position, size)  # the worker may truncate it
         waiting = size - self.position
         if waiting <= min(room, self.burst):
             self.flooded = None
@@ -60,10 +66,11 @@ class Flow:
         return self._send(head, max(head, size - TAIL), size)
 
     def taken(self, count: int) -> None:
-        """The driver has acknowledged so many bytes."""
+        """Record that the driver has acknowledged ``count`` bytes."""
         self.in_flight = max(0, self.in_flight - count)
 
     def _send(self, head: int, tail: int, end: int) -> tuple[int, int, int]:
+        """Record what is sent next, and return its bounds."""
         sent = head - self.position + end - tail
         self.position = end
         self.in_flight += sent
@@ -73,10 +80,13 @@ class Flow:
 
 @dataclass
 class LiveLog:
-    """Follows one log; ``send(text, size)`` brings text to the driver, which stands for ``size`` bytes of the log."""
+    """Sender of one growing log.
+
+    ``send(text, size)`` sends text that covers ``size`` bytes of the log to the driver.
+    """
 
     path: Path
-    url: str  # where the whole log will be found
+    url: str  # URL of the complete log
     send: Callable[[str, int], None]
     _flow: Flow = field(default_factory=Flow)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,16 +97,16 @@ class LiveLog:
         self._flow.looked = time.monotonic()
 
     def taken(self, size: int) -> None:
-        """The driver has acknowledged so many bytes."""
+        """Record that the driver has acknowledged ``size`` bytes."""
         self._flow.taken(size)
 
     async def follow(self) -> None:
-        """Send what is printed, until ``finish`` has been called and the last lines are sent."""
+        """Send the output as it is written, until ``finish`` has been called and the last lines are sent."""
         last = False
         while not last:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), POLL_S)
-            last = self._over.is_set()  # before the look: what was printed until then is seen
+            last = self._over.is_set()  # read before the size, so that all output until then is included
             size = await asyncio.to_thread(_size, self.path)
             start = self._flow.position
             head, tail, end = self._flow.look(size, time.monotonic(), last)
@@ -109,13 +119,14 @@ class LiveLog:
             await self._send(tail, end)
 
     def finish(self) -> None:
-        """Let ``follow`` return after what has been printed by now."""
+        """Let ``follow`` return after the output that exists now."""
         self._over.set()
 
     async def _send(self, start: int, end: int) -> None:
+        """Send the bytes from ``start`` to ``end`` in pieces."""
         while start < end:
             data = await asyncio.to_thread(_read, self.path, start, min(PIECE, end - start))
-            if not data:  # cut by whoever prints
+            if not data:  # truncated by the worker
                 self._flow.taken(end - start)
                 return
             start += len(data)
@@ -123,6 +134,7 @@ class LiveLog:
             self.send(self._decoder.decode(data), len(data))
 
     def _say_skipped(self, lines: str, count: int) -> None:
+        """Send a line with the number of skipped lines."""
         self._decoder.reset()
         begin = "" if self._at_line_start else "\n"
         self._at_line_start = True
@@ -130,7 +142,7 @@ class LiveLog:
 
 
 def skip(path: Path, start: int, tail: int, end: int) -> tuple[str, int]:
-    """How many lines, in words, there are from ``start`` to ``tail``; and ``tail``, moved on to the beginning of a line."""
+    """Return the number of lines from ``start`` to ``tail``, as text, and ``tail`` moved forward to a line's start."""
     with open(path, "rb") as log:
         log.seek(tail)
         cut = log.read(end - tail).find(b"\n") + 1

@@ -1,4 +1,4 @@
-"""The local folders of one worker and, where the run directory is remote, the process that mirrors them there."""
+"""Local folders of one worker, and the process that mirrors them if the run directory is remote."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from hopsml.storage import local, urls
 if TYPE_CHECKING:
     from hopsml.storage.mirror import MirrorProcess
 
-HELD_LIMIT = 3  # heartbeats
+HELD_LIMIT = 3  # consecutive heartbeats
 _FOLDERS = ("events", "logs", "checkpoints", "export")
 
 
 class LocalTree:
-    """``base`` is the run directory itself where it is local, else a folder whose path ends in the run's URL.
+    """Local copy of a run directory, mirrored to the run's URL if that is remote.
 
-    The URL inside the path lets user code and the ``hdfs`` helpers see where a file will be:
+    ``base`` is the run directory itself if it is local, else a folder whose path ends in the run's URL. The URL inside
+    the path lets user code and the ``hdfs`` helpers derive the final location of a file:
     ``/scratch/a1/hdfs://nn:8020/Projects/p/Experiments/app_1/events``.
     """
 
@@ -42,16 +43,16 @@ class LocalTree:
         self._held = 0  # heartbeats for which the mirror has been stopped
 
     def url(self, name: str) -> str:
-        """Where a file of the tree will be found by others."""
+        """Return the final URL of a file of the tree."""
         return f"{self.run_url.rstrip('/')}/{name}"
 
     def append_to(self, name: str) -> int:
-        """Descriptor of a file of the tree, opened to add to its end; as open to others as its folder is."""
+        """Open a file of the tree for appending, with the folder's access permissions; return the descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return local.as_open_as_its_folder(f"{self.base_text}/{name}", flags)
 
     async def open(self) -> None:
-        """Make the folders; start mirroring. Does nothing where that is done."""
+        """Create the folders and start mirroring; idempotent."""
         if self._mirror is not None:
             return
         for name in _FOLDERS:
@@ -66,10 +67,10 @@ class LocalTree:
                 timeout_s=self.timeout_s,
                 on_message=lambda message: self._pass_on(loop, message),
             )
-            self._mirror.start()  # on this thread: it lives as long as the agent
+            self._mirror.start()  # on this thread, which lives as long as the agent
 
     async def close(self, flush_s: float) -> list[str]:
-        """Bring the rest to shared storage within ``flush_s`` seconds; returns what is not there, with the reason."""
+        """Store the remaining files within ``flush_s`` seconds, and end the mirror; return what is not stored."""
         if self._mirror is None or self._is_closing:
             return []
         self._is_closing = True
@@ -79,7 +80,10 @@ class LocalTree:
             self._mirror, self._is_closing = None, False
 
     async def has_stored(self, checkpoint: str, patience_s: float) -> bool:
-        """Whether a checkpoint's folder on this machine is on shared storage, too, if it is to be; within ``patience_s``."""
+        """Wait until a checkpoint's local folder is on shared storage; return False after ``patience_s`` seconds.
+
+        Returns True at once if the folder is not mirrored.
+        """
         mirror = self._mirror
         if mirror is None or not Path(checkpoint).is_relative_to(self.base):
             return True
@@ -89,9 +93,12 @@ class LocalTree:
         return report.answered and all_named and name not in (late.path for late in report.behind)
 
     def look_after(self) -> str:
-        """With each heartbeat: wake a mirror that is stopped, start another one where it stays so, or has died.
+        """Wake a stopped mirror, or replace one that remains stopped or has died.
 
-        Returns what people should know, or nothing.
+        Called with each heartbeat.
+
+        Returns:
+            A note for the user, or "".
         """
         mirror = self._mirror
         if mirror is None or mirror.process is None:
@@ -114,10 +121,11 @@ class LocalTree:
         return ""
 
     def _pass_on(self, loop: asyncio.AbstractEventLoop, message: dict[str, Any]) -> None:
-        """From the mirror's reading thread to the agent's."""
+        """Pass a message of the mirror's reading thread to the event loop."""
         loop.call_soon_threadsafe(self._on_mirror, message)
 
     def _on_mirror(self, message: dict[str, Any]) -> None:
+        """Report a delay of the mirror, or its recovery ("")."""
         if message["event"] == "recovered":
             self.on_problem("")
             return
@@ -129,10 +137,11 @@ class LocalTree:
 
 
 def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:
+    """Flush and end the mirror; return the files that are not stored, with the reason."""
     began = time.monotonic()
     report = mirror.flush(flush_s) if flush_s > 0 else mirror.stop(0.0)
     left_s = flush_s - (time.monotonic() - began)
-    if not report.answered and left_s > 0 and _has_died(mirror):  # another one finds out what is there
+    if not report.answered and left_s > 0 and _has_died(mirror):  # a new process determines what is missing
         report = mirror.flush(left_s)
     mirror.stop(2.0)
     if report.is_complete:
@@ -143,7 +152,7 @@ def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:
 
 
 def _has_died(mirror: MirrorProcess) -> bool:
-    """Its pipe closes a moment before it is gone."""
+    """Return True if the mirror has exited; its pipe closes shortly before."""
     if mirror.process is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             mirror.process.wait(1.0)

@@ -1,4 +1,7 @@
-"""Ports that are held until a framework binds them, and the addresses of this machine. Linux only."""
+"""Reservation of TCP ports until a framework binds them, and the addresses of this machine.
+
+Linux only.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from pathlib import Path
 from hopsml import settings
 from hopsml.errors import ArgumentError, RunError
 
-# Interfaces of containers and virtual machines: their addresses are the same on many hosts.
+# Interfaces of containers and virtual machines: their addresses repeat on many hosts.
 _VIRTUAL_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet")
 
 
 class HeldPort:
-    """A TCP port that nobody but a server of the same user that sets SO_REUSEPORT can bind.
+    """Reserved TCP port that only a server of the same user with SO_REUSEPORT can bind.
 
     The socket never listens: until such a server does, connections are refused. Close it when the server listens, or
     let the process end. TensorFlow sets SO_REUSEPORT if TF_GRPC_REUSE_PORT=1 is in its environment.
@@ -31,19 +34,19 @@ class HeldPort:
         self.port: int = held.getsockname()[1]
 
     def close(self) -> None:
-        """Close the sockets, so that the port can be bound by anybody. May be called twice."""
+        """Close the sockets, so that any process can bind the port; may be called twice."""
         for held in self._sockets:
             held.close()
 
     def share_by_address(self) -> None:
-        """Set SO_REUSEADDR, so that a server which sets it too can bind the port: torch's store in a worker's program.
+        """Set SO_REUSEADDR, so that a server that sets it too can bind the port, such as torch's store.
 
-        Linux lets sockets that all have it bind one port until one of them listens, also a server of another user.
+        Linux lets sockets that all have it bind one port until one of them listens, also those of another user.
         """
         self._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
     def release(self) -> None:
-        """Let any server bind the port; other workers of hopsml still pass it over until ``close``."""
+        """Let any server bind the port; other hopsml agents still avoid it until ``close``."""
         self._sockets[0].close()
 
     def __enter__(self) -> HeldPort:
@@ -55,29 +58,34 @@ class HeldPort:
 
 @dataclass(frozen=True)
 class WorkerPorts:
-    """What one worker listens on: one port for its framework's server, one for the collective of ours."""
+    """Ports of one worker: one for its framework's server, one for hopsml's own collective."""
 
     framework: HeldPort
     collective: HeldPort
 
     def close(self) -> None:
-        """Close both. May be called twice."""
+        """Close both of the ports; may be called twice."""
         self.framework.close()
         self.collective.close()
 
 
 def hold_worker_ports(host: str, port_range: tuple[int, int] | None) -> WorkerPorts:
-    """Hold two free ports of ``host``; arguments and errors as of ``hold_port``."""
+    """Reserve two free ports of ``host``; arguments and errors as of ``hold_port``."""
     return WorkerPorts(hold_port(host, port_range), hold_port(host, port_range))
 
 
 def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> HeldPort:
-    """Holds a free port of ``host``, an address of this machine; "" means all of them, IPv4 and IPv6.
+    """Reserve a free port of ``host``; a port whose connections have all ended counts as free.
 
-    ``port_range`` (first, last; both included) is for firewalls; without it the kernel chooses. A port whose
-    connections have ended counts as free, although the kernel remembers them for 60 s.
+    The kernel remembers ended connections for 60 s.
 
-    Raises ArgumentError for a range that is none and a host that is not this machine, RunError if no port is free.
+    Args:
+        host: an address of this machine; "" for all of them, IPv4 and IPv6.
+        port_range: (first, last), both included, for firewalls; None lets the kernel choose.
+
+    Raises:
+        ArgumentError: for an invalid range, or a host that is not this machine.
+        RunError: if no port is free.
     """
     family, address = _bindable(host)
     first, last = port_range or (0, 0)
@@ -94,6 +102,7 @@ def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> Held
 
 
 def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
+    """Return the address family and address of ``host``, checked by binding a socket."""
     if not host:
         return (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")
     try:
@@ -108,7 +117,7 @@ def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def _hold(family: socket.AddressFamily, address: str, port: int) -> HeldPort | None:
-    """Holds that port, or one of the kernel's choice for 0; None if it is taken."""
+    """Reserve this port, or one of the kernel's choice for 0; return None if it is taken."""
     with contextlib.ExitStack() as cleanup:
         try:
             if port:
@@ -126,10 +135,10 @@ def _hold(family: socket.AddressFamily, address: str, port: int) -> HeldPort | N
 
 
 def _mark(port: int) -> socket.socket:
-    """The sign, gone with its process, by which agents see each other's held ports.
+    """Bind an abstract Unix socket that marks a port as reserved; it disappears with its process.
 
-    A port that is bound and does not listen can be seen by nobody, and the kernel lets the sockets of one
-    user that all set SO_REUSEPORT share it.
+    A port that is bound without listening is not visible to other processes, and the kernel lets sockets of one user
+    that all set SO_REUSEPORT share it.
     """
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -141,7 +150,10 @@ def _mark(port: int) -> socket.socket:
 
 
 def _bind_or_inherit(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    """Where only ended connections remain, SO_REUSEPORT must be set before the bind, as it was on theirs."""
+    """Bind a port.
+
+    If only ended connections use it, set SO_REUSEPORT before the bind, as it was set on theirs.
+    """
     try:
         return _bind(family, address, port)
     except OSError as error:
@@ -151,7 +163,7 @@ def _bind_or_inherit(family: socket.AddressFamily, address: str, port: int) -> s
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int, shared: bool = False) -> socket.socket:
-    """Bound alone and opened to sharing afterwards, which Linux allows; or shared from the start."""
+    """Bind a port exclusively, then allow sharing, which Linux permits; or share it from the start."""
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
@@ -166,10 +178,11 @@ def _bind(family: socket.AddressFamily, address: str, port: int, shared: bool = 
 
 
 def _is_listening(port: int) -> bool:
+    """Return True if a socket listens on the port."""
     for table in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/net", table).read_text().splitlines()[1:]
-        except FileNotFoundError:  # no IPv6 here
+        except FileNotFoundError:  # no IPv6 on this machine
             continue
         for _, local, _, state, *_ in map(str.split, lines):
             if state == "0A" and int(local.rpartition(":")[2], 16) == port:
@@ -178,7 +191,10 @@ def _is_listening(port: int) -> bool:
 
 
 def _shuffled(first: int, last: int) -> Iterator[int]:
-    """From a random port on, so that a new generation seldom meets the old one's port."""
+    """Return the ports of the range from a random one on.
+
+    A new generation then rarely gets the previous one's port.
+    """
     if not (1 <= first <= last <= 65535):
         raise ArgumentError(f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected")
     count = last - first + 1
@@ -190,9 +206,9 @@ def _shuffled(first: int, last: int) -> Iterator[int]:
 
 
 def local_addresses() -> tuple[str, ...]:
-    """The addresses of this machine's interfaces that are up.
+    """Return the addresses of this machine's interfaces that are up.
 
-    Real ones first, then those of containers' bridges, loopback last; IPv4 before IPv6; link-local ones are
+    Physical ones first, then those of containers' bridges, loopback last; IPv4 before IPv6. Link-local addresses are
     left out, since they mean nothing without the interface's name.
     """
     import psutil

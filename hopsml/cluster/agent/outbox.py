@@ -15,7 +15,7 @@ ROOM = 256 << 10  # bytes that may be queued or in transit before the reader of 
 
 
 class Outbox:
-    """A queue of encoded messages; used on one event loop."""
+    """Queue of encoded messages to the coordinator; used on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
@@ -26,7 +26,10 @@ class Outbox:
         self._has_room.set()
 
     def put(self, message: Message) -> None:
-        """Queue a message. Never blocks: whoever must not let messages pile up waits for ``room`` before."""
+        """Append a message to the queue, without blocking.
+
+        Callers that must bound the queue wait for ``room`` before.
+        """
         if isinstance(message, Heartbeat):
             self._beat = True
         else:

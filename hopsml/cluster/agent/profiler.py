@@ -1,4 +1,4 @@
-"""Takes a profile of a running worker with py-spy, which looks at it from outside: the worker need not help, nor know."""
+"""Profiles of a running worker by py-spy, which samples the process from outside."""
 
 from __future__ import annotations
 
@@ -19,23 +19,34 @@ from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
 
 RATE_HZ = 100
-END_S = 30.0  # for py-spy to begin, and to write what it has seen
-STORE_S = 20.0  # for the profile to be on shared storage
-MOST_BYTES = 64 << 20  # of a profile
+END_S = 30.0  # seconds for py-spy to start, and to write its result
+STORE_S = 20.0  # seconds until the profile must be on shared storage
+MOST_BYTES = 64 << 20  # largest size of a profile
 _REFUSED = ("permission denied", "operation not permitted", "os error 1)", "os error 13)")
 
 
 class Profiler:
-    """One worker's profiles, one at a time."""
+    """Profiler of one worker that takes one profile at a time."""
 
     def __init__(self, tree: LocalTree, folder: Path) -> None:
-        """``tree``: in which profiles are kept; ``folder``: for what is not complete."""
+        """Create the profiler; nothing is started yet.
+
+        Args:
+            tree: local tree of the run directory, in which profiles are stored.
+            folder: scratch folder for incomplete profiles.
+        """
         self._tree, self._folder = tree, folder
         self._task: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
-        """Begin to look at a worker; ``said`` is told what is wrong, or "" once the profile is there."""
+        """Start profiling a worker.
+
+        Args:
+            pid: the worker's process.
+            wish: the request.
+            said: called with the error text, or "" once the profile is stored.
+        """
         if self._task is not None and not self._task.done():
             said("the worker is being looked at already; ask again when that is over")
         elif problem := _hindrance(pid):
@@ -44,25 +55,26 @@ class Profiler:
             self._task = asyncio.create_task(self._take(pid, wish, said))
 
     def end(self) -> None:
-        """The worker is gone: py-spy goes, too, unless it is about to say so."""
+        """Kill py-spy, as the worker has exited."""
         if self._process is not None:
             self._process.kill()
 
     async def _take(self, pid: int, wish: TakeProfile, said: Callable[[str], None]) -> None:
+        """Take a profile and report the outcome."""
         try:
             said(await self._profile(pid, wish))
         except (OSError, StorageError) as error:
             said(f"the profile could not be taken: {error}")
 
     async def _profile(self, pid: int, wish: TakeProfile) -> str:
-        """What is wrong; "" once the profile is there."""
+        """Run py-spy and store its result; return the error text, or ""."""
         program = _program()
         if program is None:
             return f"py-spy is not installed on {os.uname().nodename}: {extras.install('profiling')}"
         result = self._folder / f"profile-{wish.wish}"
         idle = ["--idle"] if wish.idle else []
         order = ["record", "--pid", str(pid), "--duration", str(wish.seconds), "--rate", str(RATE_HZ), *idle]
-        # Started on this thread, with whose end it ends: the agent lives as long.
+        # The process ends with this thread, which lives as long as the agent.
         self._process = python_child.start(
             "hopsml.cluster.agent.spy", str(os.getpid()), program, *order, "--subprocesses", "--format", wish.form,
             "--output", str(result), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -78,6 +90,7 @@ class Profiler:
             result.unlink(missing_ok=True)
 
     async def _keep(self, result: Path, path: str) -> str:
+        """Store the profile in the run directory; return the error text, or ""."""
         if result.stat().st_size > MOST_BYTES:
             return f"the profile has {result.stat().st_size >> 20} MiB, and {MOST_BYTES >> 20} are kept; take fewer seconds"
         target = f"{self._tree.base_text.rstrip('/')}/{path}"
@@ -88,7 +101,7 @@ class Profiler:
 
 
 def _hindrance(pid: int) -> str:
-    """Why a worker cannot be looked at now; "" where it can."""
+    """Return the reason why a worker cannot be profiled now, or ""."""
     if not pid or processes.has_ended(pid):
         return "the worker has not begun, or has ended"
     if processes.is_stopped(pid):
@@ -97,7 +110,14 @@ def _hindrance(pid: int) -> str:
 
 
 def explained(said: str, status: int, has_ended: bool, scope: str) -> str:
-    """Why py-spy has not taken a profile, and what to do. ``scope``: ``kernel.yama.ptrace_scope``, "" without Yama."""
+    """Return why py-spy has failed, and a remedy.
+
+    Args:
+        said: py-spy's standard error.
+        status: its exit status.
+        has_ended: True if the worker has exited.
+        scope: value of ``kernel.yama.ptrace_scope``; "" without Yama.
+    """
     if any(word in said.lower() for word in _REFUSED):
         setting = f"kernel.yama.ptrace_scope is {scope} there" if scope else "in a container it takes CAP_SYS_PTRACE"
         return (
@@ -113,7 +133,7 @@ def explained(said: str, status: int, has_ended: bool, scope: str) -> str:
 
 
 def _finish(process: subprocess.Popen[bytes], seconds: float) -> str | None:
-    """What it says, once it has ended; None where it does not end in time, and is killed."""
+    """Return the process's standard error once it has ended; kill it and return None if it does not end in time."""
     with process:
         try:
             return process.communicate(timeout=seconds)[1].decode(errors="replace")
@@ -123,12 +143,13 @@ def _finish(process: subprocess.Popen[bytes], seconds: float) -> str | None:
 
 
 def _program() -> str | None:
-    """Where py-spy is: beside this interpreter, else on the path."""
+    """Return the path of py-spy: next to this interpreter, else on PATH."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def _scope() -> str:
+    """Return the value of ``kernel.yama.ptrace_scope``; "" without Yama."""
     try:
         return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
     except OSError:

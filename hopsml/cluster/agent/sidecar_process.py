@@ -1,4 +1,4 @@
-"""The agent's side of a run's sidecar: starts it, passes its words on, and starts another one where it has ended."""
+"""Agent's control of a run's sidecar process: starts it, forwards its messages, and replaces it when it has ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.worker.sidecar import ADDRESS, PROBLEM, SidecarSeat
 
-MOST_STARTS, STEADY_S = 4, 30.0  # what ends so often, each time within so many seconds of its start, will not stay
-HELD_LIMIT = 3  # heartbeats
-_ENDS_S = 2.0  # from the end of its input to SIGKILL
+MOST_STARTS, STEADY_S = 4, 30.0  # after so many ends, each within so many seconds of its start, it is given up
+HELD_LIMIT = 3  # consecutive heartbeats
+_ENDS_S = 2.0  # seconds from the end of its input to SIGKILL
 
 
 class SidecarProcess:
-    """One run's sidecar on this agent, whichever process it is by now; ``send`` brings messages to the coordinator."""
+    """One run's sidecar on this agent, across restarts of its process."""
 
     def __init__(
         self,
@@ -37,7 +37,17 @@ class SidecarProcess:
         send: Callable[[protocol.Message], None],
         spare: SidecarSpare,
     ) -> None:
-        """``target``: "module:function". ``folder``: for all processes in this place; removed by ``close``."""
+        """Create the sidecar's folder; no process is started yet.
+
+        Args:
+            run_id: id of the run.
+            target: function that the process calls, as "module:function".
+            host: address of this agent.
+            port_range: (first, last) of the ports that the process may use; None for any.
+            folder: scratch folder of all of the sidecar's processes; ``close`` deletes it.
+            send: sends a message to the coordinator.
+            spare: source of started processes.
+        """
         self.run_id, self.target, self.folder, self._spare = run_id, target, folder, spare
         self._host, self._port_range, self._send = host, port_range, send
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,13 +56,13 @@ class SidecarProcess:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def run(self) -> None:
-        """Keep one alive until ``close``; tells the coordinator of each that begins or ends."""
+        """Start the process, and restart it whenever it ends, until ``close``; report each end to the coordinator."""
         ends = 0
         for number in itertools.count():
             began = time.monotonic()
             try:
                 reason = await self._one(self.folder / str(number))
-            except Exception as error:  # noqa: BLE001 whatever it is, the driver must not wait for its word
+            except Exception as error:  # noqa: BLE001 whatever the error, the driver must not wait for a message
                 reason = f"it could not be started: {type(error).__name__}: {error}"
             if self._is_closing:
                 return
@@ -62,7 +72,7 @@ class SidecarProcess:
                 return
 
     async def _one(self, folder: Path) -> str:
-        """From the start of a process to its end, whose reason is returned."""
+        """Run one process to its end, forward its messages, and return the reason of its end."""
         folder.mkdir(mode=0o700)
         address = str(self.folder / ADDRESS)
         seat = SidecarSeat(self.target, self.run_id, self._host, str(folder), address, self._port_range)
@@ -72,7 +82,7 @@ class SidecarProcess:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
         try:
-            with contextlib.suppress(OSError):  # it has ended before it has read a word
+            with contextlib.suppress(OSError):  # it ended before it read anything
                 process.stdin.write(framed(msgspec.msgpack.encode(seat)))
                 process.stdin.flush()
             while True:
@@ -87,7 +97,10 @@ class SidecarProcess:
             shutil.rmtree(folder, ignore_errors=True)
 
     def look_after(self) -> None:
-        """With each heartbeat: wake one that is stopped (SIGSTOP), end it where it stays so."""
+        """Wake a process that is stopped (SIGSTOP); kill one that remains stopped.
+
+        Called with each heartbeat.
+        """
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -99,7 +112,7 @@ class SidecarProcess:
             process.kill()
 
     async def close(self) -> None:
-        """End it, and delete what it has kept."""
+        """End the process, and delete its data."""
         self._is_closing = True
         process = self._process
         if process is not None and process.stdin is not None:
@@ -113,7 +126,7 @@ class SidecarProcess:
 
 
 def _how(code: int, problem: Path) -> str:
-    """What an exit code of Popen's says, and what the process has left as the reason, in words."""
+    """Describe an exit code of Popen, with the reason that the process has written, if any."""
     if code < 0:
         return processes.describe_exit(-code)
     said = problem.read_text()[:1000] if problem.exists() else "see the executor's standard error"

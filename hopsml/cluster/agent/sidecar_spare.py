@@ -1,4 +1,4 @@
-"""A process for the next run's sidecar: it has its imports behind it, half a second of a core, when a run wants one."""
+"""Pre-started process for the next run's sidecar, which has finished its imports (half a second of CPU time)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from hopsml.storage import python_child
 
 
 class SidecarSpare:
-    """At most one process that waits for its seat; an agent whose run had a sidecar keeps one for the next such run."""
+    """Holder of at most one pre-started sidecar process, for the next run that needs one."""
 
     def __init__(self) -> None:
         self._target = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def take(self, target: str) -> subprocess.Popen[bytes]:
-        """A process for this function, the one that waits or another. Raises OSError where none can be started.
+        """Return a process for this function, the pre-started one or a new one.
 
-        Call it, and ``prepare``, from the thread that lives as long as the agent: its end is the process's signal.
+        Call it, and ``prepare``, from the thread that lives as long as the agent: the process is killed when that
+        thread ends.
+
+        Raises:
+            OSError: if none can be started.
         """
         process, self._process = self._process, None
         if process is not None and self._target == target and process.poll() is None:
@@ -27,13 +31,13 @@ class SidecarSpare:
         return _started(target)
 
     def prepare(self, target: str) -> None:
-        """Have one that waits; where none can be started, the run that wants it will say so."""
+        """Start a spare process; an error is ignored here, and reported by the run that needs the process."""
         self.close()
         with contextlib.suppress(OSError):
             self._target, self._process = target, _started(target)
 
     def close(self) -> None:
-        """End the one that waits."""
+        """End the spare process, if there is one."""
         process, self._process = self._process, None
         _end(process)
 
@@ -44,6 +48,7 @@ def _started(target: str) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a process and close its pipes."""
     if process is None:
         return
     process.kill()

@@ -1,4 +1,9 @@
-"""Becomes py-spy: ``python -m hopsml.cluster.agent.spy AGENT PROGRAM ARGUMENTS... PIDFD``, and ends when its agent does."""
+"""Program that becomes py-spy and ends with its agent.
+
+Its command line is:
+
+    python -m hopsml.cluster.agent.spy AGENT PROGRAM ARGUMENTS... PIDFD
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,11 @@ import sys
 
 from hopsml.cluster.shared import processes
 
-NICENESS = 5  # it shall not take from the worker what it looks at
+NICENESS = 5  # so that it does not compete with the worker that it profiles
 
 
 def main(arguments: list[str]) -> None:
-    """Ask the kernel for the agent's end, then execute the program: that outlasts it."""
+    """Request a death signal from the kernel for the agent's end, which survives exec, then execute the program."""
     agent, *command, _ = arguments
     processes.die_with_parent(int(agent))
     os.nice(NICENESS)

@@ -1,6 +1,6 @@
-"""What one worker uses of its machine: processor, memory, disk, network, its GPUs; and for how long it has done nothing.
+"""Resource usage of one worker (CPU, memory, disk, network, its GPUs), and the time for which it has been idle.
 
-Names are those that MLflow uses for its own system metrics. Only the slot's GPUs are looked at, not all of the host.
+Metric names are those of MLflow's system metrics. Only the slot's GPUs are read, not all of the host.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hopsml.cluster.shared import processes
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEGABYTE = 1_000_000
-IDLE_S = 5.0  # that are worth a word
-LIST_S = 5.0  # how often the children of a quiet worker are listed, which costs a look at all processes
-_CORE_SHARE = 0.05  # of one core: what threads that only wait use, and far less than any work
+IDLE_S = 5.0  # shortest idle time that is reported
+LIST_S = 5.0  # interval in which descendants of an idle worker are listed, as that scans all processes
+_CORE_SHARE = 0.05  # of one core: used by threads that only wait, and far less than any computation
 _BYTES_A_SECOND = 64 << 10
 
 
 class UsageSampler:
-    """Samples a worker with all its descendants; not for several threads at once.
+    """Sampler of a worker with all its descendants; not thread-safe.
 
-    What is moved counts from the first sample on. The network is that of the worker's network namespace: of the host,
-    where the worker is in no container of its own.
+    Bytes moved count from the first sample. Network figures are those of the worker's network namespace: of the host,
+    unless the worker runs in a container.
     """
 
     def __init__(self, pid: int, gpu_indices: tuple[int, ...] = ()) -> None:
@@ -40,7 +40,10 @@ class UsageSampler:
         self._handles: dict[int, Any] = {}
 
     def sample(self) -> dict[str, float]:
-        """Percent of one core since the last sample (from the second one on), megabytes; empty once the worker is gone."""
+        """Return the usage since the last sample; empty once the worker has exited.
+
+        CPU is in percent of one core, from the second sample on; other units are in the names (1 MB is 10**6 bytes).
+        """
         members = [self._pid, *processes.descendants_of(self._pid)]
         used = {pid: facts for pid in members if (facts := _used(pid)) is not None}
         if self._pid not in used:
@@ -61,16 +64,17 @@ class UsageSampler:
         return values
 
     def _container(self) -> dict[str, float]:
-        """Of the memory that its container may use, all that runs in it."""
+        """Return the memory usage of the worker's container, in percent of its limit."""
         usage = self._memory.usage_bytes() if self._memory is not None else None
         if self._memory is None or usage is None:
             return {}
         return {"container_memory_usage_percentage": 100.0 * usage / self._memory.limit_bytes}
 
     def _gpu(self, place: int, index: int) -> dict[str, float]:
-        """Nothing where NVML is missing or refuses: a figure less, no trouble.
+        """Return the figures of one GPU; nothing where NVML is missing or refuses.
 
-        Handles are kept, and the processes of a GPU are never listed: that takes milliseconds under a lock of the driver.
+        Handles are retained, and the processes of a GPU are never listed: that takes milliseconds under a lock of the
+        driver.
         """
         with contextlib.suppress(Exception):
             import pynvml
@@ -91,7 +95,7 @@ class UsageSampler:
         return {}
 
     def close(self) -> None:
-        """Shut NVML down, where it was used."""
+        """Shut NVML down, if it was used."""
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
@@ -99,18 +103,23 @@ class UsageSampler:
 
 
 class _Growing:
-    """Two counters of each of several sources, which come and go: how much they have grown in all, in megabytes.
+    """Growth, in megabytes, of two counters summed over sources that appear and disappear.
 
-    What a source had counted passes on to another when it goes, as what a process has moved does to the one that waits for
-    it: it is not counted twice.
+    A process that ends passes its counts on to the parent that waits for it, so the sum never counts them twice.
     """
 
     def __init__(self) -> None:
-        self._begun: dict[Any, tuple[int, int]] | None = None  # source -> where it began to count
+        self._begun: dict[Any, tuple[int, int]] | None = None  # source -> its first values
         self._grown = [0, 0]
 
     def update(self, now: dict[Any, tuple[int, int]]) -> tuple[float, float]:
-        """``now``: source -> its counters, bytes. One that is new began at 0, but for those of the first look."""
+        """Return the growth of both counters since the first call, in megabytes.
+
+        A source that appears after the first call started at 0.
+
+        Args:
+            now: the counters of each source, in bytes.
+        """
         if self._begun is None:
             self._begun = dict(now)
         begun = self._begun
@@ -121,7 +130,7 @@ class _Growing:
 
 
 class Idleness:
-    """For how long a worker with all that it has started has done nothing: no processor used, nothing read or written."""
+    """Detector of the time for which a worker and its descendants have used no CPU, and read and written nothing."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -131,7 +140,10 @@ class Idleness:
         self._listed = 0.0
 
     def seconds(self) -> float:
-        """For how many seconds it has done nothing, looked at with each heartbeat; 0.0 below ``IDLE_S``."""
+        """Return for how many seconds the worker has been idle; 0.0 below ``IDLE_S``.
+
+        Call it with each heartbeat.
+        """
         now = time.monotonic()
         self._list(now)
         before, self._used = self._used, self._look()
@@ -144,20 +156,20 @@ class Idleness:
         return idle_s if idle_s >= IDLE_S else 0.0
 
     def _list(self, now: float) -> None:
-        """Whom the worker has started: only where it is quiet itself is that of interest."""
+        """List the worker's descendants, which is needed only while the worker itself is idle."""
         if now - self._since < IDLE_S:
             self._below = []
         elif now - self._listed >= LIST_S:
             self._below, self._listed = processes.descendants_of(self._pid), now
 
     def _look(self) -> dict[int, tuple[float, int]]:
-        """Processor seconds and bytes moved so far."""
+        """Return the CPU seconds and the bytes moved so far, per process."""
         members = (self._pid, *self._below)
         return {pid: (core_s, _moved(pid)) for pid in members if (core_s := _core_seconds(pid)) is not None}
 
 
 def _moved(pid: int) -> int:
-    """Bytes that the process has read and written by now; 0 where the system does not say."""
+    """Return the bytes that the process has read and written; 0 if the system does not report them."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
@@ -166,7 +178,7 @@ def _moved(pid: int) -> int:
 
 
 def _on_disk(pid: int) -> tuple[int, int]:
-    """Bytes that the process has had the disks read and write by now; zeros where the system does not say."""
+    """Return the bytes that the process has read from and written to disk; zeros if the system does not report them."""
     found = {b"read_bytes": 0, b"write_bytes": 0}
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as file:
         for line in file:
@@ -177,7 +189,7 @@ def _on_disk(pid: int) -> tuple[int, int]:
 
 
 def _network(pid: int) -> dict[Any, tuple[int, int]]:
-    """Interface -> bytes received and sent by now; the loopback is none."""
+    """Return the bytes received and sent, per interface, without the loopback."""
     found: dict[Any, tuple[int, int]] = {}
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/net/dev", "rb") as file:
         for line in file:
@@ -189,13 +201,13 @@ def _network(pid: int) -> dict[Any, tuple[int, int]]:
 
 
 def _core_seconds(pid: int) -> float | None:
-    """Seconds of processor that the process has used; None where it is gone."""
+    """Return the CPU seconds of the process; None if it has exited."""
     used = _used(pid)
     return used[0] / _TICKS_A_SECOND if used is not None else None
 
 
 def _used(pid: int) -> tuple[int, int] | None:
-    """Clock ticks of the processor and bytes of resident memory; None for a process that is gone."""
+    """Return the CPU clock ticks and the bytes of resident memory; None for a process that has exited."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""One worker's life on its agent: folders, launch, events, log, end, and the last files to shared storage."""
+"""Life cycle of one worker on its agent: folders, launch, events, log, exit, and storing of its last files."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from hopsml.storage.run_dir import SYSTEM_METRICS
 
 log = logger_aside("hopsml.agent")
 
-DUMP_S = 0.3  # for writing a few stacks
-EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function returned
-STORE_S = 1.0  # for which the mirror is waited for in one go: it answers nobody else meanwhile
-TAIL_BYTES = 16_000  # of a failed worker's log that travel with the report
-HELD_LIMIT = 3  # heartbeats
+DUMP_S = 0.3  # seconds for a worker to write its stacks
+EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function has returned
+STORE_S = 1.0  # longest single wait for the mirror, which serves no other request during it
+TAIL_BYTES = 16_000  # of a failed worker's log, sent with the report
+HELD_LIMIT = 3  # consecutive heartbeats with a stopped process
 _event = msgspec.msgpack.Decoder(Event)
 
 
 class Work:
-    """Runs one assignment; ``send`` brings messages to the coordinator, in order."""
+    """Runner of one assignment: one worker in one generation, or in several if it is reconfigured in place."""
 
     def __init__(
         self,
@@ -71,59 +71,73 @@ class Work:
         cores: SlotCores | None = None,
         sidecar: Path | None = None,
     ) -> None:
-        """``room`` waits until there is not too much to be sent. ``tree``: of the run's last generation on this agent.
-        ``commits``: of a run whose group may change. ``cores``: the slot's, from which the worker gets its own.
-        ``sidecar``: folder in which the run's sidecar leaves its address.
+        """Prepare the worker; nothing is started yet.
+
+        Args:
+            formation: what all workers of the generation share.
+            launch: what is specific to this worker.
+            send: sends a message to the coordinator, in order.
+            room: waits until the queue of messages to the coordinator is short enough.
+            folder: scratch folder of the worker.
+            environment: variables of the slot.
+            sys_path: the driver's ``sys.path``, if it shares the disk.
+            tree: local tree of the run's last generation on this agent, if there was one.
+            commits: commits of a run whose group may change.
+            cores: the slot's cores, of which the worker gets a share.
+            sidecar: folder in which the run's sidecar stores its address.
         """
         self.formation, self.launch, self.send = formation, launch, send
         self._room = room
         self.folder, self.environment, self.sys_path = folder, dict(environment), sys_path
         self.key = (formation.run_id, formation.generation)
-        self._since = formation.generation  # in which the worker's process began
-        self._log_name = f"g{formation.generation}-rank{launch.rank}.log"  # the worker has it open, whatever it becomes
+        self._since = formation.generation  # generation in which the worker's process was started
+        self._log_name = f"g{formation.generation}-rank{launch.rank}.log"  # unchanged: the worker has it open
         self.tree = tree or LocalTree(formation.run_url, folder, formation.spec.storage_timeout_s, self._mirror_problem)
-        self.tree.on_problem = self._mirror_problem  # what the last generation's work says counts no more
+        self.tree.on_problem = self._mirror_problem  # problems are reported under this generation, not the previous one
         self.commits, self._cores, self._sidecar = commits, cores, sidecar
         self._wider: WiderSlot | None = None
         self._checkpoints: CheckpointQueue | None = None
         self._storing: asyncio.Task[None] | None = None
-        self.keep = False  # whether a further generation follows
+        self.keep = False  # True if a further generation follows
         self._stopped = asyncio.Event()
         self.reported = False
-        self._has_returned = False  # the user's function, by its worker's last event
+        self._has_returned = False  # the user's function, according to the worker's last event
         self._flush_s = formation.spec.group.flush_s
         self._server: ForkClient | None = None
         self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
-        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's
+        self._worker, self._pid = 0, 0  # the fork server's number for it, and the kernel's pid
         self._pipe = WorkerPipe(self._undeliverable)
-        self._mends = WorkerPipe(self._undeliverable)  # the word that others are lost, or come
-        self._ends_by = float("inf")  # monotonic seconds: when the worker has to be gone
+        self._mends = WorkerPipe(self._undeliverable)  # carries changes of the group to the worker
+        self._ends_by = float("inf")  # monotonic seconds: deadline of the worker's exit
         self._oom: OomWatch | None = None
         self._idleness: Idleness | None = None
-        self._quiet = True  # nothing was to be said of it with the last heartbeat
+        self._quiet = True  # the last heartbeat had nothing to report about it
         self._held = 0  # heartbeats for which its process has been stopped
         self._live_log: LiveLog | None = None
         self._profiler = Profiler(self.tree, folder)
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker is to end, or never to begin."""
+        """True if the worker has to end, or must not start."""
         return self._stopped.is_set()
 
     @property
     def log(self) -> str:
-        """URL of the log, as the user will look for it."""
+        """URL of the worker's log in the run directory."""
         return self.tree.url(f"logs/{self._log_name}")
 
     def concerns(self, run_id: str, generation: int) -> bool:
-        """Whether a message about this generation of a run is about the worker, which may have been in several."""
+        """Return True if a message for this generation of a run concerns the worker.
+
+        It may have been in several.
+        """
         return run_id == self.key[0] and self._since <= generation <= self.key[1]
 
-    # ------------------------------------------------------------------------------------------------ the life
+    # ------------------------------------------------------------------------------------------ life cycle
 
     async def run(self, server: ForkClient) -> None:
-        """Everything from the launch to the message that nothing is left."""
+        """Run the worker from its launch to the message ``WorkerClosed``; errors are reported to the coordinator."""
         try:
             await self._live(server)
         except ConnectionError as error:
@@ -133,7 +147,7 @@ class Work:
         except OSError as error:
             where = "" if error.filename else f" (in {self.folder}; TMPDIR chooses another disk)"
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}{where}")
-        except Exception as error:  # noqa: BLE001 any trouble of the agent's own is the run's to know
+        except Exception as error:  # noqa: BLE001 any error of the agent is reported as the run's failure
             self._fail(f"the agent could not run the worker: {type(error).__name__}: {error}")
         behind = await self._finish_checkpoints()
         if not self.keep:
@@ -142,17 +156,19 @@ class Work:
         self.send(protocol.WorkerClosed(*self.key, behind=tuple(behind)))
 
     async def _live(self, server: ForkClient) -> None:
+        """Prepare, start and follow the worker until it has exited."""
         self._server = server
         await self.tree.open()
         if self.commits is not None and not self.launch.has_commit:
             try:
                 await self.commits.obtain(self.formation)
-            except (OSError, LookupError) as error:  # most likely its holder is gone, which will be told of as well
+            # most likely the agent that holds it has gone, which is reported separately
+            except (OSError, LookupError) as error:
                 self._fail(f"the newest commit did not come: {error}", secondary=True)
                 return
         if (ahead := await asyncio.to_thread(assigning.stored_ahead, self.formation)) is not None:
             self.send(protocol.Persisted(self.key[0], ahead))
-            await self._stopped.wait()  # all begin again, with that one
+            await self._stopped.wait()  # all workers restart from the newer one
             return
         if self.formation.spec.all_gpus:
             await self._take_all_gpus()
@@ -205,8 +221,10 @@ class Work:
     async def _end_of_worker(self, server: ForkClient, reader: EventReader, events: asyncio.Task[None]) -> Exited:
         """Wait until the worker has exited and all of its output is read, without a time limit.
 
-        A slow driver may delay it; this agent exits if the driver disconnects. Raises ConnectionError if the fork server
-        was killed, and the worker with it.
+        A slow driver may delay it; this agent exits if the driver disconnects.
+
+        Raises:
+            ConnectionError: if the fork server was killed, and the worker with it.
         """
         try:
             exited = await server.exited(self._worker)
@@ -219,7 +237,7 @@ class Work:
         return exited
 
     async def _take_all_gpus(self) -> None:
-        """The worker gets every GPU of this executor that nobody else holds."""
+        """Claim every free GPU of this executor for the worker, in addition to those of its slot."""
         self._wider = await asyncio.to_thread(all_gpus, self.launch.gpu_indices)
         if self._wider.note:
             self._note(self._wider.note)
@@ -232,7 +250,7 @@ class Work:
         )
 
     async def _ready(self, server: ForkClient) -> bool:
-        """Wait for the fork server's imports; False when the work is stopped before they are done."""
+        """Wait for the fork server's imports; return False if the work is stopped before they are done."""
         stopped = asyncio.create_task(self._stopped.wait())
         either: list[asyncio.Future[Any]] = [server.ready, stopped]
         try:
@@ -244,7 +262,7 @@ class Work:
         return not self.stopping
 
     async def _start(self, server: ForkClient, assignment: Path, log: int) -> int:
-        """Launch the worker; returns the read end of its event pipe."""
+        """Launch the worker; return the read end of its event pipe."""
         read_end, write_end = os.pipe()
         inbox = await self._pipe.open()
         mends = [await self._mends.open()] if self.commits is not None else []
@@ -253,34 +271,33 @@ class Work:
             launched = server.launch(str(assignment), str(self.folder / "cwd"), write_end, log, slots, inbox)
             self._worker, self._pid = await launched
             self._oom = OomWatch(self._pid)
-        except OSError:  # the server is gone, or starts none
+        except OSError:  # the server has gone, or cannot fork
             os.close(read_end)
             raise
         finally:
             for descriptor in (write_end, inbox, *mends):
                 os.close(descriptor)
-        if self.stopping:  # asked for while the launch was under way: nobody has signalled this worker
+        if self.stopping:  # stopped during the launch: this worker has not been signalled yet
             self._signal(signal.SIGKILL)
         return read_end
 
     def _slots(self, server: ForkClient) -> list[int]:
-        """Memory that outlives the worker: for its checkpoints, and for the commits of a run whose group may change."""
+        """Create memory that outlives the worker: slots for checkpoints, and for commits if the group may change."""
         if not self.formation.spec.group.collective:
             return []
         self._checkpoints = CheckpointQueue(server, self.folder, self._note)
         commits = self.commits.slots.descriptors if self.commits is not None else []
         return [*self._checkpoints.slots.descriptors, *commits]
 
-    # ------------------------------------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------------------------------ events
 
     async def _read_events(self, reader: EventReader) -> None:
+        """Handle the worker's events as fast as the coordinator takes the resulting messages."""
         try:
             async with contextlib.aclosing(reader.batches()) as batches:
                 async for frames in batches:
                     self._on_events([_event.decode(frame) for frame in frames])
-                    await (
-                        self._room()
-                    )  # a worker that sends more than the driver can take waits, not its agent's heartbeats
+                    await self._room()  # a fast worker must wait for the driver; its agent's heartbeats must not
                     await asyncio.sleep(0)
         except (ValueError, msgspec.MsgspecError) as error:
             self._fail(
@@ -306,6 +323,7 @@ class Work:
         self.send(protocol.WorkerReports(*self.key, reports))
 
     def _on_event(self, event: Event) -> None:
+        """Forward one event of the worker to the coordinator, or handle it here."""
         if event.kind == "started":
             self.send(protocol.WorkerStarted(*self.key))
         elif event.kind == "forming":
@@ -340,6 +358,7 @@ class Work:
             self._kill_in(EXIT_GRACE_S)
 
     def _committed(self, event: Event) -> None:
+        """Record a commit of the worker, report it, and write a checkpoint if one is due."""
         if self.commits is None or event.step is None:
             return
         if event.slot >= 0:
@@ -350,23 +369,30 @@ class Work:
             self.commits.persist_if_due(self.formation)
 
     def _saved(self, event: Event) -> None:
+        """Queue a checkpoint, or start waiting until one is on shared storage."""
         if self._checkpoints is None or event.step is None:
             return
         if event.kind == "saved":
             self._checkpoints.add(Saved(event.step, event.slot, event.cause))
             return
         if self._storing is not None:
-            self._storing.cancel()  # the worker waits for the newest alone
+            self._storing.cancel()  # the worker waits only for the newest one
         self._storing = asyncio.create_task(self._store(self._checkpoints.slots, event.step, event.cause))
 
     async def _store(self, slots: CommitSlots, number: int, target: str) -> None:
-        """The worker waits for what is on disk to be on shared storage, too; what keeps it from there the mirror says."""
+        """Wait until a checkpoint is on shared storage, then signal that to the worker.
+
+        The mirror reports any delay.
+        """
         while not await self.tree.has_stored(target, STORE_S):
             await asyncio.sleep(STORE_S)
         slots.stored = number
 
     def stepped(self) -> protocol.WorkerStepped | None:
-        """How the worker is, for a heartbeat; None where there is nothing to say, and was not the last time."""
+        """Return the worker's status for a heartbeat.
+
+        None if neither this nor the last heartbeat has anything to report.
+        """
         if not self._pid or not self.formation.spec.group.collective:
             return None
         self._idleness = self._idleness or Idleness(self._pid)
@@ -379,9 +405,10 @@ class Work:
         return protocol.WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
     def look_after_it(self) -> None:
-        """With each heartbeat: the processes that it depends on are woken, or ended, when the system holds them.
+        """Wake, or kill, stopped processes that the worker depends on.
 
-        So is a worker that others do not wait for, which is replaced then.
+        Called with each heartbeat. A worker of an independent group that remains stopped is killed as well, since it
+        can be replaced.
         """
         if self._server is not None and (problem := self._server.look_after(self._waits_for_server())):
             self._note(problem)
@@ -397,13 +424,13 @@ class Work:
             self._signal(signal.SIGKILL)
 
     def _waits_for_server(self) -> bool:
-        """Whether nothing goes on before the fork server does something: a worker that trains needs nothing of it."""
+        """Return True if progress depends on the fork server; a worker that trains does not need it."""
         return not self._pid or processes.has_ended(self._pid) or time.monotonic() > self._ends_by
 
     def _append(self, name: str, *rows: dict[str, Any]) -> None:
         """Append a line for each row to a file of the run directory; NaN is stored as NaN, for a loss that diverged.
 
-        A disk that takes nothing costs lines, not the training.
+        A full disk costs these lines, not the training.
         """
         try:
             with open(self.tree.append_to(name), "ab") as file:
@@ -415,20 +442,23 @@ class Work:
         self._loop.call_soon_threadsafe(self._note, text)
 
     def _note(self, text: str) -> None:
-        """Something that people should know, said once."""
+        """Send a note for the user, each text once."""
         if text not in self._noted:
             self._noted.add(text)
             self.send(protocol.WorkNote(*self.key, text=f"rank {self.launch.rank}: {text}"))
 
     async def _follow_usage(self) -> None:
-        """Samples of what the worker uses, to the coordinator and into a file beside its log."""
+        """Sample the worker's resource usage.
+
+        Each sample is sent to the coordinator and appended to a file next to the log.
+        """
         interval_s = float(self.formation.spec.environment.get(settings.SYSTEM_METRICS) or 0)
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
         sampler = UsageSampler(self._pid, self.launch.gpu_indices)
         try:
-            sampler.sample()  # where the first one begins to count
+            sampler.sample()  # sets the starting point of the counters
             for number in itertools.count():
                 await asyncio.sleep(interval_s)
                 if metrics := sampler.sample():
@@ -439,6 +469,7 @@ class Work:
             sampler.close()
 
     def _conclude(self, exited: Exited) -> None:
+        """Report a failure if the worker has exited without reporting its end."""
         if self._has_returned and not self.stopping and processes.was_killed(exited.status):
             self._note(
                 f"its process was killed {EXIT_GRACE_S:g} s after its function had returned: non-daemon threads or exit "
@@ -462,13 +493,13 @@ class Work:
         outside: bool = False,
         storage: bool = False,
     ) -> None:
-        """The worker is lost; arguments as of the message."""
+        """Report the worker's failure, once; arguments as of ``FailureReport``."""
         if self.reported:
             return
         self.reported = True
         group = self.formation.spec.group
         again = group.relaunches and self.launch.role != CHIEF
-        self.keep = self.keep or group.changes or again  # what follows is the coordinator's to say, soon
+        self.keep = self.keep or group.changes or again  # retained until the coordinator decides what follows
         tail = self._log_tail()
         self.send(
             protocol.FailureReport(
@@ -477,6 +508,7 @@ class Work:
         )
 
     def _log_tail(self) -> str:
+        """Return the end of the worker's log; "" if it cannot be read."""
         try:
             with open(self.tree.base / "logs" / self._log_name, "rb") as log:
                 log.seek(0, os.SEEK_END)
@@ -485,19 +517,22 @@ class Work:
         except OSError:
             return ""
 
-    # ------------------------------------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------------------------------ end
 
     def refuse(self, cause: str) -> None:
-        """Fail before anything is started."""
+        """Report a failure before anything is started."""
         self._stopped.set()
         self._fail(cause)
 
     def tell(self, data: bytes) -> None:
-        """Something of the driver's for the worker; never waits for it."""
+        """Send data from the driver to the worker, without blocking."""
         self._pipe.send(data)
 
     def mend(self, message: protocol.Mend) -> None:
-        """Let the worker go on with these members. What it has said of its own end before counts all the same."""
+        """Reconfigure the worker in place: let it continue as a member of the group in ``message``.
+
+        Nothing happens if the worker has already reported its end, or is stopping.
+        """
         if self.reported or self.stopping:
             return
         rank, local_rank = message.place(self.formation.collective[self.launch.rank])
@@ -517,11 +552,11 @@ class Work:
         self._mends.send(protocol.encode(message))
 
     def pause(self, message: protocol.Pause) -> None:
-        """Have the worker's group pause for newcomers."""
+        """Make the worker's group pause between two batches, so that newcomers can join."""
         self._mends.send(protocol.encode(message))
 
     def profile(self, message: protocol.TakeProfile) -> None:
-        """Have the worker looked at; what comes of it is told."""
+        """Start a profile of the worker; the result is reported by ``ProfileTaken``."""
 
         def said(problem: str) -> None:
             self.send(protocol.ProfileTaken(*self.key, message.wish, problem))
@@ -529,23 +564,28 @@ class Work:
         self._profiler.begin(self._pid, message, said)
 
     def log_taken(self, size: int) -> None:
-        """The driver has so many more bytes of the worker's output."""
+        """Record that the driver has received ``size`` more bytes of the worker's output."""
         if self._live_log is not None:
             self._live_log.taken(size)
 
     def park(self) -> None:
-        """Nothing more will be told: a worker that lives on messages ends what it does, and leaves."""
+        """Close the message pipe of a worker of an independent group: it finishes its current work and exits."""
         if not self.formation.spec.group.collective:
             self._pipe.close()
 
     def _undeliverable(self, reason: str) -> None:
+        """Fail and kill a worker that does not read its messages."""
         self._fail(reason)
         self._signal(signal.SIGKILL)
 
     def stop(self, grace_s: float, flush_s: float, keep: bool = False, dump: bool = False) -> None:
-        """SIGTERM now, SIGKILL of the whole group after the grace time. Idempotent.
+        """Stop the worker: SIGTERM, then SIGKILL of its process group after the grace time. Idempotent.
 
-        Without a grace time SIGKILL at once; with ``dump`` the worker's threads may first write down where they are.
+        Args:
+            grace_s: seconds between the signals; 0 for SIGKILL at once.
+            flush_s: seconds for storing the last files.
+            keep: True if a further generation follows, so that files and commits are retained.
+            dump: True to let the worker's threads write their stacks into the log before SIGKILL.
         """
         if self.stopping:
             return
@@ -564,6 +604,7 @@ class Work:
         self._kill_in(grace_s)
 
     def _kill_in(self, seconds: float) -> None:
+        """Send SIGKILL after so many seconds."""
         self._ends_by = min(self._ends_by, time.monotonic() + seconds)
         if seconds:
             self._loop.call_later(seconds, self._signal, signal.SIGKILL)
@@ -571,13 +612,17 @@ class Work:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
+        """Send a signal to the worker's process group, through the fork server, and directly if that is stopped."""
         if self._server is not None and self._worker:
             self._server.signal(self._worker, number)
-            if self._server.is_held:  # it reaps nobody, so the number is still this worker's
+            if self._server.is_held:  # it reaps no process, so the pid is still this worker's
                 processes.kill_group_quietly(self._pid, number)
 
     async def _keep_what_it_saved(self) -> None:
-        """The worker's folder goes away; the trials of a search have had theirs kept one by one."""
+        """Store the files of the worker's working folder in the run directory.
+
+        A search has stored those of its trials already.
+        """
         folder, name = (
             self.folder / "cwd",
             "artifacts" if self.launch.rank == 0 else f"artifacts/rank-{self.launch.rank}",
@@ -592,7 +637,7 @@ class Work:
             self._note(note)
 
     def _leave_what_it_saved(self, folder: Path, reason: str) -> str:
-        """The worker's folder outlives its agent where its files could not be kept; what is to be said of it."""
+        """Move the worker's folder, whose files could not be stored, to where it outlives the agent; return a note."""
         name = f"hopsml-left-{self.formation.run_id}-rank-{self.launch.rank}"
         said = f"what was saved in the worker's folder could not be brought to {reason}"
         try:
@@ -606,7 +651,7 @@ class Work:
             await self.commits.persist_last(self.formation, self._flush_s)
 
     async def _finish_checkpoints(self) -> list[str]:
-        """Those that the worker has left in memory go to this machine's disk; returns what does not get there."""
+        """Write the checkpoints that are still in memory to the local disk; return those that could not be written."""
         began, checkpoints = time.monotonic(), self._checkpoints
         if checkpoints is None:
             return []
@@ -617,7 +662,7 @@ class Work:
         return behind
 
     def forget(self) -> None:
-        """Nothing of it is wanted any more: its memory and its cores are given back."""
+        """Release the worker's memory and cores, whatever has not been written."""
         self._give_cores_back()
         if self._storing is not None:
             self._storing.cancel()
@@ -625,15 +670,17 @@ class Work:
             self._checkpoints.discard()
 
     def _give_cores_back(self) -> None:
+        """Release the worker's exclusive cores and additional GPUs."""
         if self._wider is not None:
             self._wider.close()
         if self._cores is not None:
             self._cores.give_back()
 
     async def _close_tree(self) -> list[str]:
+        """Store the last files and the last commit; return the files that are not on shared storage."""
         began = time.monotonic()
         await self._keep_what_it_saved()
-        # Beside each other: after the time for both one after the other this agent would be taken for lost.
+        # Concurrently: one after the other would take so long that this agent would be considered lost.
         behind, _ = await asyncio.gather(self.tree.close(self._flush_s), self._store_last_commit())
         if behind:
             took_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The agent's ends of the two pipes to its worker: the driver's messages go down one, its events come up the other.
+"""Agent's ends of the two pipes to its worker: one for the driver's messages, one for the worker's events.
 
 A worker that does not read blocks no other process. Events are read in pieces, as fast as they are handled.
 """
@@ -11,14 +11,14 @@ from collections.abc import AsyncGenerator, Callable
 
 from hopsml.cluster.shared.framing import Frames, framed
 
-MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, besides what its pipe holds
+MOST_WAITING = 64 << 20  # bytes that a worker may leave unread, in addition to its pipe's capacity
 PIECE = 64 << 10  # bytes per read: the capacity of a pipe
 
 
 class WorkerPipe:
-    """Messages for one worker, kept until its pipe is made and then until it reads them.
+    """Messages for one worker, queued until its pipe exists and then until the worker reads them.
 
-    ``on_undeliverable`` is called once, with the reason, when too much of it lies unread.
+    ``on_undeliverable`` is called once, with the reason, if too many bytes remain unread.
     """
 
     def __init__(self, on_undeliverable: Callable[[str], None]) -> None:
@@ -28,7 +28,10 @@ class WorkerPipe:
         self._closed = False
 
     async def open(self) -> int:
-        """Make the pipe. Returns the descriptor of its read end, which is the caller's to close."""
+        """Create the pipe for messages.
+
+        Returns the descriptor of its read end, which the caller closes.
+        """
         read_end, write_end = os.pipe()
         loop = asyncio.get_running_loop()
         self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(write_end, "wb", buffering=0))
@@ -47,7 +50,7 @@ class WorkerPipe:
         if self._pipe is None:
             self._early.append(data)
             return
-        if self._pipe.is_closing():  # the worker is gone, which its end tells
+        if self._pipe.is_closing():  # the worker has exited, which its exit status reports
             return
         self._pipe.write(framed(data))
         waiting = self._pipe.get_write_buffer_size()
@@ -60,17 +63,21 @@ class WorkerPipe:
             )
 
     def close(self) -> None:
-        """Send no more: the worker sees the end behind what was sent."""
+        """Send no more: the worker reads the end of file after the messages sent before."""
         self._closed = True
         if self._pipe is not None:
             self._pipe.close()
 
 
 class EventReader:
-    """The read end of a worker's event pipe; used on one event loop."""
+    """Reader of a worker's event pipe; used on one event loop."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor``: the pipe's read end, which is closed when ``batches`` ends."""
+        """Take over the pipe's read end.
+
+        Args:
+            descriptor: the pipe's read end, which is closed when ``batches`` ends.
+        """
         os.set_blocking(descriptor, False)
         self._descriptor, self._frames = descriptor, Frames()
         self._wake = asyncio.Event()
@@ -84,12 +91,15 @@ class EventReader:
     async def batches(self) -> AsyncGenerator[list[bytes], None]:
         """Yield the events of each read until the pipe is closed, or until it is empty once the worker has exited.
 
-        A process that inherited the write end may hold it open for ever; but all that the worker has written is in the pipe
-        when it exits, so no time-out is needed. Raises ValueError if the pipe holds other data than events.
+        A process that inherited the write end may hold it open indefinitely; but all that the worker has written is in
+        the pipe when it exits, so no time-out is needed.
+
+        Raises:
+            ValueError: if the pipe holds other data than events.
         """
         try:
             while True:
-                is_last = self._has_exited  # read before the pipe is: all that was written until then is read
+                is_last = self._has_exited  # read before the pipe is, so that all data written until then is read
                 try:
                     piece = os.read(self._descriptor, PIECE)
                 except BlockingIOError:

@@ -1,1 +1,1 @@
-"""What driver, agents and workers have in common: what they say to each other, and what is true everywhere."""
+"""Code shared by driver, agents and workers: their messages, run specification, layout and process control."""

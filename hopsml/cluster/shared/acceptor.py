@@ -1,9 +1,9 @@
-"""Accepts a server's connections within limits, so that those without the token take neither its descriptors nor its time.
+"""Connection acceptor with limits, so that unauthenticated peers exhaust neither a server's descriptors nor its time.
 
-A connection is pending until its peer has shown the token. There is a limit of pending ones, and a share of it for one
-address; where there are too many, accepting pauses (the kernel lets the others wait), and the one that has been there for
-longest is cut off. Where the other side has to speak first, one that says nothing is not even accepted for a while. Some
-descriptors of the process are never given away: files must be written when a run ends.
+A connection is pending until its peer has sent the token. The number of pending connections is limited, in total and
+per address; beyond the limit, accepting pauses (the kernel queues further connections), and the oldest one is closed.
+Where the client has to send first, a silent connection is not accepted for a while. Some of the process's descriptors
+are never used for connections: files must be written when a run ends.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import Any
 from hopsml import settings
 from hopsml.cluster.shared import open_files
 
-SHOW_S = 10.0  # to show the token, from the moment of being accepted: TLS and all
-MOST_PENDING = 2048  # more than a thousand agents of one host, which all join at once and may be slow
-REST_S = 0.1  # between two looks while accepting rests
-PATIENCE = 30  # looks; between two of them everybody who has said something was heard, however busy this process is
-AT_ONCE = 32  # connections that are accepted before anybody else has a turn
+SHOW_S = 10.0  # seconds to send the token, from the moment of acceptance, including TLS
+MOST_PENDING = 2048  # enough for a thousand agents of one host that join at once and may be slow
+REST_S = 0.1  # seconds between two checks while accepting is paused
+# checks that a pending connection survives; between two of them all received data is handled, whatever the load
+PATIENCE = 30
+AT_ONCE = 32  # connections accepted before other tasks of the event loop run
 BACKLOG = 4096
-Refuse = Callable[[str, str], None]  # kind, what happened
+Refuse = Callable[[str, str], None]  # called with the kind of a refusal and its description
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many connections of one server may be pending, in all and of one address; the highest descriptor for one."""
+    """Limits of one server: pending connections in total and per address, and a connection's highest descriptor."""
 
     pending: int
     of_one_peer: int
@@ -44,7 +45,10 @@ class ConnectionLimits:
 
     @classmethod
     def of_this_process(cls) -> ConnectionLimits:
-        """By what this process may open: a quarter for pending connections, an eighth kept free for files."""
+        """Return limits derived from this process's file limit.
+
+        A quarter is for pending connections, an eighth for files.
+        """
         limit = open_files.limit()
         pending = max(8, min(MOST_PENDING, limit // 4))
         return cls(pending, pending * 3 // 4, limit - open_files.kept(limit))
@@ -52,33 +56,40 @@ class ConnectionLimits:
 
 @dataclass(eq=False)
 class Pending:
-    """A connection whose peer has not shown the token; ``release`` is to be called when it has, or is gone."""
+    """Connection whose peer has not sent the token.
+
+    Call ``release`` when it has, or when the connection has ended.
+    """
 
     connection: socket.socket
     peer: str
     release: Callable[[], None]
     deadline: asyncio.TimerHandle | None = None
-    looks: int = 0  # for which there have been too many, with this one among them
+    looks: int = 0  # checks at which there were too many connections, this one among them
     was_cut: bool = False
     is_served: Callable[[], bool] = lambda: (
         False
     )  # True if its requests are answered without a token: it is closed later than others
 
     def cut(self) -> None:
-        """End it, at whatever stage it is: the protocol on it sees an end of file."""
+        """Close the connection at whatever stage it is: the protocol on it receives an end of file."""
         self.was_cut = True
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def to_cut(pending: Collection[Pending], limits: ConnectionLimits) -> Pending | None:
-    """The connection to end so that others can come: of the address with most of them the oldest that has had its time.
+    """Return the pending connection to close so that others can connect; None if none has to be closed.
 
-    Where there is room, only of an address that has more than its share; None where nobody has to go. ``pending``: the
-    oldest first. Pure.
+    It is the oldest connection of the address with most of them, provided it has survived ``PATIENCE`` checks. While
+    there is room in total, only an address that exceeds its share is considered. Pure.
+
+    Args:
+        pending: pending connections, the oldest first.
+        limits: limits of the server.
     """
     if len(pending) < limits.pending and len(pending) <= limits.of_one_peer:
-        return None  # wherever they come from, so that a group that joins is not counted anew for each of its agents
+        return None  # whatever their addresses: a group that joins is then not counted again for each of its agents
     there = [each for each in pending if not each.was_cut]
     peers = Counter(each.peer for each in there)
     if not peers:
@@ -90,7 +101,7 @@ def to_cut(pending: Collection[Pending], limits: ConnectionLimits) -> Pending | 
 
 
 class Acceptor:
-    """Listens on one address; ``make(pending)`` gives the protocol of a new connection."""
+    """Listener on one address that accepts connections within limits."""
 
     def __init__(
         self,
@@ -102,7 +113,7 @@ class Acceptor:
         pause_s: Callable[[], float] | None = None,
         in_thread: Callable[[Pending], None] | None = None,
     ) -> None:
-        """Accept nothing yet.
+        """Create the acceptor, which accepts nothing yet.
 
         Args:
             make: returns the protocol of a connection.
@@ -115,7 +126,7 @@ class Acceptor:
         self._make, self._tls, self._refuse = make, tls, refuse
         self._at_once, self._pause_s, self._in_thread = at_once, pause_s, in_thread
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[Pending, None] = {}  # in the order of coming
+        self._pending: dict[Pending, None] = {}  # in order of acceptance
         self._tasks: set[asyncio.Task[None]] = set()
         self._resting: asyncio.TimerHandle | None = None
         self._is_open = False
@@ -123,7 +134,10 @@ class Acceptor:
         self.sockets: tuple[socket.socket, ...] = ()
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> int:
-        """Listen on a free port, of the range where one is given; returns it. Raises OSError."""
+        """Listen on a free port of ``host``, within the range if one is given, and return the port.
+
+        Raises OSError.
+        """
         found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         first, last = port_range or (0, 0)
         for port in random.sample(range(first, last + 1), last - first + 1):
@@ -145,16 +159,18 @@ class Acceptor:
         self._begin(listener)
 
     def _begin(self, listener: socket.socket) -> None:
+        """Start accepting connections of a listening socket."""
         listener.setblocking(False)
         self.sockets, self._is_open = (listener,), True
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def _listening(self, found: tuple[Any, ...], port: int) -> socket.socket:
+        """Return a socket that listens on this address."""
         family, kind, protocol, _, address = found
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._tls is not None:  # whose clients speak first
+            if self._tls is not None:  # TLS clients send first
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(SHOW_S))
             listener.bind((address[0], port, *address[2:]))
             listener.listen(BACKLOG)
@@ -164,7 +180,7 @@ class Acceptor:
         return listener
 
     def close(self) -> None:
-        """Accept nobody any more, and end the pending connections. The others stay."""
+        """Stop accepting, and close the pending connections; authenticated ones remain open."""
         if not self._is_open:
             return
         self._is_open = False
@@ -181,9 +197,10 @@ class Acceptor:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    # ------------------------------------------------------------------------------------------ coming in
+    # ------------------------------------------------------------------------------------------ accepting
 
     def _accept(self) -> None:
+        """Accept waiting connections, at most ``at_once``, within the limits."""
         for _ in range(self._at_once):
             if not self._has_room():
                 self._rest()
@@ -192,7 +209,7 @@ class Acceptor:
                 connection, address = self.sockets[0].accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # of the whole machine, or taken by another thread meanwhile
+            except OSError as error:  # the machine's limit, or a descriptor that another thread has just taken
                 self._refuse("descriptors", f"no connection can be accepted: {error.strerror}")
                 self._rest()
                 return
@@ -201,7 +218,7 @@ class Acceptor:
             self._rest(self._pause_s(), is_crowded=False)
 
     def _has_room(self) -> bool:
-        """Whether one more may come; cuts off who has been here for too long where not, or where a peer has too many."""
+        """Return True if another connection can be accepted; close old ones if not, or if an address has too many."""
         enough = _lowest_free() < self.limits.descriptors
         if not enough:
             self._refuse(
@@ -216,12 +233,13 @@ class Acceptor:
         return enough and len(self._pending) < self.limits.pending
 
     def _rest(self, seconds: float = REST_S, is_crowded: bool = True) -> None:
-        """Accept nobody for a moment: the loop would be told of them again and again."""
+        """Pause accepting: otherwise the event loop would report the waiting connections again and again."""
         if self._resting is None:
             self._loop.remove_reader(self.sockets[0].fileno())
             self._resting = self._loop.call_later(seconds, self._go_on, is_crowded)
 
     def _go_on(self, was_crowded: bool) -> None:
+        """Resume accepting after a pause."""
         self._resting = None
         for pending in self._pending if was_crowded else ():
             pending.looks += 1
@@ -230,6 +248,7 @@ class Acceptor:
             self._accept()
 
     def _let_try(self, connection: socket.socket, peer: str) -> None:
+        """Serve an accepted connection until its peer has authenticated or ``SHOW_S`` seconds have passed."""
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pending = Pending(connection, peer, lambda: self._release(pending))
@@ -245,16 +264,18 @@ class Acceptor:
         task.add_done_callback(self._tasks.discard)
 
     def _release_later(self, pending: Pending) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._release, pending)
 
     def _too_late(self, pending: Pending) -> None:
+        """Close a connection whose peer has not authenticated in time."""
         if pending.is_served():
             return
         self._refuse("silence", f"{pending.peer} did not show the token of this application within {SHOW_S:g} s")
         pending.cut()
 
     async def _greet(self, pending: Pending) -> None:
+        """Do the TLS handshake and attach the protocol; close the connection if that fails."""
         came_in = False
         try:
             await self._loop.connect_accepted_socket(
@@ -264,7 +285,7 @@ class Acceptor:
                 ssl_handshake_timeout=SHOW_S if self._tls is not None else None,
             )
             came_in = True
-        except OSError:  # it does not speak TLS, or nothing at all
+        except OSError:  # the peer does not use TLS, or has sent nothing
             pass
         finally:
             if not came_in:
@@ -272,13 +293,14 @@ class Acceptor:
                 pending.release()
 
     def _release(self, pending: Pending) -> None:
+        """Remove a connection from the pending ones."""
         if pending.deadline is not None:
             pending.deadline.cancel()
         self._pending.pop(pending, None)
 
 
 def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
-    """The same context; every handshake that fails is told to ``refuse``, because asyncio passes over it in silence."""
+    """Make a TLS context report failed handshakes, which asyncio ignores, to ``refuse``; return the context."""
 
     class Handshake(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -297,12 +319,17 @@ def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
 def with_streams(
     serve: Callable[[Pending, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], limit: int = 1 << 16
 ) -> Callable[[Pending], asyncio.BaseProtocol]:
-    """``make`` of a front for a coroutine that reads and writes; ``limit`` as of ``asyncio.start_server``."""
+    """Return an acceptor's ``make`` argument that serves each connection by a coroutine with streams.
+
+    Args:
+        serve: reads from and writes to a connection.
+        limit: buffer size of the reader, as of ``asyncio.start_server``.
+    """
 
     async def serve_quietly(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(pending, reader, writer)
-        except asyncio.CancelledError:  # the loop ends: asyncio would show a traceback for each connection
+        except asyncio.CancelledError:  # the event loop ends; asyncio would log a traceback for each connection
             pass
 
     def make(pending: Pending) -> asyncio.BaseProtocol:
@@ -325,7 +352,7 @@ def logged_once(log: logging.Logger) -> Refuse:
 
 
 def _lowest_free() -> int:
-    """The descriptor that the next connection would have: the kernel takes the lowest."""
+    """Return the descriptor that the next connection would get: the kernel assigns the lowest."""
     try:
         descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,7 @@
-"""Checks of single values that a user gives: each takes the argument's name and its value, and returns it in its type.
+"""Checks of single argument values: each takes the argument's name and value, and returns the value in its type.
 
-They raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), which name the value, the rule and the remedy.
+They raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), which name the value, the rule and the
+remedy.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ IMPLEMENTATIONS = ("auto", "tensorflow", "hopsml")
 PREFLIGHT_MODES = ("off", "warn", "enforce")
 COMPRESSIONS = ("fp16", "bf16", "topk", "powersgd")
 REDUCTIONS = ("sum", "adasum")
-LONGEST_EVALUATION = 60  # characters of its name
+LONGEST_EVALUATION = 60  # characters of an evaluation's name
 BACKENDS = ("auto", "hopsml", "gloo", "nccl")
 
 
 def whole_number(name: str, value: Any, at_least: int = 1) -> int:
-    """An int, and no bool, of at least ``at_least``; one of NumPy's is taken, too."""
+    """Return the value as an int of at least ``at_least``; NumPy integers are accepted, Booleans are not."""
     try:
         number = operator.index(value)
         if type(value).__name__ in ("bool", "bool_"):
@@ -36,7 +37,7 @@ def whole_number(name: str, value: Any, at_least: int = 1) -> int:
 
 
 def seconds(name: str, value: Any, above: float = 0.0) -> float:
-    """A duration in seconds, greater than ``above``, as a float."""
+    """Return a duration in seconds, greater than ``above``, as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
     if not value > above:
@@ -45,7 +46,7 @@ def seconds(name: str, value: Any, above: float = 0.0) -> float:
 
 
 def merge_scope(name: str, value: Any) -> int | str:
-    """Gradients in one collective: 1 for no merging, n for up to n, "all" for all."""
+    """Return the number of gradients merged into one collective: 1 for no merging, n for up to n, "all" for all."""
     if value == "all":
         return "all"
     if isinstance(value, str):
@@ -54,49 +55,49 @@ def merge_scope(name: str, value: Any) -> int | str:
 
 
 def implementation(name: str, value: Any) -> str:
-    """Whose collectives reduce gradients: one of ``IMPLEMENTATIONS``."""
+    """Return the library whose collectives reduce gradients, one of ``IMPLEMENTATIONS``."""
     if value not in IMPLEMENTATIONS:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, IMPLEMENTATIONS))}")
     return str(value)
 
 
 def backend(name: str, value: Any) -> str:
-    """Of torch's process group: one of ``BACKENDS``."""
+    """Return the backend of torch's process group, one of ``BACKENDS``."""
     if value not in BACKENDS:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, BACKENDS))}")
     return str(value)
 
 
 def tuned(name: str, value: Any) -> bool | str:
-    """Whether a record of tuning is used: True for the project's own, a URL or path for another."""
+    """Return the tuning record to use: True for the project's own, False for none, a URL or path for another."""
     if isinstance(value, bool):
         return value
     return text(name, value)
 
 
 def preflight(name: str, value: Any) -> str:
-    """How slots are checked before they train: one of ``PREFLIGHT_MODES``."""
+    """Return the preflight mode of slots, one of ``PREFLIGHT_MODES``."""
     if value not in PREFLIGHT_MODES:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, PREFLIGHT_MODES))}")
     return str(value)
 
 
 def compression(name: str, value: Any) -> str:
-    """How gradients are made smaller before they travel: one of ``COMPRESSIONS``."""
+    """Return the compression of gradients for the transfer, one of ``COMPRESSIONS``."""
     if value not in COMPRESSIONS:
         raise ArgumentError(f"{name}={value!r}: it must be None, or one of {', '.join(map(repr, COMPRESSIONS))}")
     return str(value)
 
 
 def reduction(name: str, value: Any) -> str:
-    """What becomes of the workers' gradients: one of ``REDUCTIONS``."""
+    """Return the reduction of the workers' gradients, one of ``REDUCTIONS``."""
     if value not in REDUCTIONS:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     return str(value)
 
 
 def share(name: str, value: Any) -> float:
-    """A part of a whole: more than 0, less than 1."""
+    """Return a share of a whole: a float greater than 0 and less than 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number, such as 0.01")
     if not 0 < value < 1:
@@ -105,45 +106,46 @@ def share(name: str, value: Any) -> float:
 
 
 def order(name: str, value: Any) -> str:
-    """Which of several comes first: "oldest" or "newest"."""
+    """Return the order in which several are handled, "oldest" or "newest" first."""
     return _one_of(("oldest", "newest"), name, value)
 
 
 def direction(name: str, value: Any) -> str:
-    """Whether more or less is better: "max" or "min", in either case of letters."""
+    """Return the direction in which a metric improves, "max" or "min", given in any case."""
     return _one_of(("max", "min"), name, value.lower() if isinstance(value, str) else value)
 
 
 def _one_of(known: tuple[str, ...], name: str, value: Any) -> str:
+    """Return the value as a str if it is one of ``known``."""
     if value not in known:
         raise ArgumentError(f"{name}={value!r}: it must be one of {', '.join(map(repr, known))}")
     return str(value)
 
 
 def switch(name: str, value: Any) -> bool:
-    """A bool, made of any value by its truth."""
+    """Return the truth value of any object."""
     return bool(value)
 
 
 def or_none(check: Callable[[str, Any], _Value]) -> Callable[[str, Any], _Value | None]:
-    """The same check for an argument that may also be None."""
+    """Return the same check for an argument that may also be None."""
     return lambda name, value: None if value is None else check(name, value)
 
 
 def described(name: str, value: Any) -> str:
-    """A description for people; "" for None."""
+    """Return a description for people; "" for None."""
     return "" if value is None else text(name, value)
 
 
 def text(name: str, value: Any) -> str:
-    """A str."""
+    """Return the value if it is a str."""
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be text")
     return value
 
 
 def evaluation_name(name: str, value: Any) -> str:
-    """A name of one of a run's evaluations, which is also that of a folder."""
+    """Return a valid name of an evaluation, which is also the name of a folder."""
     plain = text(name, value).replace("-", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum()) or len(value) > LONGEST_EVALUATION or value.startswith("step-"):
         raise ArgumentError(
@@ -154,21 +156,21 @@ def evaluation_name(name: str, value: Any) -> str:
 
 
 def model_name(name: str, value: Any) -> str:
-    """A name in a model registry; MLflow refuses some letters in URLs and queries."""
+    """Return a valid name for a model registry; MLflow refuses some characters in URLs and queries."""
     if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
         raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
     return str(value)
 
 
 def modules(name: str, value: Any) -> tuple[str, ...]:
-    """A tuple of module names; a single str is refused, since it would be a list of letters."""
+    """Return a tuple of module names; a single str is refused, since it would be a list of letters."""
     if isinstance(value, (list, tuple)) and all(isinstance(module, str) for module in value):
         return tuple(value)
     raise ArgumentTypeError(f"{name}={value!r:.80} must be a list of module names, for instance ['numpy']")
 
 
 def variables(name: str, value: Any) -> dict[str, str]:
-    """Environment variables whose names and values the operating system accepts."""
+    """Return environment variables whose names and values the operating system accepts, as a dict."""
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a dict of variables")
     for variable, content in value.items():

@@ -1,8 +1,8 @@
 """Memory that the agent owns and the worker writes commits into; it outlives the worker, and ends with the agent.
 
-Three anonymous files (memfd) take turns: the newest complete commit, one that somebody may be reading, and the one that
-is being written. A fourth, one page long, is the blackboard between the two processes. The agent passes all four to the
-worker when it is started. Nothing has a name, so nothing is left behind when both are killed.
+Three anonymous files (memfd) alternate: the newest complete commit, one that another process may be reading, and the
+one that is being written. A fourth, one page long, is the shared state ("blackboard") of the two processes. The agent
+passes all four to the worker when it is started. None has a name, so nothing is left behind when both are killed.
 
 A slot begins with a header that is cleared before the content changes and written after it is complete:
 
@@ -25,34 +25,39 @@ DESCRIPTORS = SLOTS + 1  # with the blackboard's
 PAGE = 4096
 _HEADER = struct.Struct("<8sqq")
 _MAGIC = b"hopsml-1"
-# Places on the blackboard.
+# Offsets on the blackboard.
 _PARK, _PINNED, _PROGRESS, _PROGRESS_AT, _STORED, _CONCLUDED, _PROBLEM = 0, 8, 16, 24, 32, 40, 1024
 _PROBLEM_BYTES = 2048
-WAITS, WRITTEN, FAILED, PASSED_OVER = range(4)  # what became of a checkpoint that lay in a slot
+WAITS, WRITTEN, FAILED, PASSED_OVER = range(4)  # outcome of a checkpoint in a slot
 
 Buffer = bytes | bytearray | memoryview
 
 
 class CommitSlots:
-    """The four files, as the agent made them or as the worker got them."""
+    """Three commit slots and the blackboard, as the agent created them or as the worker received them."""
 
     def __init__(self, descriptors: Sequence[int], folder: Path | None = None) -> None:
-        """``descriptors``: three slots, then the blackboard. ``folder``: where slots lie that do not fit in memory."""
+        """Map the blackboard; slots are mapped when they are used.
+
+        Args:
+            descriptors: those of the three slots, then that of the blackboard.
+            folder: folder of the slots that do not fit in memory.
+        """
         self.descriptors = list(descriptors)
         self._board = mmap.mmap(self.descriptors[SLOTS], PAGE)
         self._folder = folder
         self._mapped: dict[int, mmap.mmap] = {}  # slots in memory that this process has written
-        self._on_disk: set[int] = set()  # slots that this process has moved there
+        self._on_disk: set[int] = set()  # slots that this process has moved to disk
 
     @classmethod
     def create(cls, folder: Path | None = None) -> CommitSlots:
-        """New and empty; ``folder`` gets commits that do not fit in memory."""
+        """Create slots without content; ``folder`` holds commits that do not fit in memory."""
         descriptors = [os.memfd_create(f"hopsml-commit-{number}") for number in range(DESCRIPTORS)]
         os.ftruncate(descriptors[SLOTS], PAGE)
         return cls(descriptors, folder)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory, and close the descriptors."""
         if not self.descriptors:
             return
         self._mapped.clear()
@@ -65,7 +70,7 @@ class CommitSlots:
 
     @property
     def park(self) -> bool:
-        """Whether the worker shall stand still at its next commit."""
+        """True if the worker must pause at its next commit."""
         return self._board[_PARK] == 1
 
     @park.setter
@@ -74,7 +79,7 @@ class CommitSlots:
 
     @property
     def progress(self) -> int:
-        """Batches that the worker has done since the beginning of the run; -1 before it says so."""
+        """Batches that the worker has done since the start of the run; -1 before its first report."""
         return int(struct.unpack_from("<q", self._board, _PROGRESS)[0]) - 1
 
     @progress.setter
@@ -83,38 +88,41 @@ class CommitSlots:
 
     @property
     def progress_age_s(self) -> float:
-        """How long ago the worker said so."""
+        """Age of the worker's last progress report, in seconds."""
         return max(0.0, time.monotonic() - float(struct.unpack_from("<d", self._board, _PROGRESS_AT)[0]))
 
     def pin(self, slot: int, pinned: bool) -> None:
-        """Keep the worker from overwriting a slot while the agent reads it."""
+        """Prevent, or allow, that the worker overwrites a slot."""
         self._board[_PINNED + slot] = int(pinned)
 
     def is_pinned(self, slot: int) -> bool:
-        """Whether somebody still has to read the slot."""
+        """Return True if a process still has to read the slot."""
         return self._board[_PINNED + slot] == 1
 
     def conclude(self, slot: int, step: int, outcome: int, problem: str = "") -> None:
-        """Say what became of the checkpoint of this step that lay in a slot: WRITTEN, FAILED or PASSED_OVER."""
+        """Record the outcome of the checkpoint of this step in a slot: WRITTEN, FAILED or PASSED_OVER."""
         if problem:
             text = problem.encode()[:_PROBLEM_BYTES]
             struct.pack_into(f"<H{_PROBLEM_BYTES}s", self._board, _PROBLEM, len(text), text)
         struct.pack_into("<q", self._board, _CONCLUDED + 8 * slot, 4 * step + outcome)
 
     def outcome(self, slot: int, step: int) -> int:
-        """The same for whoever waits; WAITS as long as nobody has said. A slot that was used again since was WRITTEN."""
+        """Return the recorded outcome of a checkpoint.
+
+        WAITS: there is none yet; WRITTEN also if the slot was reused since.
+        """
         concluded, outcome = divmod(int(struct.unpack_from("<q", self._board, _CONCLUDED + 8 * slot)[0]), 4)
         return WAITS if concluded < step else outcome if concluded == step else WRITTEN
 
     @property
     def problem(self) -> str:
-        """Why the newest one that FAILED has."""
+        """Error text of the newest checkpoint that FAILED."""
         length, text = struct.unpack_from(f"<H{_PROBLEM_BYTES}s", self._board, _PROBLEM)
         return str(text[:length].decode(errors="replace"))
 
     @property
     def stored(self) -> int:
-        """The newest request for shared storage that was granted; the worker counts them from 1."""
+        """Number of the newest fulfilled request for shared storage; the worker counts them from 1."""
         return int(struct.unpack_from("<q", self._board, _STORED)[0])
 
     @stored.setter
@@ -124,14 +132,17 @@ class CommitSlots:
     # ------------------------------------------------------------------------------------------ slots
 
     def free(self, newest: int) -> int:
-        """A slot that neither holds the newest commit nor is being read."""
+        """Return a slot that neither holds the newest commit nor is being read."""
         return next(slot for slot in range(SLOTS) if slot != newest and not self._board[_PINNED + slot])
 
     def write(self, slot: int, step: int, pieces: list[Buffer], *, in_memory: bool = True) -> int:
-        """Write a commit; returns its length in bytes. Raises OSError where there is no room.
+        """Write a commit into a slot; return its length in bytes.
 
-        ``pieces`` is emptied on the way, so that nothing holds what is written. What has once gone to disk stays there for
-        the rest of this process: the agent reads it by its name.
+        ``pieces`` is emptied in the process, so that no reference to written data remains. Once a slot has been moved
+        to disk it remains there in this process: the agent reads it by its name.
+
+        Raises:
+            OSError: if there is no room.
         """
         self.place(slot, in_memory)
         self.begin(slot)
@@ -145,6 +156,7 @@ class CommitSlots:
         return position
 
     def _write_piece(self, slot: int, mapped: mmap.mmap | None, position: int, piece: Buffer) -> int:
+        """Copy a piece into the slot's map or file; return its length."""
         if mapped is None:
             return self.put(slot, position, piece)
         import numpy as np
@@ -154,10 +166,10 @@ class CommitSlots:
         return content.nbytes
 
     def _map(self, slot: int, length: int) -> mmap.mmap | None:
-        """Memory of a slot, with room for content of ``length`` bytes; None where it cannot be mapped.
+        """Return a memory map of a slot, with room for ``length`` bytes of content; None if it cannot be mapped.
 
-        It is kept: to map it anew takes longer than to write through the kernel. The room is made before, so that where
-        there is none that is an OSError here and not a SIGBUS at the first touch.
+        The map is retained: mapping again takes longer than writing through the kernel. The room is allocated first, so
+        that a lack of it is an OSError here and not a SIGBUS at the first access.
         """
         size, mapped = _HEADER.size + length, self._mapped.get(slot)
         if mapped is not None and len(mapped) >= size:
@@ -172,11 +184,11 @@ class CommitSlots:
         return self._mapped[slot]
 
     def begin(self, slot: int) -> None:
-        """From now on the slot holds no complete commit."""
+        """Mark the slot as holding no complete commit."""
         os.pwrite(self.descriptors[slot], bytes(_HEADER.size), 0)
 
     def put(self, slot: int, position: int, piece: Buffer) -> int:
-        """Write a piece of the content; returns its length."""
+        """Write a piece of the content; return its length in bytes."""
         view, start = memoryview(piece).cast("B"), _HEADER.size + position
         while view:
             written = os.pwrite(self.descriptors[slot], view, start)
@@ -184,14 +196,14 @@ class CommitSlots:
         return start - _HEADER.size - position
 
     def complete(self, slot: int, step: int, length: int) -> None:
-        """All of the content is there."""
+        """Mark the slot as holding the complete commit of a step."""
         os.pwrite(self.descriptors[slot], _HEADER.pack(_MAGIC, step, length), 0)
 
     def place(self, slot: int, in_memory: bool) -> None:
-        """What is written to the slot next: its memory, or a new file on disk, in this process and for who reads it by name.
+        """Prepare a slot for the next commit: its memory, or a new file on disk, which readers find by its name.
 
-        What lay there before stays as it is for whoever reads it just now: a file that is cut, or memory that is, would end
-        a process that has it mapped (SIGBUS).
+        The previous content remains unchanged for current readers: truncating a file or memory would end a process that
+        has mapped it (SIGBUS).
         """
         path = self._path(slot)
         if path is not None:
@@ -211,14 +223,14 @@ class CommitSlots:
         return self._folder / f"slot-{slot}" if self._folder is not None else None
 
     def _reading(self, slot: int) -> int:
-        """A descriptor to read the slot by: the worker may have moved it to disk."""
+        """Return a descriptor for reading the slot, which the worker may have moved to disk."""
         path = self._path(slot)
         if path is not None and path.exists():
             return os.open(path, os.O_RDONLY)
         return os.dup(self.descriptors[slot])
 
     def step(self, slot: int) -> int | None:
-        """The step of the complete commit in a slot; None where there is none."""
+        """Return the step of the complete commit in a slot; None if there is none."""
         descriptor = self._reading(slot)
         try:
             return _header(descriptor)[0]
@@ -226,7 +238,11 @@ class CommitSlots:
             os.close(descriptor)
 
     def read(self, slot: int) -> memoryview:
-        """The content of a complete commit, mapped, not copied. Raises LookupError where there is none."""
+        """Return the content of a complete commit, mapped, not copied.
+
+        Raises:
+            LookupError: if there is none.
+        """
         descriptor = self._reading(slot)
         try:
             step, length = _header(descriptor)
@@ -239,7 +255,7 @@ class CommitSlots:
 
 
 def _give_back(descriptor: int) -> None:
-    """The memory behind a slot; whoever still reads it finds zeros."""
+    """Free the memory of a slot; processes that still read it get zeros."""
     length = os.fstat(descriptor).st_size
     try:
         with mmap.mmap(descriptor, length) as mapped:
@@ -249,6 +265,7 @@ def _give_back(descriptor: int) -> None:
 
 
 def _header(descriptor: int) -> tuple[int | None, int]:
+    """Return the step and content length in a slot's header; (None, 0) if it is not complete."""
     raw = os.pread(descriptor, _HEADER.size, 0)
     if len(raw) < _HEADER.size:
         return None, 0

@@ -1,6 +1,7 @@
-"""Messages in a stream of bytes: four bytes of length, then the message. For pipes and sockets between processes of ours.
+"""Framing of messages in a byte stream: four bytes of length, then the message.
 
-Where else there is a framing, and why: ``docs/decisions/2026-11-22-framing.md``.
+It is for hopsml's own pipes and sockets. Other framings in the code base, and the reasons:
+``docs/decisions/2026-11-22-framing.md``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ _HEADER = 4
 
 
 def framed(data: bytes) -> bytes:
-    """The message as a frame: its length in four bytes, most significant first, then itself."""
+    """Return the message as a frame: its length in four bytes, most significant first, then the message."""
     return len(data).to_bytes(_HEADER, "big") + data
 
 
 def _size(header: bytes | bytearray, most: int) -> int:
+    """Return the length in a header; raise ValueError if it exceeds ``most``."""
     size = int.from_bytes(header, "big")
     if size > most:
         raise ValueError(f"a frame of {size} bytes: the stream is broken, at most {most} are sent")
@@ -27,7 +29,11 @@ def _size(header: bytes | bytearray, most: int) -> int:
 
 
 def read_frame(file: BinaryIO) -> bytes:
-    """The next message of a file that blocks. EOFError where it ends before."""
+    """Read the next message from a blocking file.
+
+    Raises:
+        EOFError: if the file ends before.
+    """
     header = file.read(_HEADER)
     data = file.read(size := _size(header, MAX_FRAME))
     if len(header) < _HEADER or len(data) < size:
@@ -36,18 +42,26 @@ def read_frame(file: BinaryIO) -> bytes:
 
 
 async def receive_frame(reader: StreamReader, most: int = MAX_FRAME) -> bytes:
-    """The next message of an asyncio stream. ValueError for one of more than ``most`` bytes, else as ``readexactly``."""
+    """Read the next message from an asyncio stream.
+
+    Raises:
+        ValueError: for a message of more than ``most`` bytes, else as ``readexactly``.
+    """
     return await reader.readexactly(_size(await reader.readexactly(_HEADER), most))
 
 
 class Frames:
-    """Puts messages together again from pieces of any size."""
+    """Decoder that assembles messages from pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The messages that this piece completes. ValueError where the stream holds no frames."""
+        """Return the messages that this piece completes.
+
+        Raises:
+            ValueError: if the stream contains no frames.
+        """
         self._buffer += piece
         complete: list[bytes] = []
         start = 0

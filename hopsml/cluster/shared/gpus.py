@@ -1,6 +1,6 @@
-"""Which GPUs a host has, how Spark and CUDA name them, and what gives a process some of them.
+"""GPUs of a host, their names in Spark and CUDA, and the variables that assign them to a process.
 
-Taking them so that nobody else does is ``gpu_claim``'s.
+Exclusive claims of GPUs are in ``gpu_claim``.
 """
 
 from __future__ import annotations
@@ -16,40 +16,44 @@ from hopsml.errors import ArgumentError
 
 logger = logging.getLogger(__name__)
 
-NVIDIA_SMI_TIMEOUT_S = 20.0  # a broken driver hangs nvidia-smi for ever
+NVIDIA_SMI_TIMEOUT_S = 20.0  # seconds; a broken driver blocks nvidia-smi indefinitely
 
 _ADDRESS = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass(frozen=True)
 class HostGpu:
-    """A GPU of this host. ``index`` counts in PCI bus order, as NVML, nvidia-smi and CUDA (told so) do."""
+    """GPU of this host.
+
+    ``index`` counts in PCI bus order, as NVML, nvidia-smi and CUDA (if configured so) do.
+    """
 
     index: int
     uuid: str = ""  # GPU-xxxxxxxx-..., "" if unknown
     bus_id: str = ""  # 00000000:3B:00.0, "" if unknown
-    processes: int = 0  # compute processes running on it, of whomever
+    processes: int = 0  # compute processes on it, of any user
 
     @property
     def key(self) -> str:
-        """What its lock file is called: the same in every process and container that sees this GPU."""
+        """Name of its lock file: the same in every process and container that sees this GPU."""
         return re.sub(r"[^A-Za-z0-9.-]", "_", self.uuid or self.bus_id or f"index-{self.index}")
 
 
 def environment_for(gpu_indices: Sequence[int]) -> dict[str, str]:
-    """The variables that give a process exactly these GPUs, numbered 0, 1, ... in the given order.
+    """Return the variables that give a process exactly these GPUs, numbered 0, 1, ... in the given order.
 
-    Without GPUs the variable is "-1", not absent and not "": a CPU slot on a GPU host must not touch a GPU,
-    and an empty value is taken for "not set" by some launchers and shells.
+    Without GPUs the variable is "-1", not absent and not "": a CPU slot on a GPU host must not touch a GPU, and some
+    launchers and shells treat an empty value as "not set".
     """
     visible = ",".join(str(index) for index in gpu_indices) or "-1"
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
 
 
 def parse_address(address: str, host: Iterable[HostGpu] = ()) -> int:
-    """The index that a resource address of Spark names: a decimal number, or the UUID of a GPU of ``host``.
+    """Return the index for a resource address of Spark: a decimal number, or the UUID of a GPU of ``host``.
 
-    Raises ArgumentError for anything else ("1abc", "-1", "").
+    Raises:
+        ArgumentError: for anything else ("1abc", "-1", "").
     """
     text = address.strip()
     if _ADDRESS.fullmatch(text):
@@ -64,10 +68,10 @@ def parse_address(address: str, host: Iterable[HostGpu] = ()) -> int:
 
 
 def visible_gpus(host: Sequence[HostGpu], cuda_visible_devices: str) -> tuple[HostGpu, ...]:
-    """The GPUs that CUDA would show under this value of CUDA_VISIBLE_DEVICES, in its order.
+    """Return the GPUs that CUDA would show under this value of CUDA_VISIBLE_DEVICES, in its order.
 
-    As in CUDA the list ends at the first entry that names no GPU ("-1", "7" of 4); an entry is an index or
-    the beginning of one UUID alone. Parts of a GPU (MIG) are not counted.
+    As in CUDA the list ends at the first entry that identifies no GPU ("-1", "7" of 4); an entry is an index or the
+    prefix of exactly one UUID. Parts of a GPU (MIG) are not counted.
     """
     shown: list[HostGpu] = []
     for entry in (part.strip() for part in cuda_visible_devices.split(",")):
@@ -81,22 +85,22 @@ def visible_gpus(host: Sequence[HostGpu], cuda_visible_devices: str) -> tuple[Ho
     return tuple(shown)
 
 
-# -- what the host has
+# -- GPUs of the host
 
 
 def host_gpus() -> tuple[HostGpu, ...]:
-    """All NVIDIA GPUs of this host (or of this container), by NVML, else nvidia-smi; () without a driver."""
+    """Return all NVIDIA GPUs of this host (or container), by NVML, else by nvidia-smi; () without a driver."""
     found = _gpus_by_nvml()
     return _gpus_by_nvidia_smi() if found is None else found
 
 
 def topology_text(timeout_s: float = NVIDIA_SMI_TIMEOUT_S) -> str:
-    """What ``nvidia-smi topo -m`` prints, for ``topology.parse_topology``; "" without a driver."""
+    """Return the output of ``nvidia-smi topo -m``, for ``topology.parse_topology``; "" without a driver."""
     return _nvidia_smi(["topo", "-m"], timeout_s)
 
 
 def _gpus_by_nvml() -> tuple[HostGpu, ...] | None:
-    """None if NVML is not there or does not work."""
+    """Return the GPUs listed by NVML; None if it is not installed or does not work."""
     try:
         import pynvml
     except ImportError:
@@ -116,6 +120,7 @@ def _gpus_by_nvml() -> tuple[HostGpu, ...] | None:
 
 
 def _gpu_by_nvml(pynvml: Any, index: int) -> HostGpu:
+    """Return one GPU as NVML describes it."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     try:
         processes = len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -130,6 +135,7 @@ def _gpu_by_nvml(pynvml: Any, index: int) -> HostGpu:
 
 
 def _gpus_by_nvidia_smi(timeout_s: float = NVIDIA_SMI_TIMEOUT_S) -> tuple[HostGpu, ...]:
+    """Return the GPUs that nvidia-smi lists."""
     text = _nvidia_smi(["--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"], timeout_s)
     gpus = []
     for line in text.splitlines():
@@ -140,7 +146,7 @@ def _gpus_by_nvidia_smi(timeout_s: float = NVIDIA_SMI_TIMEOUT_S) -> tuple[HostGp
 
 
 def _nvidia_smi(arguments: list[str], timeout_s: float) -> str:
-    """Its output; "" if it is not there, fails, or does not end in time."""
+    """Return the output of nvidia-smi; "" if it is not installed, fails, or does not end in time."""
     try:
         process = subprocess.Popen(
             ["nvidia-smi", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -151,7 +157,7 @@ def _nvidia_smi(arguments: list[str], timeout_s: float) -> str:
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()  # not waited for without limit: inside the driver it may be unkillable
+            process.kill()  # no unlimited wait: inside the driver it may be unkillable
             try:
                 process.wait(1.0)
             except subprocess.TimeoutExpired:

@@ -1,10 +1,11 @@
 """Limits on the connections of uvicorn's servers: unauthenticated connections cannot displace authenticated ones.
 
-uvicorn itself accepts every connection, and waits for ever for the end of a request's head. Here a connection is pending, as
-the acceptor has it, until a request on it has shown a token (``recognise``). A pending one on which no whole head has come
-within ten seconds is closed; one that answers requests of anybody, such as health checks, stays, and goes first where there
-are too many. Connections that send a byte now and then, but never another request, are closed after ``KEEP_ALIVE_S``.
-Where tokens belong to users, one user may have a quarter of what the process may open.
+uvicorn itself accepts every connection, and waits indefinitely for the end of a request's head. Here a connection is
+pending, in the acceptor's sense, until a request on it has carried a valid token (``recognise``). A pending connection
+without a complete head after ten seconds is closed; one whose requests are answered without a token, such as health
+checks, remains open, and is the first to be closed where there are too many. Connections that send single bytes but
+never another request are closed after ``KEEP_ALIVE_S``. Where tokens belong to users, one user may have a quarter of
+the connections that the process may open.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ from typing import Any, cast
 
 from hopsml.cluster.shared.acceptor import AT_ONCE, Acceptor, ConnectionLimits, Pending, Refuse
 
-KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody uses
-LOOK_S = 1.0  # between two looks for connections on which no request comes about
-MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those that came with its first one; and of what follows its body
-FEWEST_OF_A_USER = 8  # connections that a user may have however few descriptors there are
-_RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
+KEEP_ALIVE_S = 75.0  # longer than the time for which usual load balancers retain an idle connection
+LOOK_S = 1.0  # seconds between two checks for connections without a new request
+MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those received with its first bytes; and of what follows its body
+FEWEST_OF_A_USER = 8  # connections allowed per user even with few descriptors
+_RECOGNISED = "hopsml_recognised"  # key in the state of a request's scope
 
 
 def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
-    """Tell the acceptor that a request's token is valid: its connection is not pending any more.
+    """Mark a request's token as valid: its connection is not pending any more.
 
     Args:
-        scope: of the request.
-        user: to whom the token belongs; "" where all callers have the same one.
+        scope: ASGI scope of the request.
+        user: owner of the token; "" where all callers have the same one.
 
     Returns:
-        False where that user has too many connections already: the request is to be refused, and its connection closed.
+        False if that user has too many connections already: the caller must refuse the request and close its
+        connection.
     """
     return bool(scope.get("state", {}).get(_RECOGNISED, lambda user: True)(user))
 
 
 class UserConnections:
-    """Connections by the user of their newest request; no user gets more of them than ``most``."""
+    """Connections counted by the user of their newest request, with a limit of ``most`` per user."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -49,7 +51,7 @@ class UserConnections:
         self._counts = Counter[str]()
 
     def admit(self, connection: object, user: str) -> bool:
-        """Count a connection as a user's; False where that user has the most already."""
+        """Count a connection for a user; return False if the user has reached the limit."""
         if self._users.get(connection) == user:
             return True
         if self._counts[user] >= self._most:
@@ -60,7 +62,7 @@ class UserConnections:
         return True
 
     def remove(self, connection: object) -> None:
-        """Forget a connection, which has ended."""
+        """Remove a connection that has ended."""
         if (user := self._users.pop(connection, None)) is not None:
             self._counts[user] -= 1
             if not self._counts[user]:
@@ -68,7 +70,7 @@ class UserConnections:
 
 
 class HeadWatch:
-    """Closes uvicorn connections on which no new request has started within ``KEEP_ALIVE_S``."""
+    """Closer of idle uvicorn connections, on which no new request has started within ``KEEP_ALIVE_S``."""
 
     def __init__(self) -> None:
         self._waiting: dict[
@@ -115,6 +117,9 @@ async def accepting(
         refuse: called with the kind and the text of each refusal.
         at_once: number of connections accepted before other tasks of the event loop run.
         pause_s: returns the seconds to wait before further connections are accepted; None to not wait.
+
+    Yields:
+        The acceptor of the connections.
     """
     kind = _watched(server.config.http_protocol_class)
     users = UserConnections(max(FEWEST_OF_A_USER, ConnectionLimits.of_this_process().descriptors // 4))
@@ -153,6 +158,7 @@ async def accepting(
 
 
 async def _watch_heads(server: Any) -> None:
+    """Check the server's connections every ``LOOK_S`` seconds."""
     heads = HeadWatch()
     while True:
         await asyncio.sleep(LOOK_S)
@@ -160,12 +166,13 @@ async def _watch_heads(server: Any) -> None:
 
 
 def _watched(base: Any) -> Any:
+    """Return a subclass of uvicorn's protocol class with bounded heads, whose connections are released at their end."""
     parses_itself = hasattr(base, "on_message_begin")
 
     class WatchedConnection(base):  # type: ignore[misc]
-        """uvicorn's side of a connection, which releases it at its end, and ends one whose head has none.
+        """Protocol that releases its connection at its end, and aborts one whose head exceeds ``MOST_HEAD_BYTES``.
 
-        With h11 that bounds heads by itself; ``httptools`` keeps whatever comes.
+        h11 limits heads itself; ``httptools`` does not.
         """
 
         def __init__(self, lost: Callable[[], None], **settings: Any) -> None:

@@ -1,6 +1,6 @@
-"""What a user registered with Keras by ``register_keras_serializable`` is registered as such where it arrives, too.
+"""Transfer of Keras registrations (``register_keras_serializable``) to the process in which an object is unpickled.
 
-The decorator ran in the driver; a class or function that is pickled by value comes without its call.
+The decorator ran in the driver; a class or function that is pickled by value arrives without its effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIBRARIES = ("keras", "tf_keras")
 
 
 def registrations(obj: Any) -> Iterator[tuple[str, str]]:
-    """Library and name (package>name) of what this process has registered; imports no library to find out."""
+    """Yield the library and the registered name (package>name) of an object, without importing a library."""
     for library in LIBRARIES:
         saving = getattr(sys.modules.get(library), "saving", None)
         name = obj.__name__ if saving is None else saving.get_registered_name(obj)
@@ -24,15 +24,16 @@ def registrations(obj: Any) -> Iterator[tuple[str, str]]:
 
 
 def registering(set_state: Callable[[Any, Any], Any], library: str, name: str) -> Callable[[Any, Any], Any]:
-    """The last step of unpickling, ``set_state(obj, state)``, with the registration behind it; it can be pickled."""
+    """Return a callable for the last step of unpickling: ``set_state(obj, state)``, then the registration."""
     return functools.partial(_set_and_register, set_state, library, name)
 
 
 def _set_and_register(set_state: Callable[[Any, Any], Any], library: str, name: str, obj: Any, state: Any) -> None:
+    """Set the state of an unpickled object, and register it with Keras if that is installed."""
     set_state(obj, state)
     try:
         saving = importlib.import_module(library).saving
     except ImportError:
-        return  # without Keras there is nothing that would look for it
+        return  # without Keras no code needs the registration
     package, _, own = name.partition(">")
     saving.register_keras_serializable(package, own)(obj)

@@ -1,10 +1,10 @@
-"""Members in, layout out: ranks in ring order, and the variables by which a worker finds the others.
+"""Layout of a group: ranks in ring order, and the variables by which a worker finds the others.
 
-Pure: no socket, thread, clock or disk. The same members in any order give the same layout.
+Pure: no socket, thread, clock or disk. The same members in any order result in the same layout.
 
-Ring order keeps neighbours near: racks, then hosts, then the GPUs of a host by their links. TensorFlow connects its
-ring over the workers in the lexicographic order of their task names, so that worker 10 comes before worker 2; the task
-index that each worker gets here is the one that makes this order equal to the ring order.
+Ring order makes neighbours close: racks, then hosts, then the GPUs of a host by their links. TensorFlow connects its
+ring over the workers in the lexicographic order of their task names, so that worker 10 comes before worker 2; each
+worker gets the task index that makes this order equal to the ring order.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ EVALUATOR_MIN_WORKERS = 3  # with fewer, one evaluator would leave a single trai
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER)
-# Set for every worker that trains; a user's own value of one is refused, or kept, never replaced in silence.
+# Set for every worker that trains; a user's own value is refused or retained, never replaced silently.
 GROUP_NAMES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-ADDRESS = "HOPSML_ADDRESS"  # host:port that the agent holds for its worker, where the others reach it
-OURS = "HOPSML_GROUP_VARIABLES"  # those of them that hopsml has set: a worker may start a run of its own
+ADDRESS = "HOPSML_ADDRESS"  # host:port that the agent reserves for its worker, by which the others reach it
+OURS = "HOPSML_GROUP_VARIABLES"  # names of those variables that hopsml has set: a worker may start another run
 
 
 @dataclass(frozen=True)
 class Member:
-    """An agent that takes part: where the others reach it, and which devices it holds."""
+    """Agent that takes part in a group: its addresses and the devices that it holds."""
 
     agent_id: str
-    host: str  # address that the others reach: IPv4, IPv6 or a name
+    host: str  # address by which the others reach it: IPv4, IPv6 or a name
     port: int
     collective_port: int
     hostname: str
     rack: str = ""
-    gpu_indices: tuple[int, ...] = ()  # as nvidia-smi counts on that host
+    gpu_indices: tuple[int, ...] = ()  # numbered as by nvidia-smi on that host
     gpu_bus_ids: tuple[str, ...] = ()  # of the same GPUs, in the same order
-    topology: str = ""  # what `nvidia-smi topo -m` printed there
-    slot: int = 0  # orders the members of a host that have no GPUs
-    guards: bool = False  # TensorFlow's server in its worker asks who connects, and proves who it is itself
+    topology: str = ""  # output of `nvidia-smi topo -m` on that host
+    slot: int = 0  # order among the members of a host that have no GPUs
+    guards: bool = False  # TensorFlow's server in its worker authenticates its peers, and itself
 
     @property
     def address(self) -> str:
-        """host:port, with brackets around an IPv6 address."""
+        """Address as host:port, with brackets around an IPv6 address."""
         return _address(self.host, self.port)
 
     @property
     def collective_address(self) -> str:
-        """As ``address``, of its collective port."""
+        """Address of its collective port, as host:port."""
         return _address(self.host, self.collective_port)
 
 
@@ -67,10 +67,10 @@ def _address(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Placement:
-    """What one member is in this layout.
+    """Rank, role, devices and variables of one member in a layout.
 
-    Ranks are unique over all members: the ``world_size`` members that train come first, in ring order, then
-    parameter servers and the evaluator. ``local_rank`` counts in rank order within the host.
+    Ranks are unique over all members: the ``world_size`` members that train come first, in ring order, then parameter
+    servers and the evaluator. ``local_rank`` counts in rank order within the host.
     """
 
     agent_id: str
@@ -80,32 +80,39 @@ class Placement:
     role: str  # chief | worker | ps | evaluator
     task_index: int
     gpu_indices: tuple[int, ...]  # of the host, in ring order: the order of CUDA_VISIBLE_DEVICES
-    ring_order: str  # collective_ring_order: devices as the worker numbers them; "" with one device or none
-    env: dict[str, str] = field(hash=False)  # what differs from member to member
+    ring_order: str  # collective_ring_order: devices as the worker numbers them; "" for one device or none
+    env: dict[str, str] = field(hash=False)  # variables that differ between members
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Who is who in one generation of a group."""
+    """Assignment of ranks and roles to the members of one generation of a group."""
 
     placements: tuple[Placement, ...]  # in rank order
     cluster: dict[str, list[str]]  # role -> addresses by task index
     leader: str  # address of rank 0
     collective: tuple[str, ...]  # collective addresses of those that train, by rank
     notes: tuple[str, ...] = ()  # for the log: what could not be taken into account, and why
-    guarded: bool = False  # every member guards
+    guarded: bool = False  # every member authenticates its peers
 
     @cached_property
     def cluster_json(self) -> str:
-        """The cluster as JSON, encoded once: it is long, and the same for every member."""
+        """Cluster as JSON, encoded once: it is long, and the same for every member."""
         return json.dumps(self.cluster, separators=(",", ":"))
 
 
 def group_variables(cluster_json: str, leader: str, world_size: int, role: str, task_index: int) -> dict[str, str]:
-    """The variables by which one worker finds the others, besides its placement's own; made by its agent of what it is sent.
+    """Return the variables by which one worker finds the others, in addition to those of its placement.
 
-    TF_CONFIG, unless ``cluster_json`` is empty; and, for a role that trains, what torch.distributed reads alike on every
-    rank. ``leader``: address (host:port) of rank 0; ``world_size``: how many train.
+    They are TF_CONFIG, unless ``cluster_json`` is empty, and, for a role that trains, the variables of
+    torch.distributed that are equal on all ranks. The worker's agent creates them from the messages it receives.
+
+    Args:
+        cluster_json: TF_CONFIG's "cluster".
+        leader: address (host:port) of rank 0.
+        world_size: number of members that train.
+        role: role of the worker.
+        task_index: its index within the role.
     """
     found = {}
     if role in TRAINING_ROLES:
@@ -121,12 +128,20 @@ _Assignment = tuple[Member, str, int]  # role, task index
 
 
 def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apart: bool = False) -> Layout:
-    """Gives every member its rank, role, devices and variables.
+    """Return the layout of a new group: each member's rank, role, devices and variables.
 
-    Parameter servers and the evaluator are taken from the members with the fewest GPUs, among equals from the end of
-    the ring; the first of the others is the chief. ``evaluator_apart``: the evaluator is in nobody's cluster, and alone in
-    its own, since a strategy that connects to every task would wait for it for ever. Raises ArgumentError for no members,
-    two with one address or agent id, roles that the members cannot fill, and workers that hold different numbers of GPUs.
+    Parameter servers and the evaluator are the members with the fewest GPUs, among equals the last of the ring; the
+    first of the others is the chief.
+
+    Args:
+        members: agents of the group, in any order.
+        roles: number of members per role.
+        evaluator_apart: True to give the evaluator a separate cluster, since a strategy that connects to every task
+            would wait for it indefinitely.
+
+    Raises:
+        ArgumentError: for no members, two members with one address or agent id, roles that the members cannot fill, and
+            workers that hold different numbers of GPUs.
     """
     _check_members(members)
     _check_roles(len(members), roles)
@@ -139,14 +154,20 @@ def form(members: Sequence[Member], roles: Roles = _ALL_TRAIN, *, evaluator_apar
 
 
 def arrange(ring: Sequence[Member]) -> Layout:
-    """The layout of members that all train and whose order stands: the first one is the chief. Errors as of ``form``."""
+    """Return the layout of members that all train, in the given order; the first one is the chief.
+
+    Errors as of ``form``.
+    """
     _check_members(ring)
     _check_devices(ring)
     return _laid_out(ring)
 
 
 def insert(ring: Sequence[Member], newcomers: Sequence[Member]) -> list[Member]:
-    """The ring with newcomers, each behind the last member of its host, or at the end: who leads goes on leading."""
+    """Return the ring with newcomers, each after the last member of its host, or at the end.
+
+    The leader remains the same.
+    """
     grown = list(ring)
     for newcomer in newcomers:
         beside = [place for place, member in enumerate(grown) if host_key(member.host) == host_key(newcomer.host)]
@@ -161,6 +182,7 @@ def _laid_out(
     notes: Sequence[str] = (),
     evaluator_apart: bool = False,
 ) -> Layout:
+    """Assign ranks, roles and variables to members in the given order."""
     assignments: list[_Assignment] = [
         (trainers[0], CHIEF, 0),
         *((m, WORKER, i) for m, i in zip(trainers[1:], ring_task_indices(len(trainers) - 1), strict=True)),
@@ -183,14 +205,15 @@ def _laid_out(
 
 
 def ring_task_indices(count: int) -> tuple[int, ...]:
-    """The task indices of ``count`` workers in ring order; read as text they ascend (0, 1, 10, 11, 2)."""
+    """Return the task indices of ``count`` workers in ring order, ascending when read as text (0, 1, 10, 11, 2)."""
     return tuple(sorted(range(count), key=str))
 
 
-# -- what is refused
+# -- validation
 
 
 def _check_members(members: Sequence[Member]) -> None:
+    """Raise ArgumentError for members without an address, with inconsistent GPUs, or with equal addresses or ids."""
     if not members:
         raise ArgumentError("a layout needs at least one member; none was given")
     for member in members:
@@ -211,6 +234,7 @@ def _check_members(members: Sequence[Member]) -> None:
 
 
 def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequence[Member]) -> None:
+    """Raise ArgumentError if two members have the same key."""
     first: dict[object, Member] = {}
     for (key, text), member in zip(keys, members, strict=True):
         other = first.setdefault(key, member)
@@ -222,6 +246,7 @@ def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequ
 
 
 def _check_roles(count: int, roles: Roles) -> None:
+    """Raise ArgumentError for roles that ``count`` members cannot fill."""
     servers = roles.parameter_servers
     if servers < 0 or servers >= count:
         raise ArgumentError(
@@ -236,6 +261,7 @@ def _check_roles(count: int, roles: Roles) -> None:
 
 
 def _check_devices(trainers: Sequence[Member]) -> None:
+    """Raise ArgumentError if trainers hold different numbers of GPUs."""
     counts = Counter(len(member.gpu_indices) for member in trainers)
     if len(counts) > 1:
         held = [f"{m.agent_id} on {m.hostname}: {len(m.gpu_indices)}" for m in trainers]
@@ -250,22 +276,22 @@ def _check_devices(trainers: Sequence[Member]) -> None:
 
 
 def _hosts_in_ring_order(members: Sequence[Member]) -> list[list[Member]]:
-    """The members of each host; hosts of one rack together."""
+    """Return the members of each host, with hosts of one rack together."""
     hosts: dict[tuple[Any, ...], list[Member]] = {}
     for member in members:
         hosts.setdefault(host_key(member.host), []).append(member)
 
     def place(host: tuple[Any, ...]) -> tuple[Any, ...]:
-        rack = min(natural_key(member.rack) for member in hosts[host])  # one rack, should they disagree
+        rack = min(natural_key(member.rack) for member in hosts[host])  # one rack, should members disagree
         return (rack, host)
 
     return [hosts[host] for host in sorted(hosts, key=place)]
 
 
 def _host_in_ring_order(host: Sequence[Member], notes: list[str]) -> list[Member]:
-    """The members of one host in ring order, the GPUs of each in ring order too.
+    """Return the members of one host in ring order, with the GPUs of each in ring order too.
 
-    By the links between GPUs where their topology is known; else by bus, index, slot and port.
+    The order follows the links between GPUs if their topology is known, else bus, index, slot and port.
     """
     topology = _topology(host, notes)
     if topology is None:
@@ -278,14 +304,14 @@ def _host_in_ring_order(host: Sequence[Member], notes: list[str]) -> list[Member
 
 
 def _nearness(topology: Topology, first: Member, second: Member) -> int:
-    """The best link from any GPU of one member to any of the other."""
+    """Return the strength of the best link from any GPU of one member to any of the other."""
     return max(topology.strength(a, b) for a in first.gpu_indices for b in second.gpu_indices)
 
 
 def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
-    """The links of this host, if some member's text has all GPUs that the members hold.
+    """Return the links of this host, if some member's text contains all GPUs that the members hold.
 
-    Indices that repeat are those of containers that each see a GPU 0 of their own: then the indices say nothing.
+    Repeated indices are those of containers that each see their own GPU 0: then indices identify nothing.
     """
     held = [index for member in host for index in member.gpu_indices]
     if len(held) < 2 or len(set(held)) < len(held):
@@ -302,6 +328,7 @@ def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
 
 
 def _by_bus(member: Member) -> Member:
+    """Return a member with its GPUs in bus order."""
     if not member.gpu_bus_ids:
         return replace(member, gpu_indices=tuple(sorted(member.gpu_indices)))
     pairs = sorted(zip(map(bus_key, member.gpu_bus_ids), member.gpu_indices, member.gpu_bus_ids, strict=True))
@@ -309,6 +336,7 @@ def _by_bus(member: Member) -> Member:
 
 
 def _plain_key(member: Member) -> tuple[Any, ...]:
+    """Return the sort key of a member by bus, index, slot and port; members without GPUs come last."""
     return (
         not member.gpu_indices,
         min(map(bus_key, member.gpu_bus_ids), default=((), "")),
@@ -322,7 +350,10 @@ def _plain_key(member: Member) -> tuple[Any, ...]:
 
 
 def _spare(ring: Sequence[Member], count: int) -> tuple[list[Member], list[Member]]:
-    """Splits off the ``count`` members with the fewest GPUs, among equals the last in the ring."""
+    """Split off the ``count`` members with the fewest GPUs, among equals the last in the ring.
+
+    Returns the others and these.
+    """
     order = sorted(range(len(ring)), key=lambda i: (len(ring[i].gpu_indices), -i))
     spared = set(order[:count])
     kept = [member for i, member in enumerate(ring) if i not in spared]
@@ -330,6 +361,7 @@ def _spare(ring: Sequence[Member], count: int) -> tuple[list[Member], list[Membe
 
 
 def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
+    """Return TF_CONFIG's cluster: addresses by role and task index."""
     cluster: dict[str, list[str]] = {}
     for role, tasks in groupby(assignments, key=lambda assignment: assignment[1]):
         cluster[role] = [member.address for member, _, _ in sorted(tasks, key=lambda assignment: assignment[2])]
@@ -337,13 +369,14 @@ def _cluster(assignments: Sequence[_Assignment]) -> dict[str, list[str]]:
 
 
 def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Placement, ...]:
+    """Return the placement of each member, in rank order."""
     hosts = [host_key(member.host) for member, _, _ in assignments]
     trainers_on = Counter(hosts[:world_size])
     node_ranks = {host: node for node, host in enumerate(dict.fromkeys(hosts))}
     seen: Counter[tuple[Any, ...]] = Counter()
     placements = []
     for rank, ((member, role, task_index), host) in enumerate(zip(assignments, hosts, strict=True)):
-        gpu_indices = () if role == PS else member.gpu_indices  # it would only occupy their memory
+        gpu_indices = () if role == PS else member.gpu_indices  # a parameter server would only occupy their memory
         env = environment_for(gpu_indices) | {ADDRESS: member.address}
         if role in TRAINING_ROLES:
             env |= {
@@ -352,8 +385,8 @@ def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Pl
                 "LOCAL_WORLD_SIZE": str(trainers_on[host]),
                 "NODE_RANK": str(node_ranks[host]),
             }
-        # CUDA_VISIBLE_DEVICES is in ring order already, so the worker's own numbers ascend along the ring.
-        # That is what lets one string serve workers whose hosts are wired differently.
+        # CUDA_VISIBLE_DEVICES is in ring order already, so the worker's own numbers ascend along the ring, and one
+        # string serves workers whose hosts are wired differently.
         ring_order = ",".join(map(str, range(len(gpu_indices)))) if len(gpu_indices) > 1 else ""
         placements.append(
             Placement(member.agent_id, rank, seen[host], world_size, role, task_index, gpu_indices, ring_order, env)
@@ -366,10 +399,14 @@ def _placements(assignments: Sequence[_Assignment], world_size: int) -> tuple[Pl
 
 
 def check_environment(environ: Mapping[str, str], honour: bool = False) -> None:
-    """Refuse to overwrite TF_CONFIG, CUDA_VISIBLE_DEVICES, and torch.distributed's RANK, MASTER_ADDR and so on.
+    """Check that hopsml overwrites no TF_CONFIG, CUDA_VISIBLE_DEVICES or variable of torch.distributed (RANK ...).
 
-    With ``honour`` they may be there: the user's values win over the layout's. Raises EnvironmentConflict for a variable
-    that is set, or for a TF_CONFIG to be honoured that is no JSON object.
+    Args:
+        environ: the environment.
+        honour: True to accept these variables: the user's values then take precedence over the layout's.
+
+    Raises:
+        EnvironmentConflict: for a variable that is set, or for a TF_CONFIG to be honoured that is no JSON object.
     """
     tf_config = environ.get("TF_CONFIG", "").strip()
     if not honour:

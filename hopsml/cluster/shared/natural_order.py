@@ -1,4 +1,4 @@
-"""Sort keys that read numbers as numbers: 9 before 10, in host names, addresses, racks and PCI buses."""
+"""Sort keys that compare numbers by value: 9 before 10, in host names, addresses, racks and PCI buses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 
-@lru_cache(maxsize=8192)  # a layout asks three times for each of its members, and forming is waited for
+@lru_cache(maxsize=8192)  # a layout calls it three times per member, during group start-up
 def host_key(host: str) -> tuple[Any, ...]:
-    """Sorts hosts by number: 10.0.0.9 before 10.0.0.10, node9 before node10.
+    """Return a sort key that orders hosts by number: 10.0.0.9 before 10.0.0.10, node9 before node10.
 
     Two spellings of one address (::1 and 0:0::1, [::1], Node-1.lan.) have one key.
     """
@@ -26,13 +26,16 @@ def host_key(host: str) -> tuple[Any, ...]:
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts digits as numbers: rack2 before rack10."""
+    """Return a sort key that compares digits as numbers: rack2 before rack10."""
     parts = re.split(r"([0-9]+)", text)
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part)
 
 
 def bus_key(bus_id: str) -> tuple[tuple[int, ...], str]:
-    """00000000:3B:00.0 and 0000:3b:00.0 are one bus; what is no bus id goes by its text."""
+    """Return a sort key for a PCI bus id.
+
+    00000000:3B:00.0 and 0000:3b:00.0 are equal; other text is compared as text.
+    """
     try:
         return tuple(int(part, 16) for part in re.split("[:.]", bus_id)), ""
     except ValueError:

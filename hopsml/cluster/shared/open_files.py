@@ -1,28 +1,28 @@
-"""How many files a process may open (``ulimit -n``), and how many hopsml needs: said before something fails for it."""
+"""Limit of open files per process (``ulimit -n``) and hopsml's requirements, checked before operations fail."""
 
 from __future__ import annotations
 
 import resource
 
-LEAST = 64  # of an agent, and of a driver with few agents: connections, pipes, logs, sockets that are held
-_OF_DRIVER = 24  # without agents
-_KEPT = 24, 256  # at least, and at most, of an eighth of the limit: for files, which connections must not take
+LEAST = 64  # for an agent, or a driver with few agents: connections, pipes, logs, reserved sockets
+_OF_DRIVER = 24  # for a driver without agents
+_KEPT = 24, 256  # bounds of the part, an eighth of the limit, that is reserved for files
 
 
 def limit() -> int:
-    """How many this process may open."""
+    """Return the number of files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
 def kept(open_files: int) -> int:
-    """How many of so many are not for connections."""
+    """Return the number of descriptors that are reserved for files, out of a limit of ``open_files``."""
     least, most = _KEPT
     return max(least, min(most, open_files // 8))
 
 
 def needed(agents: int) -> int:
-    """The smallest limit with which a driver has a connection of each agent."""
+    """Return the smallest limit with which a driver can have a connection to each of its agents."""
     least = max(LEAST, _OF_DRIVER + agents)
     return next(
         number for number in range(least, 2 * least + sum(_KEPT)) if number - kept(number) >= _OF_DRIVER + agents
@@ -30,7 +30,11 @@ def needed(agents: int) -> int:
 
 
 def problem(agents: int = 0) -> str:
-    """Why this process cannot do with its limit, and the remedy; "" where it can. ``agents``: of a driver's run."""
+    """Return the error text, with a remedy, if this process's limit is too low, else "".
+
+    Args:
+        agents: number of agents if this process is a driver, else 0.
+    """
     found, least = limit(), needed(agents)
     if found >= least:
         return ""

@@ -1,4 +1,4 @@
-"""Copies large memory by several threads: one core alone often cannot keep the machine's memory busy."""
+"""Parallel copy of large arrays by several threads: one core often cannot use the whole memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEAST_PART = 2_000_000  # bytes; below it a thread costs more than it saves
-_MOST_THREADS = 4  # by then memory is busy, and the cores are the training's
+_MOST_THREADS = 4  # enough for the memory bandwidth; the other cores are needed for training
 
 
 def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Fill ``target`` with the bytes of ``source``: uint8 arrays of one dimension and the same length.
 
-    The interpreter's lock is free meanwhile. As many threads take part as this process may use cores.
+    The interpreter's lock is released during the copy. The number of threads is that of the cores that this process may
+    use, up to four.
     """
     import numpy as np
 
-    # NumPy copies by itself without the lock; an assignment to a slice of a memoryview would hold it.
+    # NumPy copies without the lock; an assignment to a slice of a memoryview would hold it.
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)), source.nbytes // _LEAST_PART)
     if threads < 2:
         np.copyto(target, source)
@@ -33,7 +34,7 @@ def copy(target: NDArray[Any], source: NDArray[Any]) -> None:
         for part in parts[1:]:
             try:
                 asked.append(others.submit(np.copyto, target[part], source[part]))
-            except RuntimeError:  # no more threads are allowed (ulimit -u), or the interpreter is ending
+            except RuntimeError:  # no more threads are allowed (ulimit -u), or the interpreter is shutting down
                 own.append(part)
         for part in own:
             np.copyto(target[part], source[part])

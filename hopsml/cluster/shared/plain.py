@@ -17,12 +17,21 @@ MOST_CHARACTERS = 20_000  # characters up to which an argument's text is recorde
 
 
 def utf8(text: str) -> str:
-    """The same text with a "?" for what UTF-8 cannot hold, such as the bytes of a strange file name."""
+    """Return the text with "?" for characters that UTF-8 cannot encode, such as those of an invalid file name."""
     return text.encode(errors="replace").decode()
 
 
 def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, Any]:
-    """The returned value as the dict that is recorded: a number becomes ``metric``, nothing ``metric: None``."""
+    """Return the function's result as the dict that is recorded: a number becomes ``metric``, None ``metric: None``.
+
+    Args:
+        value: value that the training function returned.
+        log: URL of the log, recorded as ``log``.
+        metric_key: key that must be in the result.
+
+    Raises:
+        ArgumentError: if ``metric_key`` is not in the result.
+    """
     fields = value if isinstance(value, dict) else {METRIC: _number(value)}
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
@@ -38,7 +47,7 @@ def _number(value: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """The same for a JSON file: numpy numbers and arrays as Python's, anything else as text."""
+    """Convert a value for a JSON file: NumPy numbers and arrays to Python's, anything else to text."""
     if isinstance(value, dict):
         return {utf8(str(key)): as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -158,6 +167,7 @@ def _type(value: Any) -> str:
 
 
 def _digest(*pieces: bytes | memoryview) -> str:
+    """Return the SHA-256 digest of the pieces."""
     found = hashlib.sha256()
     for piece in pieces:
         found.update(piece)

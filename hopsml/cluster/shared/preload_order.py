@@ -1,4 +1,4 @@
-"""In what order a fork server imports what several functions want of it."""
+"""Order in which a fork server imports the modules that several functions need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _TORCH_FIRST = ("torch", "torch._dynamo")
 
 
 def in_order(modules: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in the order given, but for torch before TensorFlow.
+    """Return the modules in the given order without duplicates, but torch before TensorFlow.
 
-    Triton's library, which torch's optimizers import, crashes a process that has loaded TensorFlow's before; the other way
-    round both work. A module of somebody's own may import either: torch's come before all others, then.
+    Triton's library, which torch's optimizers import, crashes a process that has loaded TensorFlow's before; the other
+    order works. Since a user's module may import either, torch's modules then precede all others.
     """
     given = tuple(dict.fromkeys(modules))
     of_torch = [name for name in given if name.partition(".")[0] == "torch"]

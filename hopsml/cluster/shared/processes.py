@@ -1,4 +1,4 @@
-"""Linux process control that the agent, the fork server and the worker share: death signals, subreapers, descendants."""
+"""Linux process control for the agent, the fork server and the worker: death signals, subreapers, descendants."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _PR_SET_PTRACER = 0x59616D61
-_F_SETSIG = 10  # fcntl(2): the signal instead of SIGIO
-UNREPORTED = 113  # exit status of a worker that could not tell how its function ended
+_F_SETSIG = 10  # fcntl(2): sets the signal sent instead of SIGIO
+UNREPORTED = 113  # exit status of a worker that could not report how its function ended
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 
 
 def open_standard_streams() -> None:
-    """Put /dev/null in place of stdin, stdout and stderr where they are closed, as under some daemons, for children too.
+    """Open /dev/null as stdin, stdout and stderr if these are closed, as under some daemons; children inherit it.
 
-    What is opened next would get their numbers: libuv aborts when it closes such a socket, and a child would write its
-    errors into it.
+    Files opened next would get their numbers: libuv aborts when it closes such a socket, and a child process would
+    write its errors into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -34,18 +34,19 @@ def open_standard_streams() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
+    """Call prctl(2); raise OSError on failure."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
 def outlive_parent() -> None:
-    """Undo ``die_with_parent``: live on when the parent ends."""
+    """Undo ``die_with_parent``: continue when the parent ends."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
-    """Get this signal when the parent THREAD ends; exits at once when the parent is gone already."""
+    """Request this signal for the end of the parent THREAD; exit at once if the parent has already ended."""
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
@@ -61,16 +62,19 @@ def write_no_core_dumps() -> None:
 
 
 def let_look(pid: int) -> None:
-    """Let a process, with all that it starts, look into this one where Yama (``kernel.yama.ptrace_scope=1``) forbids it.
+    """Allow a process and its descendants to trace this one where Yama (``kernel.yama.ptrace_scope=1``) forbids it.
 
-    A kernel without Yama refuses the call, and needs none.
+    A kernel without Yama refuses the call, and does not need it.
     """
     with contextlib.suppress(OSError):
         _prctl(_PR_SET_PTRACER, pid)
 
 
 def become_subreaper() -> None:
-    """Orphaned descendants become children of this process instead of init, so that it can end them."""
+    """Make this process a subreaper: orphaned descendants become its children instead of init's.
+
+    It can then end them.
+    """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -80,7 +84,7 @@ def be_no_subreaper() -> None:
 
 
 def is_subreaper() -> bool:
-    """Whether orphaned descendants come to this process."""
+    """Return True if this process is a subreaper, to which orphaned descendants re-parent."""
     value = ctypes.c_int()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value), 0, 0, 0) != 0:
@@ -89,10 +93,10 @@ def is_subreaper() -> bool:
 
 
 def wake_by(connection: socket.socket) -> None:
-    """Let the kernel send SIGCONT to this process with whatever comes through this socket, its end included.
+    """Make the kernel send SIGCONT to this process for all data that arrives on this socket, and for its end.
 
-    A process that was stopped (SIGSTOP) goes on when it is wanted, and when whoever wanted it is gone; for one that runs
-    the signal means nothing.
+    A process that was stopped (SIGSTOP) continues when it gets a request, or when the requesting process has gone; a
+    running process ignores the signal.
     """
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, _F_SETSIG, signal.SIGCONT)
@@ -100,7 +104,7 @@ def wake_by(connection: socket.socket) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """pid -> parent's pid of every process; not every kernel offers /proc/PID/task/TID/children."""
+    """Return the parent's pid of every process; not every kernel offers /proc/PID/task/TID/children."""
     found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -113,17 +117,17 @@ def _parents() -> dict[int, int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is held by SIGSTOP or the like; one that a debugger has halted is not."""
+    """Return True if the process is stopped by SIGSTOP or the like; False if a debugger has halted it."""
     return _state(pid) == "T"
 
 
 def has_ended(pid: int) -> bool:
-    """Whether there is no such process, or one that only waits for being reaped."""
+    """Return True if there is no such process, or only a zombie."""
     return _state(pid) in ("", "Z", "X")
 
 
 def _state(pid: int) -> str:
-    """One letter, as of proc(5); empty where there is no such process."""
+    """Return the state letter of proc(5); "" if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -132,7 +136,7 @@ def _state(pid: int) -> str:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """Pids of all descendants that are alive or not yet reaped, parents before their children."""
+    """Return the pids of all descendants that are alive or not yet reaped, parents before their children."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents().items():
         children.setdefault(parent, []).append(child)
@@ -146,14 +150,16 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def nobody(pid: int) -> bool:
-    """Of no process; see ``end_descendants``."""
+    """Return False for every process: the default of ``end_descendants``."""
     return False
 
 
 def end_descendants(spare: int = 0, stays: Callable[[int], bool] = nobody) -> None:
-    """Kill whatever is below this process, and reap it. For a subreaper, to which orphans come as well.
+    """Kill and reap all descendants of this process; a subreaper's include orphans.
 
-    ``spare``: a child that stays, and has no children. ``stays``: which of them stay, with all that is below them.
+    Args:
+        spare: pid of a child that is not killed; it must have no children.
+        stays: returns True for processes that are not killed, nor their descendants.
     """
     while below := [pid for pid in _below(os.getpid(), stays) if pid != spare]:
         for pid in below:
@@ -164,17 +170,21 @@ def end_descendants(spare: int = 0, stays: Callable[[int], bool] = nobody) -> No
 
 
 def _below(pid: int, stays: Callable[[int], bool]) -> list[int]:
+    """Return the descendants of a process without those that stay and theirs."""
     found = descendants_of(pid)
     staying = {below for one in filter(stays, found) for below in (one, *descendants_of(one))}
     return [one for one in found if one not in staying]
 
 
 def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
-    """Kill and reap what has come to this subreaper from below, with its descendants: children that lead another session
-    than this process's, or are in one. ``spare``: those that this process has started in sessions of their own.
+    """Kill and reap the orphans that have re-parented to this subreaper, with their descendants.
 
-    Returns when two looks in a row have found nobody, or after ``timeout_s`` seconds: what hangs in the kernel cannot be
-    waited for.
+    Children in another session than this process's count as orphans. Returns when two checks in a row have found none,
+    or after ``timeout_s`` seconds, as a process that hangs in the kernel cannot be awaited.
+
+    Args:
+        spare: pids that this process itself has started in other sessions.
+        timeout_s: time limit in seconds.
     """
     deadline, looks_without = time.monotonic() + timeout_s, 0
     while looks_without < 2 and time.monotonic() < deadline:
@@ -189,6 +199,7 @@ def end_adopted(spare: Collection[int], timeout_s: float = 2.0) -> None:
 
 
 def _session(pid: int) -> int:
+    """Return the session id of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:
@@ -196,12 +207,12 @@ def _session(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Pids of the direct children of a process, zombies among them."""
+    """Return the pids of the direct children of a process, including zombies."""
     return [child for child, parent in _parents().items() if parent == pid]
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """Pids of the processes that were started with this environment variable, wherever they have re-parented to."""
+    """Return the pids of all processes that were started with this environment variable, whatever their parents are."""
     mark = f"{variable}={value}".encode()
     found: list[int] = []
     for entry in os.listdir("/proc"):
@@ -215,7 +226,7 @@ def carrying(variable: str, value: str) -> list[int]:
 
 
 def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process; nothing happens where it is gone, or another user's."""
+    """Send a signal to a process; ignored if it has ended, or belongs to another user."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -223,7 +234,7 @@ def kill_quietly(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
-    """Signal a process group that may be gone; False when there is none."""
+    """Send a signal to a process group; return False if there is none."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):
@@ -232,12 +243,17 @@ def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
 
 
 def was_killed(status: int) -> bool:
-    """Whether a wait status says that somebody ended the process: a signal that it does not get by a crash of its own."""
+    """Return True if a wait status shows a process killed from outside, by a signal other than those of crashes."""
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
 
 
 def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
-    """Describe a wait status in words. ``sender``: what is known of who sent SIGKILL, where that has ended the process."""
+    """Describe a wait status in words.
+
+    Args:
+        status: wait status as of wait(2).
+        sender: what is known of the sender of SIGKILL, if that has ended the process.
+    """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name

@@ -1,8 +1,8 @@
 """Messages between coordinator and agents: typed msgpack, one WebSocket frame each.
 
-The coordinator's messages carry a run and a generation wherever they are about a worker; so do the agents', and what
-belongs to an older generation is dropped. Nothing here is pickled: ``payload`` and ``result`` are opaque bytes that are
-unpickled by the worker and by the driver, after both sides have authenticated.
+Messages about a worker carry its run and generation, in both directions; those of an older generation are dropped.
+Nothing is unpickled here: ``payload`` and ``result`` are opaque bytes that the worker and the driver unpickle, after
+both sides have authenticated.
 """
 
 from __future__ import annotations
@@ -12,76 +12,77 @@ import msgspec
 from hopsml.cluster.shared.spec import RunSpec
 
 VERSION = 13  # both sides must use the same version
-MAX_TO_AGENT = 1 << 30  # bytes: the training function with what it captured travels this way
-MAX_TO_COORDINATOR = 64 << 20  # bytes: results, reports and log lines travel this way
+MAX_TO_AGENT = 1 << 30  # bytes; sized for the training function with its captured values
+MAX_TO_COORDINATOR = 64 << 20  # bytes; sized for results, reports and log lines
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all messages; the class name is the msgpack tag."""
+    """Base of all messages; the tag of a subclass identifies it in msgpack."""
 
 
 # ------------------------------------------------------------------------------------------ coordinator -> agent
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    """The agent is accepted. It exits if nothing arrives for ``lease_s`` seconds."""
+    """Admission of an agent, which exits if nothing arrives for ``lease_s`` seconds."""
 
     lease_s: float
 
 
 class Renew(Message, frozen=True, tag="renew"):
-    """Renew the agent's lease; sent periodically."""
+    """Renewal of the agent's lease; sent periodically."""
 
 
 class Preload(Message, frozen=True, tag="preload"):
-    """Have a fork server that has imported these modules, at least."""
+    """Request for a fork server that has imported at least these modules."""
 
     modules: tuple[str, ...]
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Checkpoints of other runs that a run begins from: their run directories and steps."""
+    """Checkpoints of other runs that a run starts from: their run directories and steps."""
 
-    url: str = ""  # "": it begins from nothing
+    url: str = ""  # "": it starts without a checkpoint
     step: int = -1  # of the checkpoint there; -1: its newest
     fits: tuple[tuple[str, int, int], ...] = ()  # run directory, number and step of further calls of fit
 
 
 class CommitSource(msgspec.Struct, frozen=True):
-    """Where the workers of a generation get the training state from."""
+    """Source of the training state from which the workers of a generation start."""
 
-    step: int = -1  # of a commit that agents hold; -1: of none
-    holder: str = ""  # host:port of an agent that has it
-    certificate: str = ""  # the one that agent shows
-    stored: int = -1  # else: of the run's own checkpoint to begin from; -1: its newest
+    step: int = -1  # of a commit that agents hold; -1: none
+    holder: str = ""  # host:port of an agent that holds it
+    certificate: str = ""  # PEM, of that agent's commit server
+    stored: int = -1  # without such a commit: step of the run's own checkpoint; -1: its newest
 
 
 class Formation(Message, frozen=True, tag="formation"):
-    """What all workers of one generation share; encoded once for all of them."""
+    """Group description that all workers of one generation share; encoded once for all of them."""
 
     run_id: str
     generation: int
     spec: RunSpec
     payload: bytes  # cloudpickle of (function, keyword arguments)
     run_url: str
-    cluster_json: str  # TF_CONFIG's "cluster"; empty where no TF_CONFIG is wanted
+    cluster_json: str  # TF_CONFIG's "cluster"; "" if no TF_CONFIG is set
     leader: str  # host:port of rank 0
     world_size: int
     resume: Resume = Resume()
     commit: CommitSource = CommitSource()
-    collective: tuple[str, ...] = ()  # host:port of each that trains, by rank
-    collective_key: bytes = b""  # that they prove to each other; of this generation alone
-    guarded: bool = False  # TensorFlow's servers ask for that key, too: every member can show it
-    joins: bool = False  # the others train: the worker prepares by itself, and comes to them when they have paused
+    collective: tuple[str, ...] = ()  # host:port of each member that trains, by rank
+    collective_key: bytes = b""  # secret by which members authenticate to each other; of this generation only
+    guarded: bool = False  # TensorFlow's servers require that key as well: every member can prove it
+    # the others train already: the worker prepares on its own, and joins them when they have paused
+    joins: bool = False
 
     @property
     def follows(self) -> bool:
-        """Whether an earlier generation of this run may have left checkpoints."""
+        """True if an earlier generation of this run may have left checkpoints."""
         return self.generation > 0 and self.spec.group.regroups
 
 
 class Launch(Message, frozen=True, tag="launch"):
-    """Start a worker of the formation that was sent before; what differs between workers."""
+    """Request to start one worker of the formation sent before; holds what differs between workers."""
 
     run_id: str
     generation: int
@@ -92,40 +93,45 @@ class Launch(Message, frozen=True, tag="launch"):
     gpu_indices: tuple[int, ...]
     ring_order: str
     environment: dict[str, str]
-    has_commit: bool = False  # this agent holds the formation's commit itself
+    has_commit: bool = False  # this agent itself holds the formation's commit
 
 
 class Mend(Message, frozen=True, tag="mend"):
-    """Have the worker go on, in its process, as a member of a further generation: others are lost, or come.
+    """Request to reconfigure a worker in place: it continues, in its process, as a member of a further generation.
 
-    The same for all. It keeps its port, which the agent still holds, and what it was started with: log, folders,
-    environment. Whoever has paused goes on, where it ``meets`` newcomers after the chief's state has gone to these.
+    Members have been lost, or newcomers join. The message is the same for all members. The worker retains its port,
+    which the agent still holds, and its log, folders and environment. Members that have paused resume; with ``meets``,
+    after the chief's state has been sent to the newcomers.
     """
 
     run_id: str
-    generation: int  # that begins
+    generation: int  # the new generation
     leader: str  # host:port of rank 0
-    collective: tuple[str, ...]  # host:port of each member, by rank; by its own each finds its place
+    collective: tuple[str, ...]  # host:port of each member, by rank; a member finds its rank by its own address
     collective_key: bytes
-    meets: bool = False  # whether those that have paused are given the chief's state, newcomers among them
+    meets: bool = False  # True if all paused members, newcomers among them, receive the chief's state
 
     def place(self, address: str) -> tuple[int, int]:
-        """Rank, and rank within its host, of the member with this address. Raises ValueError where there is none."""
+        """Return the rank, and the rank within its host, of the member with this address.
+
+        Raises:
+            ValueError: if there is none.
+        """
         rank, host = self.collective.index(address), address.rpartition(":")[0]
         return rank, sum(other.rpartition(":")[0] == host for other in self.collective[:rank])
 
 
 class Pause(Message, frozen=True, tag="pause"):
-    """Have the worker's group pause, all members between the same two batches: newcomers are ready."""
+    """Request that the worker's group pause, all members between the same two batches, as newcomers are ready."""
 
     run_id: str
     generation: int
 
 
 class Park(Message, frozen=True, tag="park"):
-    """Let the worker commit at its next opportunity and wait: the group is going to change.
+    """Request that the worker pause at its next commit, because the group is going to change.
 
-    Where the members are independent: nothing more will be told to it; it finishes what it does, and leaves.
+    A worker of an independent group gets no further messages instead: it finishes its current work and exits.
     """
 
     run_id: str
@@ -133,7 +139,7 @@ class Park(Message, frozen=True, tag="park"):
 
 
 class Tell(Message, frozen=True, tag="tell"):
-    """Pass ``data`` to the worker; its content is between driver and worker."""
+    """Data from the driver to the worker; only these two interpret it."""
 
     run_id: str
     generation: int
@@ -141,14 +147,14 @@ class Tell(Message, frozen=True, tag="tell"):
 
 
 class Stop(Message, frozen=True, tag="stop"):
-    """End the worker: SIGTERM, the grace time, then SIGKILL of its whole process group."""
+    """Request to end the worker: SIGTERM, the grace time, then SIGKILL of its whole process group."""
 
     run_id: str
     generation: int
     grace_s: float
     flush_s: float
-    keep: bool = False  # a further generation of the run follows: files and commits stay
-    dump: bool = False  # first let the Python threads write their stacks into the log
+    keep: bool = False  # True if a further generation of the run follows: files and commits are retained
+    dump: bool = False  # True to let the Python threads write their stacks into the log first
 
 
 class MessagesTaken(Message, frozen=True, tag="messages-taken"):
@@ -158,14 +164,14 @@ class MessagesTaken(Message, frozen=True, tag="messages-taken"):
 
 
 class ProbePeer(Message, frozen=True, tag="probe-peer"):
-    """Exchange some bytes with another agent and report the result; see ``preflight/probe.py``."""
+    """Request to exchange bytes with another agent and report the result; see ``preflight/probe.py``."""
 
     agent_id: str
-    address: str  # host:port of its probe door
+    address: str  # host:port of its probe server
 
 
 class LogTaken(Message, frozen=True, tag="log-taken"):
-    """Flow control: ``size`` bytes of the worker's output have arrived, and as many may be sent in addition."""
+    """Flow control: ``size`` bytes of the worker's output have arrived, and as many more may be sent."""
 
     run_id: str
     generation: int
@@ -173,11 +179,11 @@ class LogTaken(Message, frozen=True, tag="log-taken"):
 
 
 class TakeProfile(Message, frozen=True, tag="take-profile"):
-    """Have the worker looked at for some seconds; ``path``: of the result, below the run's directory."""
+    """Request to profile the worker for some seconds; ``path`` is that of the result, below the run directory."""
 
     run_id: str
     generation: int
-    wish: str  # its id
+    wish: str  # id of the request
     seconds: int
     form: str
     idle: bool
@@ -185,19 +191,19 @@ class TakeProfile(Message, frozen=True, tag="take-profile"):
 
 
 class Persist(Message, frozen=True, tag="persist"):
-    """Write the newest commit of the run to shared storage: this agent leaves, and no remaining one has it."""
+    """Request to write the run's newest commit to shared storage: this agent leaves, and no remaining one holds it."""
 
     run_id: str
 
 
 class Release(Message, frozen=True, tag="release"):
-    """The run ends on this agent: mirror its last files, drop its commits."""
+    """End of the run on this agent: it stores its last files and discards its commits."""
 
     run_id: str
 
 
 class Dismiss(Message, frozen=True, tag="dismiss"):
-    """The agent is not needed any more: it exits, its Spark task ends and Spark gets the slot back."""
+    """Dismissal of an agent that is not needed any more: it exits, its Spark task ends and Spark gets the slot back."""
 
     reason: str
 
@@ -206,10 +212,11 @@ class Dismiss(Message, frozen=True, tag="dismiss"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """The first message. ``ask``, ``index``: which of the requested slots this is, the same after a retry of Spark's.
+    """First message of an agent.
 
-    ``node``: the machine by the name that the cluster has for it, "" where it has none. A container may have an address and
-    a hostname that are its own alone, and go with it.
+    ``ask`` and ``index`` identify the requested slot, also after a retry by Spark. ``node`` is the cluster's name of
+    the machine, "" if it has none. A container may have an address and a hostname that only it has, and that disappear
+    with it.
     """
 
     version: int
@@ -227,49 +234,50 @@ class Hello(Message, frozen=True, tag="hello"):
     topology: str = ""
     slot: int = 0
     task: int = -1  # Spark's number for this attempt of the task
-    final: bool = False  # Spark's last attempt of the task, whose loss would fail the whole job: not to be used
-    guards: bool = False  # whether its workers' servers of TensorFlow's are guarded
+    # True for Spark's last attempt of the task, whose failure would fail the whole job: not to be used
+    final: bool = False
+    guards: bool = False  # True if TensorFlow's servers in its workers authenticate peers
     node: str = ""
 
     @property
     def place(self) -> str:
-        """Where it is, for people and records: the node, else the address."""
+        """Location for messages and records: the node, else the address."""
         return self.node or self.host
 
     @property
     def machine(self) -> str:
-        """What its failures count for: the node, else the hostname."""
+        """Name to which failures are attributed: the node, else the hostname."""
         return self.node or self.hostname
 
 
 class PortsHeld(Message, frozen=True, tag="ports-held"):
-    """The ports that the next generation may use; the agent holds them until the worker has bound them."""
+    """Ports that the next generation may use; the agent holds them until the worker has bound them."""
 
-    port: int  # for its framework's server
+    port: int  # for the server of its framework
     collective_port: int
 
 
 class ServerReady(Message, frozen=True, tag="server-ready"):
-    """The fork server has imported its modules."""
+    """Notice that the fork server has imported its modules."""
 
     modules: tuple[str, ...]
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
-    """The state of one GPU of the slot, by NVML."""
+    """State of one GPU of the slot, according to NVML."""
 
     index: int
-    ecc_errors: int  # uncorrected, since the driver was loaded; 0 where it counts none
+    ecc_errors: int  # uncorrected, since the driver was loaded; 0 if the GPU counts none
     temperature_c: int
     processes: int  # other processes that compute on it
 
 
 class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
-    """What an agent has measured of its slot, once; limits are -1 where there is none. 1 MB is 2**20 bytes."""
+    """Measurements of an agent's slot, sent once; limits are -1 if there is none. 1 MB is 2**20 bytes."""
 
     clock: float  # seconds since the epoch when it was sent
     host: str
-    door: int  # port at which neighbours exchange bytes with it
+    door: int  # port of its probe server, for its neighbours
     folder: str  # its scratch folder
     open_files: int
     stack_mb: float
@@ -280,12 +288,12 @@ class PreflightFacts(Message, frozen=True, tag="preflight-facts"):
     versions: dict[str, str]
     gpus: tuple[GpuFacts, ...] = ()
     core_mb_s: float = 0.0  # SHA-256 on one core; 0: not measured
-    others: tuple[str, ...] = ()  # people besides this user who have processes on the host, as far as it can see them
-    guards: bool = False  # whether TensorFlow's server lets only members of its group in there
+    others: tuple[str, ...] = ()  # other users who have processes on the host, as far as they are visible
+    guards: bool = False  # True if TensorFlow's server there accepts only members of its group
 
 
 class PeerProbed(Message, frozen=True, tag="peer-probed"):
-    """The result of an exchange of bytes with another agent; ``problem`` is empty where all came back unchanged."""
+    """Result of an exchange of bytes with another agent; ``problem`` is empty if all came back unchanged."""
 
     agent_id: str
     mb_s: float
@@ -293,18 +301,18 @@ class PeerProbed(Message, frozen=True, tag="peer-probed"):
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    """The agent is alive; sent periodically."""
+    """Sign of life of the agent; sent periodically."""
 
 
 class WorkerStarted(Message, frozen=True, tag="worker-started"):
-    """The worker is about to call the user's function."""
+    """Notice that the worker is about to call the user's function."""
 
     run_id: str
     generation: int
 
 
 class WorkerForming(Message, frozen=True, tag="worker-forming"):
-    """The worker has come to its first collective operation, and waits for all ranks below ``size``."""
+    """Notice that the worker has reached its first collective operation, and waits for all ranks below ``size``."""
 
     run_id: str
     generation: int
@@ -312,9 +320,9 @@ class WorkerForming(Message, frozen=True, tag="worker-forming"):
 
 
 class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
-    """The worker has formed a group that can go on, in its process, without members that are lost.
+    """Notice that the worker's group can be reconfigured in place if members are lost.
 
-    ``fixed``: why no newcomer can come into it; empty where one can.
+    ``fixed`` is the reason why no newcomer can join it; empty if newcomers can.
     """
 
     run_id: str
@@ -323,7 +331,7 @@ class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
 
 
 class WorkerMended(Message, frozen=True, tag="worker-mended"):
-    """The worker has gone on as a member of this generation, after ``step`` batches, or could not, for this ``problem``."""
+    """Result of reconfiguring a worker in place: it continues after ``step`` batches, or there was a ``problem``."""
 
     run_id: str
     generation: int
@@ -332,7 +340,7 @@ class WorkerMended(Message, frozen=True, tag="worker-mended"):
 
 
 class WorkerPaused(Message, frozen=True, tag="worker-paused"):
-    """The worker waits between two batches: a member after ``step`` of them, a newcomer until it is let in."""
+    """Notice that the worker waits between two batches: a member after ``step`` of them, or a newcomer."""
 
     run_id: str
     generation: int
@@ -340,10 +348,13 @@ class WorkerPaused(Message, frozen=True, tag="worker-paused"):
 
 
 class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
-    """The state of a worker, sent with a heartbeat if there is anything to say.
+    """Status of a worker, sent with a heartbeat if there is anything to report.
 
-    ``step``: how far it is, -1 where it does not tell. ``stopped``: the system holds its process (SIGSTOP). ``age_s``: how
-    long ago it finished that step. ``idle_s``: for how long it has done nothing.
+    Attributes:
+        step: batches done; -1 if the worker does not report them.
+        stopped: True if the process is stopped (SIGSTOP).
+        age_s: seconds since it finished that step.
+        idle_s: seconds for which it has been idle.
     """
 
     run_id: str
@@ -355,21 +366,24 @@ class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
 
 
 class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
-    """Other agents can fetch commits from this one, at ``port`` by TLS with this certificate."""
+    """Notice that other agents can fetch commits from this one, at ``port`` by TLS with this certificate."""
 
     port: int
     certificate: str
 
 
 class SidecarSaid(Message, frozen=True, tag="sidecar-said"):
-    """The process beside the run's workers on this agent has begun; ``data`` is between it and the driver."""
+    """Data from the run's sidecar process on this agent to the driver; the first one shows that it has started."""
 
     run_id: str
     data: bytes
 
 
 class SidecarEnded(Message, frozen=True, tag="sidecar-ended"):
-    """That process has ended by itself. ``is_final``: no other one is started in its place."""
+    """Notice that the sidecar process has ended.
+
+    With ``is_final``, no other one is started in its place.
+    """
 
     run_id: str
     reason: str
@@ -377,26 +391,26 @@ class SidecarEnded(Message, frozen=True, tag="sidecar-ended"):
 
 
 class Committed(Message, frozen=True, tag="committed"):
-    """The agent holds in memory the training state as it was after ``step``."""
+    """Notice that the agent holds in memory the training state after ``step``."""
 
     run_id: str
     generation: int
     step: int
-    parked: bool = False  # the worker waits after it
+    parked: bool = False  # True if the worker has paused after it
 
 
 class Draining(Message, frozen=True, tag="draining"):
-    """The agent's executor or node is going away, in ``time_s`` seconds."""
+    """Notice that the agent's executor or node will be shut down in ``time_s`` seconds."""
 
     reason: str
     time_s: float
 
 
 class Persisted(Message, frozen=True, tag="persisted"):
-    """The result of writing a checkpoint of an elastic run: it lies on shared storage, or there was a ``problem``.
+    """Result of writing a checkpoint of an elastic run: it is on shared storage, or there was a ``problem``.
 
-    ``seconds``: how long it took to write. ``missed``: checkpoints that were due since the first of the problems that
-    end with this one.
+    ``seconds`` is the duration of the write. ``missed`` is the number of checkpoints that were due since the first of
+    the failures that end with this one.
     """
 
     run_id: str
@@ -407,7 +421,7 @@ class Persisted(Message, frozen=True, tag="persisted"):
 
 
 class ReportedStep(msgspec.Struct, frozen=True):
-    """One report of the training function: a step and metrics, or any values."""
+    """One report of the training function: a step and its metrics, or any other values."""
 
     step: int | None
     metrics: dict[str, float | int | str | bool | None]
@@ -423,7 +437,7 @@ class WorkerReports(Message, frozen=True, tag="worker-reports"):
 
 
 class WorkerProgress(Message, frozen=True, tag="worker-progress"):
-    """How far the training is: ``done`` of ``total`` units; ``unit``: "step" or "epoch"."""
+    """Progress of the training: ``done`` of ``total`` units; ``unit`` is "step" or "epoch"."""
 
     run_id: str
     generation: int
@@ -434,7 +448,7 @@ class WorkerProgress(Message, frozen=True, tag="worker-progress"):
 
 
 class Said(Message, frozen=True, tag="said"):
-    """Pass ``data`` from the worker to the driver; its content is between them."""
+    """Data from the worker to the driver; only these two interpret it."""
 
     run_id: str
     generation: int
@@ -442,7 +456,10 @@ class Said(Message, frozen=True, tag="said"):
 
 
 class WorkerUsage(Message, frozen=True, tag="worker-usage"):
-    """Resources that the worker uses on its machine; ``sample`` counts from 0. See ``usage.py``."""
+    """Resources that the worker uses on its machine; ``sample`` counts from 0.
+
+    See ``usage.py``.
+    """
 
     run_id: str
     generation: int
@@ -452,9 +469,9 @@ class WorkerUsage(Message, frozen=True, tag="worker-usage"):
 
 
 class WorkerFinished(Message, frozen=True, tag="worker-finished"):
-    """The user's function returned; ``result`` is the pickled value of the chief, empty for the other ranks.
+    """Notice that the user's function has returned; ``result`` is the chief's pickled value, empty for other ranks.
 
-    ``exited``: it has not returned, but called sys.exit(0).
+    ``exited`` is True if it has called sys.exit(0) instead of returning.
     """
 
     run_id: str
@@ -465,7 +482,10 @@ class WorkerFinished(Message, frozen=True, tag="worker-finished"):
 
 
 class FailureReport(Message, frozen=True, tag="worker-failed"):
-    """The worker has failed. ``secondary``: its error only follows from another one's (a broken collective)."""
+    """Failure of a worker.
+
+    ``secondary`` errors only follow from another worker's (a broken collective).
+    """
 
     run_id: str
     generation: int
@@ -474,13 +494,13 @@ class FailureReport(Message, frozen=True, tag="worker-failed"):
     secondary: bool
     log: str
     log_tail: str
-    raised: bool = False  # by the user's own code
-    outside: bool = False  # killed by a signal that no crash sends: the cause lies outside of the group
+    raised: bool = False  # raised by the user's own code
+    outside: bool = False  # killed by a signal that no crash sends: the cause is outside of the group
     storage: bool = False  # not started, as the store did not answer when its files were prepared
 
 
 class WorkerClosed(Message, frozen=True, tag="worker-closed"):
-    """Nothing of the worker runs any more and its files are mirrored; ``behind``: the ones that are not."""
+    """Notice that no process of the worker is left and its files are mirrored; ``behind`` lists those that are not."""
 
     run_id: str
     generation: int
@@ -488,7 +508,7 @@ class WorkerClosed(Message, frozen=True, tag="worker-closed"):
 
 
 class LogLines(Message, frozen=True, tag="log-lines"):
-    """New output of the worker; ``size`` bytes of it, which the coordinator acknowledges by ``LogTaken``."""
+    """New output of the worker: ``size`` bytes of it, which the coordinator acknowledges by ``LogTaken``."""
 
     run_id: str
     generation: int
@@ -497,7 +517,7 @@ class LogLines(Message, frozen=True, tag="log-lines"):
 
 
 class ProfileTaken(Message, frozen=True, tag="profile-taken"):
-    """What has become of a wish for a profile: it lies in the run's directory, or there was a ``problem``."""
+    """Result of a request for a profile: it is in the run directory, or there was a ``problem``."""
 
     run_id: str
     generation: int
@@ -506,7 +526,7 @@ class ProfileTaken(Message, frozen=True, tag="profile-taken"):
 
 
 class MirrorLag(Message, frozen=True, tag="mirror-state"):
-    """Mirroring of files to shared storage fell behind, for the reason in ``problem``, or has caught up (empty)."""
+    """Notice that mirroring to shared storage is delayed, for the reason in ``problem``, or has caught up (empty)."""
 
     run_id: str
     generation: int
@@ -514,7 +534,7 @@ class MirrorLag(Message, frozen=True, tag="mirror-state"):
 
 
 class WorkNote(Message, frozen=True, tag="work-note"):
-    """A note for people about the work on this agent: a full disk, a checkpoint that had to be skipped."""
+    """Note for the user about the work on this agent: a full disk, a checkpoint that had to be skipped."""
 
     run_id: str
     generation: int
@@ -579,20 +599,32 @@ _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decode
 
 
 def encode(message: Message) -> bytes:
-    """A message as the bytes of one WebSocket frame."""
+    """Encode a message as the bytes of one WebSocket frame."""
     return _encoder.encode(message)
 
 
 def decode_for_group(data: bytes) -> Mend | Pause:
-    """Decode what an agent passes on to its worker. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message that an agent forwards to its worker.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_group.decode(data)
 
 
 def decode_for_agent(frame: bytes) -> ToAgent:
-    """Decode a message of the coordinator. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of the coordinator.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_agent.decode(frame)
 
 
 def decode_for_coordinator(frame: bytes) -> ToCoordinator:
-    """Decode a message of an agent. Raises ``msgspec.MsgspecError`` for anything else."""
+    """Decode a message of an agent.
+
+    Raises:
+        msgspec.MsgspecError: for anything else.
+    """
     return _to_coordinator.decode(frame)

@@ -1,9 +1,9 @@
-"""What a run is, in one object: made and checked once on the driver, recorded in ``run.json``, read by every worker.
+"""Specification of a run in one object: checked on the driver, stored in ``run.json``, read by every worker.
 
 A new option is a field here, with its check, and a field of the verb's class in ``experiment/options.py``, with its
-documentation; it has the same name there, without the unit. Nothing else hands it on: ``specified`` finds it in the
-verb's arguments, ``run.json`` and ``experiment.rerun`` hold the whole object, agents get it with the formation, and the
-training function's process has it as ``context.spec``.
+documentation; it has the same name there, without the unit. No other code passes it on: ``specified`` finds it in the
+verb's arguments, ``run.json`` and ``experiment.rerun`` contain the whole object, agents receive it with the formation,
+and the training function's process has it as ``context.spec``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ONLY_HOPSMLS_ENCRYPTS = (
     "only hopsml's own collective encrypts; let it do it, or train without encryption (neither encryption=True nor "
     "HOPSML_ENCRYPTION=1)"
 )
-AS_MANY_AS_THERE_ARE = -1  # workers: one for each GPU, else for each slot of the executors
-PreflightMode = Literal["off", "warn", "enforce"]  # what becomes of slots that are not good enough
+AS_MANY_AS_THERE_ARE = -1  # number of workers: one per GPU, or per slot of the executors
+PreflightMode = Literal["off", "warn", "enforce"]  # treatment of slots that fail the preflight
 Framework = Literal["tensorflow", "torch", "jax", "none"]
-Implementation = Literal["auto", "tensorflow", "hopsml"]  # whose collectives reduce gradients
-Compression = Literal["fp16", "bf16", "topk", "powersgd"]  # how gradients are made smaller before they travel
+Implementation = Literal["auto", "tensorflow", "hopsml"]  # library whose collectives reduce gradients
+Compression = Literal["fp16", "bf16", "topk", "powersgd"]  # how gradients are made smaller for the transfer
 GradientReduction = Literal["sum", "adasum"]
 TorchBackend = Literal["auto", "hopsml", "gloo", "nccl"]
 Seconds = Annotated[float, checks.seconds]
@@ -39,90 +39,97 @@ Switch = Annotated[bool, checks.switch]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a specification's parts. A field's annotation holds the check of the argument from which it is made."""
+    """Base of a specification's parts.
+
+    A field's annotation holds the check of the argument from which it is made.
+    """
 
 
 class WorkerGroup(Section, frozen=True, tag_field="kind"):
-    """How many workers, and what holds them together; times in seconds.
+    """Group of workers of a run: its size, its kind and its time limits, in seconds.
 
-    What a kind of group is like is asked of it, not of its class: the class variables say it.
+    Code distinguishes kinds of groups by the class variables, not by the class.
     """
 
-    collective: ClassVar[bool] = True  # its members wait for each other, and rank 0 speaks for all of them
-    changes: ClassVar[bool] = False  # agents come to the run and leave it while it goes on
-    regroups: ClassVar[bool] = False  # it goes on as another generation, from a commit that agents hold
-    relaunches: ClassVar[bool] = False  # a member that is lost is started again: on its agent, at its address
+    collective: ClassVar[bool] = True  # its members wait for each other, and rank 0 represents all of them
+    changes: ClassVar[bool] = False  # agents join and leave the run while it continues
+    # after a change it continues as another generation, from a commit that agents hold
+    regroups: ClassVar[bool] = False
+    relaunches: ClassVar[bool] = False  # a failed member is started again, on its agent, at its address
 
-    size: int = AS_MANY_AS_THERE_ARE  # at most
-    start_timeout_s: Seconds = 120.0  # from the call until every worker has begun the user's function
-    grace_s: float = 2.0  # between SIGTERM and SIGKILL
-    flush_s: float = 120.0  # for bringing the last files of a finished run to shared storage
-    failed_flush_s: float = 4.0  # the same after a failure: its report must not wait long
+    size: int = AS_MANY_AS_THERE_ARE  # maximum
+    start_timeout_s: Seconds = 120.0  # seconds from the call until every worker has started the user's function
+    grace_s: float = 2.0  # seconds between SIGTERM and SIGKILL
+    flush_s: float = 120.0  # seconds for storing the last files of a finished run
+    failed_flush_s: float = 4.0  # the same after a failure, whose report must not be delayed
 
     @property
     def minimum(self) -> int:
-        """The smallest number of workers with which the group trains."""
+        """Smallest number of workers with which the group trains."""
         return self.size
 
     @property
     def silence_s(self) -> float | None:
-        """How long a member may be silent before it counts as lost; None: for as long as any agent may."""
+        """Seconds without a message after which a member counts as failed; None: the lease of an agent applies."""
         return None
 
     @property
     def written_every_s(self) -> float:
-        """How often a commit that agents hold becomes a checkpoint on shared storage, unless that is asked for."""
+        """Seconds between two checkpoints on shared storage that are made of commits without a request."""
         return math.inf
 
     def within(self, limit: int) -> int:
-        """How many are asked for on a cluster of at most ``limit`` slots; more than that cannot begin."""
+        """Return the number of workers to request on a cluster of at most ``limit`` slots."""
         return self.size
 
 
 class FixedGroup(WorkerGroup, frozen=True, tag="fixed"):
-    """A group of fixed size; it ends when it loses a worker."""
+    """Group of fixed size that ends when it loses a worker."""
 
-    settle_s: float = 3.0  # how long an error that only follows from a failure waits for that failure's message
+    # seconds for which an error that only follows from a failure waits for the report of that failure
+    settle_s: float = 3.0
     raised_settle_s: float = 1.0  # the same for an error of the user's code, which may follow from a member's death
-    stopped_s: float = 60.0  # how long the system may hold a worker (SIGSTOP) before it counts as lost
-    exited_s: float | None = 30.0  # how long others may wait for a member that has left by sys.exit(0), doing nothing
-    returned_s: float | None = 120.0  # and for one whose function has returned; None: as long as they like
+    stopped_s: float = 60.0  # seconds for which a worker may be stopped (SIGSTOP) before it counts as failed
+    exited_s: float | None = 30.0  # seconds for which others may wait idly for a member that has left by sys.exit(0)
+    returned_s: float | None = 120.0  # and for one whose function has returned; None: without limit
     stalled_s: float = 120.0  # seconds for which all workers may be idle before a note reports it
     progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = (
-        None  # and before it ends; None: never
+        None  # seconds for which all workers may be idle before the group ends; None: no limit
     )
 
 
 class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
-    """A group that starts with ``min_size`` workers, grows to ``size``, and survives the loss of workers."""
+    """Group that starts with ``min_size`` workers, grows to ``size``, and survives the loss of workers."""
 
     changes: ClassVar[bool] = True
     regroups: ClassVar[bool] = True
 
     min_size: int = 1
-    first_target: int | None = None  # so many until it is resized; None: ``size``
-    stopped_s: float = 5.0  # such a worker can be replaced
+    first_target: int | None = None  # target size until it is resized; None: ``size``
+    stopped_s: float = 5.0  # lower, as a stopped worker can be replaced
     heartbeat_timeout_s: Seconds = 5.0
-    join_s: float = 1.0  # with min_size there, how long a beginning group waits for more
-    drain_s: float = 30.0  # that a node has after its warning, where the cluster does not say
-    min_workers_timeout_s: Seconds = 600.0  # how long a group that has shrunk below min_size waits
-    agree_s: float = 0.3  # how long a parked member waits for the others' commits; one that all hold need not be sent
+    join_s: float = 1.0  # seconds for which group start-up with min_size workers waits for more
+    drain_s: float = 30.0  # seconds that a node has after its warning, if the cluster does not report them
+    min_workers_timeout_s: Seconds = 600.0  # seconds for which a group that has shrunk below min_size waits
+    # seconds for which a paused member waits for the others' commits; one that all hold need not be sent
+    agree_s: float = 0.3
     reset_limit: Annotated[int | None, checks.or_none(partial(checks.whole_number, at_least=0))] = None
-    commits: bool = True  # whether a training is to go on from commits; an evaluator goes on from what lies in files
-    fruitless_limit: int = 3  # failures in a row without a new commit
-    progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None  # None: by the usual step
-    host_failure_limit: Annotated[int, checks.whole_number] = 3  # failures that exclude a host
-    host_cooldown_s: Seconds = 60.0  # of the first exclusion; it doubles
-    checkpoint_every_s: Seconds = 60.0  # how often the chief's agent puts its newest commit on shared storage
+    commits: bool = True  # True if training continues from commits; an evaluator continues from files
+    fruitless_limit: int = 3  # consecutive failures without a new commit
+    # None: derived from the usual duration of a step
+    progress_timeout_s: Annotated[float | None, checks.or_none(checks.seconds)] = None
+    host_failure_limit: Annotated[int, checks.whole_number] = 3  # failures after which a host is excluded
+    host_cooldown_s: Seconds = 60.0  # duration of the first exclusion; it doubles
+    checkpoint_every_s: Seconds = 60.0  # interval in which the chief's agent stores its newest commit
 
     @property
     def minimum(self) -> int:
-        """The smallest number of workers with which the group trains."""
+        """Smallest number of workers with which the group trains."""
         return min(self.min_size, self.size)
 
     @property
     def silence_s(self) -> float | None:
-        """Seconds without a heartbeat after which a worker counts as lost and the group goes on without it."""
+        """Seconds without a heartbeat after which a worker counts as failed and the group continues without it."""
         return self.heartbeat_timeout_s
 
     @property
@@ -131,12 +138,12 @@ class ElasticGroup(FixedGroup, frozen=True, tag="elastic"):
         return self.checkpoint_every_s
 
     def within(self, limit: int) -> int:
-        """``size``, or what the cluster can give at most: tasks that can never run would block the queue for other jobs."""
+        """Return ``size``, limited to the cluster's: tasks that can never run would block the queue for other jobs."""
         return max(min(self.size, limit), self.min_size)
 
 
 class IndependentGroup(WorkerGroup, frozen=True, tag="independent"):
-    """Workers that do not communicate and are replaced one by one, such as the lanes of a search."""
+    """Workers that do not communicate and are replaced one by one, such as the trial slots (lanes) of a search."""
 
     collective: ClassVar[bool] = False
     changes: ClassVar[bool] = True
@@ -145,39 +152,45 @@ class IndependentGroup(WorkerGroup, frozen=True, tag="independent"):
 
     @property
     def silence_s(self) -> float | None:
-        """Seconds without a heartbeat after which a lane counts as lost, and its trial is begun again elsewhere."""
+        """Seconds without a heartbeat after which a trial slot (lane) counts as failed.
+
+        Its trial is restarted elsewhere.
+        """
         return 10.0
 
     def within(self, limit: int) -> int:
-        """``size``, or what the cluster can give at most: with fewer lanes the search takes longer."""
+        """Return ``size``, limited to the cluster's: with fewer trial slots (lanes) the search takes longer."""
         return max(1, min(self.size, limit)) if self.size else 0
 
 
 class ServerGroup(WorkerGroup, frozen=True, tag="servers"):
-    """One member, the chief, calls the function; the others compute, or hold variables, for it, at addresses of their own.
+    """Group whose chief calls the function, while the others compute or hold variables for it, at fixed addresses.
 
-    Who of the others is lost is started again as the same task at the same address. ``size``: all roles together.
+    A failed member other than the chief is started again as the same task at the same address. ``size`` counts all
+    roles.
     """
 
     relaunches: ClassVar[bool] = True
 
-    settle_s: float = 3.0  # how long an error of the chief's that only follows from a loss waits for word of that loss
-    stopped_s: float = 5.0  # how long the system may hold a member (SIGSTOP) before it counts as lost
-    chief_stopped_s: float = 60.0  # and the chief, which cannot be replaced
-    fruitless_limit: int = 3  # deaths in a row, each within steady_s of its start, after which a member is given up
+    # seconds for which an error of the chief that only follows from a failure waits for that failure's report
+    settle_s: float = 3.0
+    stopped_s: float = 5.0  # seconds for which a member may be stopped (SIGSTOP) before it counts as failed
+    chief_stopped_s: float = 60.0  # the same for the chief, which cannot be replaced
+    # consecutive failures, each within steady_s of the start, after which a member is given up
+    fruitless_limit: int = 3
     steady_s: float = 30.0
-    evaluator_s: Seconds = 60.0  # after the chief's end, for an evaluator to come to its own
+    evaluator_s: Seconds = 60.0  # seconds after the chief's end for an evaluator to finish
 
 
 AnyGroup = FixedGroup | ElasticGroup | IndependentGroup | ServerGroup
 
 
 class Roles(Section, frozen=True, kw_only=False):
-    """How many workers have another role than to train in the collective."""
+    """Number of workers that have another role than training in the collective."""
 
     parameter_servers: int = 0
     evaluator: Switch = False
-    evaluator_gpu: Switch = False  # whether the evaluator's slot has a GPU, as a worker's
+    evaluator_gpu: Switch = False  # True if the evaluator's slot has a GPU, as a worker's
 
     def __post_init__(self) -> None:
         if self.evaluator_gpu and not self.evaluator:
@@ -187,18 +200,19 @@ class Roles(Section, frozen=True, kw_only=False):
 
     @property
     def without_gpu(self) -> int:
-        """How many of the workers need no GPU."""
+        """Number of workers that need no GPU."""
         return self.parameter_servers + int(self.evaluator and not self.evaluator_gpu)
 
 
 class GradientSettings(Section, frozen=True):
-    """What hopsml's own collective does with gradients, and with nothing else that is reduced."""
+    """Options of hopsml's own collective that apply to gradients, not to other reduced values."""
 
     compression: Annotated[Compression | None, checks.or_none(checks.compression)] = None
-    topk: Annotated[float | None, checks.or_none(checks.share)] = None  # of the entries; of compression="topk"
-    powersgd_rank: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # of compression="powersgd"
-    double_buffering: Switch = False  # a step applies what the step before it gave
-    accumulate: Annotated[int, checks.whole_number] = 1  # steps whose gradients are reduced and applied together
+    topk: Annotated[float | None, checks.or_none(checks.share)] = None  # share of the entries, for compression="topk"
+    powersgd_rank: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # for compression="powersgd"
+    double_buffering: Switch = False  # a step applies the result of the previous step's reduction
+    # number of steps whose gradients are reduced and applied together
+    accumulate: Annotated[int, checks.whole_number] = 1
     reduction: Annotated[GradientReduction, checks.reduction] = "sum"
 
     def __post_init__(self) -> None:
@@ -217,13 +231,13 @@ class GradientSettings(Section, frozen=True):
 
     @property
     def given(self) -> list[str]:
-        """Names of the settings that were given."""
+        """Names of the settings that differ from their defaults."""
         none = GradientSettings()
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(none, name)]
 
     @property
     def described(self) -> str:
-        """In a few words, for people; "" for nothing."""
+        """Description of the settings in a few words; "" if there are none."""
         compression = {
             "topk": f"topk of {self.topk or DEFAULT_TOPK:g}",
             "powersgd": f"powersgd of rank {self.powersgd_rank or DEFAULT_POWERSGD_RANK}",
@@ -238,17 +252,18 @@ class GradientSettings(Section, frozen=True):
 
 
 class Communication(Section, frozen=True):
-    """How gradients are exchanged between workers."""
+    """Settings of the exchange of gradients between workers."""
 
-    implementation: Annotated[Implementation, checks.implementation] = "auto"  # of strategy() without arguments
-    # Of TensorFlow's collectives; None: nobody has said it, and a strategy over them has its own default.
+    implementation: Annotated[Implementation, checks.implementation] = "auto"  # for strategy() without arguments
+    # For TensorFlow's collectives; None: not set, and a strategy over them has its own default.
     merge_scope: Annotated[int | str | None, checks.or_none(checks.merge_scope)] = None  # 1 = no merging, "all"
-    scoped_allocator: Annotated[bool | None, checks.or_none(checks.switch)] = None  # whether it does the merging
-    backend: Annotated[TorchBackend, checks.backend] = "auto"  # of torch's process group
+    scoped_allocator: Annotated[bool | None, checks.or_none(checks.switch)] = None  # True if it does the merging
+    backend: Annotated[TorchBackend, checks.backend] = "auto"  # for torch's process group
     encryption: Switch = (
-        False  # of what hopsml's collective sends between machines; settled: the cluster may ask for it
+        False  # for data that hopsml's collective sends between machines; settled: the cluster may require it
     )
-    tuned: Annotated[bool | str, checks.tuned] = False  # the rest as tuning found it: the project's record, or a file
+    # the other settings as tuning found them: the project's record, or a file
+    tuned: Annotated[bool | str, checks.tuned] = False
     gradients: GradientSettings = GradientSettings()
 
     def __post_init__(self) -> None:
@@ -271,7 +286,7 @@ class Communication(Section, frozen=True):
 
     @property
     def _unencrypted(self) -> str:
-        """Which of the settings ask for collectives that do not encrypt."""
+        """Settings that request collectives without encryption, as text; "" if there are none."""
         asked = list(self.of_tensorflow)
         if self.implementation == "tensorflow":
             asked.append("implementation='tensorflow'")
@@ -281,28 +296,30 @@ class Communication(Section, frozen=True):
 
     @property
     def of_tensorflow(self) -> list[str]:
-        """Names of the settings that were given and are of TensorFlow's collectives alone."""
+        """Names of the settings that were given and apply only to TensorFlow's collectives."""
         return [name for name in ("merge_scope", "scoped_allocator") if getattr(self, name) is not None]
 
 
-FIRST_EVALUATION = "eval"  # of a run, unless it is given another name: its facts have no folder of their own
+FIRST_EVALUATION = "eval"  # name of a run's evaluation unless another is given; its records have no separate folder
 
 
 class Evaluation(Section, frozen=True):
-    """Which run's checkpoints an evaluator judges, and how."""
+    """Evaluation settings: the run whose checkpoints an evaluator evaluates, their order, and the metric."""
 
-    run: str  # settled: URL of its directory
-    order: Annotated[Literal["oldest", "newest"], checks.order] = "oldest"  # which checkpoint is next of several
+    run: str  # settled: URL of its run directory
+    order: Annotated[Literal["oldest", "newest"], checks.order] = "oldest"  # which of several checkpoints is next
     metric: Annotated[str, checks.text] = "metric"
     direction: Annotated[Literal["max", "min"], checks.direction] = "max"
-    patience: Annotated[int | None, checks.or_none(checks.whole_number)] = None  # checkpoints without a better one
-    name: Annotated[str, checks.evaluation_name] = FIRST_EVALUATION  # each has facts of its own
+    # number of checkpoints without a better one after which the evaluator ends
+    patience: Annotated[int | None, checks.or_none(checks.whole_number)] = None
+    name: Annotated[str, checks.evaluation_name] = FIRST_EVALUATION  # each name has a separate record
 
 
 class RunSpec(Section, frozen=True):
-    """Everything that was asked of a run but its function and arguments; ``options.RunOptions`` says what each means.
+    """Complete specification of a run without its function and arguments; ``options.RunOptions`` documents the fields.
 
-    What the driver settles when it starts the run is marked; until then it is as the user left it.
+    Fields marked "settled" are completed by the driver when it starts the run; until then they are as the user set
+    them.
     """
 
     verb: str = "collective_all_reduce"
@@ -310,28 +327,28 @@ class RunSpec(Section, frozen=True):
     description: Annotated[str, checks.described] = ""
     group: AnyGroup = FixedGroup()  # settled: its size
     roles: Roles = Roles()
-    framework: Framework = "tensorflow"  # whose variables the workers get beside those that all of them read
+    # determines the variables that workers get in addition to those common to all frameworks
+    framework: Framework = "tensorflow"
     communication: Communication = Communication()
     evaluation: Evaluation | None = None  # of an evaluator
-    resume: str | None = None  # id or URL of the run whose last checkpoint it begins with
+    resume: str | None = None  # id or URL of the run from whose last checkpoint it starts
     seed: int | None = None  # settled
     preload: Annotated[tuple[str, ...] | None, checks.or_none(checks.modules)] = None  # settled
-    environment: dict[str, str] = {}  # settled: the user's, and what every worker of this run gets
+    environment: dict[str, str] = {}  # settled: the user's, and those that every worker of this run gets
     honour_environment: Switch = False
     local_logdir: Switch = False
     metric_key: str | None = None
     register_as: Annotated[str | None, checks.or_none(checks.model_name)] = None
     preflight: Annotated[PreflightMode, checks.preflight] = "warn"
     keep_warm_s: Annotated[float, partial(checks.seconds, above=-1.0)] = 10.0
-    storage_timeout_s: float = 30.0  # settled, of the driver's settings: deadline of a call of shared storage
+    storage_timeout_s: float = 30.0  # settled, from the driver's settings: time limit of a call to shared storage
     hooks: tuple[str, ...] = ()  # settled: "module:function", called with the context before the user's function
-    body: str = ""  # "module:function", called with the user's function, its arguments and the context instead of it
-    frames: tuple[str, ...] = ()  # settled: names of the function's arguments whose rows the driver feeds to the agents
-    sidecar: str = (
-        ""  # "module:function", called in a process beside the workers of an agent for as long as the run is there
-    )
-    all_gpus: Switch = False  # a worker gets the other free GPUs of its executor, beside those of its slot
-    # CPU devices that TensorFlow is to make of a worker's CPU where it has no GPU.
+    # "module:function", called instead of the user's function, with that function, its arguments and the context
+    body: str = ""
+    frames: tuple[str, ...] = ()  # settled: names of the function's arguments whose rows the driver sends to the agents
+    sidecar: str = ""  # "module:function", called in a process on each agent that lasts as long as the run
+    all_gpus: Switch = False  # a worker gets the other free GPUs of its executor in addition to those of its slot
+    # CPU devices into which TensorFlow splits a worker's CPU if it has no GPU.
     logical_devices: Annotated[int | None, checks.or_none(checks.whole_number)] = None
 
     @property
@@ -344,14 +361,16 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
-    """A section made from an object's attributes of the same names (without units), each checked.
+    """Create a section from the equally named attributes (without units) of an object, each checked.
 
     Args:
         kind: the section's class.
-        options: what a verb was called with.
-        settled: fields that are given as they are.
+        options: arguments of a verb.
+        settled: fields that are used as they are.
 
-    Raises ArgumentError, ArgumentTypeError: for a value that breaks a field's rule.
+    Raises:
+        ArgumentError: for a value that violates a field's rule.
+        ArgumentTypeError: for a value of a wrong type.
     """
     values = dict(settled)
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -368,11 +387,11 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
 
 
 def names(kind: type[Section]) -> list[str]:
-    """Names of the verb's arguments from which a section's fields are made: those of the fields, without units."""
+    """Return the names of the verb's arguments from which a section is made: its fields' names without units."""
     return [name.removesuffix("_s") for name in kind.__struct_fields__]
 
 
 def recorded(spec: RunSpec) -> dict[str, Any]:
-    """The specification as JSON values, for ``run.json``; ``msgspec.convert(..., RunSpec)`` is the inverse."""
+    """Return the specification as JSON values, for ``run.json``; ``msgspec.convert(..., RunSpec)`` is the inverse."""
     found: dict[str, Any] = msgspec.to_builtins(spec)
     return found

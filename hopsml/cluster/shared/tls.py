@@ -1,4 +1,7 @@
-"""A certificate for one coordinator's life: made in memory, pinned by the agents, never written for others to read."""
+"""Self-signed certificate for one coordinator's lifetime: created in memory and pinned by the agents.
+
+Its key is never written to a file that other users can read.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,40 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 
-MEMORY = "/dev/shm"  # where files lie in memory
+MEMORY = "/dev/shm"  # folder whose files are in memory
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A self-signed certificate (PEM) and the server context that uses it."""
+    """Self-signed certificate (PEM) and the server context that uses it."""
 
     certificate: str
     context: ssl.SSLContext
 
 
 def make_identity(name: str = "hopsml-coordinator") -> Identity:
-    """A new certificate and key as the ssl module takes them."""
+    """Create a new certificate and key, and the server context that uses them."""
     pem, secret = make_key_pair(name)
     return Identity(pem.decode(), server_context(pem, secret))
 
 
 def server_context(pem: bytes, secret: bytes) -> ssl.SSLContext:
-    """Of a server that shows this certificate and has its key."""
+    """Return the TLS context of a server with this certificate and key, both PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody comes twice; two of them would be a fifth of what a handshake costs
+    context.num_tickets = 0  # clients connect once; two tickets would be a fifth of a handshake's cost
     try:
         _load(context, secret + pem, MEMORY)
-    except OSError:  # it is full, or not there
+    except OSError:  # the memory file system is full, or does not exist
         _load(context, secret + pem, None)
     return context
 
 
 def make_key_pair(name: str) -> tuple[bytes, bytes]:
-    """A self-signed certificate and its new key on P-256, both PEM, whatever the time is: who connects trusts this one
-    certificate, and clocks may be wrong.
+    """Create a self-signed certificate and its new key on P-256, both PEM, valid at any time.
 
-    It ends with its owner's life, since nobody trusts it any more then; an expiry would only turn away hosts whose clocks
-    are off, without their being able to say so.
+    Clients trust only this certificate, and clocks may be wrong. It ends with its owner's lifetime, since it is not
+    trusted any more then; an expiry would only reject hosts with wrong clocks, which could not report the reason.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -69,7 +71,7 @@ def make_key_pair(name: str) -> tuple[bytes, bytes]:
 
 
 def _load(context: ssl.SSLContext, key_and_certificate: bytes, folder: str | None) -> None:
-    """The ssl module reads key material from files alone: one that only this user can read, gone right after."""
+    """Load key material through a private file that is deleted at once, as the ssl module reads only files."""
     with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
         file.write(key_and_certificate)
         context.load_cert_chain(file.name)

@@ -1,4 +1,7 @@
-"""How the GPUs of one host are wired, and the best static ring over them. Pure: text in, order out."""
+"""Links between the GPUs of one host, and the best static ring over them.
+
+Pure: text in, order out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from hopsml.errors import ArgumentError
 
 EXACT_LIMIT = 10  # GPUs up to which the best ring is found exactly (2^9 subsets)
 
-# Links other than NVLink, slowest first, in the words of nvidia-smi's legend; SOC is what SYS was called earlier.
+# Links other than NVLink, slowest first, by the names of nvidia-smi's legend; SOC is an earlier name of SYS.
 _PCIE_STRENGTH = {"SOC": 1, "SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
 _NVLINK_BASE = 5  # one NVLink is worth more than any PCIe path; n bonded links are worth n times one
 
@@ -24,25 +27,29 @@ Matrix = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Topology:
-    """The link between every two GPUs of a host.
+    """Links between every two GPUs of a host, as reported by nvidia-smi.
 
-    ``gpus`` holds the indices in nvidia-smi's order; ``links[i][j]`` is the link between ``gpus[i]`` and
-    ``gpus[j]`` as nvidia-smi writes it (``NV2``, ``PIX``, ``SYS`` ...), ``X`` on the diagonal.
+    ``gpus`` holds the indices in nvidia-smi's order; ``links[i][j]`` is the link between ``gpus[i]`` and ``gpus[j]`` as
+    nvidia-smi writes it (``NV2``, ``PIX``, ``SYS`` ...), ``X`` on the diagonal.
     """
 
     gpus: tuple[int, ...]
     links: tuple[tuple[str, ...], ...]
 
     def strength(self, first: int, second: int) -> int:
-        """How good the link between two GPU indices is; larger is better, comparable only within one host."""
+        """Return the strength of the link between two GPU indices.
+
+        Larger is better, comparable only within one host.
+        """
         row, column = self.gpus.index(first), self.gpus.index(second)
-        # The matrix is symmetric by nature; where a text is not, the pessimistic reading is the safe one.
+        # The matrix should be symmetric; where it is not, the lower value is the safe one.
         return min(link_strength(self.links[row][column]), link_strength(self.links[column][row]))
 
     def ring(self, gpus: Iterable[int] | None = None) -> tuple[int, ...]:
-        """The best ring over ``gpus`` (default: all of the host), starting with the lowest index.
+        """Return the best ring over ``gpus`` (default: all of the host), starting with the lowest index.
 
-        Raises ArgumentError for an index that the host does not have.
+        Raises:
+            ArgumentError: for an index that the host does not have.
         """
         chosen = sorted(set(self.gpus if gpus is None else gpus))
         unknown = [gpu for gpu in chosen if gpu not in self.gpus]
@@ -53,9 +60,12 @@ class Topology:
 
 
 def link_strength(link: str) -> int:
-    """Orders nvidia-smi's links: SYS < NODE < PHB < PXB < PIX < NV1 < NV2 ...
+    """Return the strength of a link as nvidia-smi names it; larger is better.
 
-    Raises ArgumentError for a word that is none of them.
+    The order is SYS < NODE < PHB < PXB < PIX < NV1 < NV2 ...
+
+    Raises:
+        ArgumentError: for an unknown name.
     """
     nvlink = _NVLINK.fullmatch(link)
     if nvlink:
@@ -67,10 +77,12 @@ def link_strength(link: str) -> int:
 
 
 def parse_topology(text: str) -> Topology | None:
-    """Reads what ``nvidia-smi topo -m`` prints.
+    """Parse the output of ``nvidia-smi topo -m``; return None if it contains no matrix.
 
-    None if there is no matrix in the text (empty, or an error message of nvidia-smi); ArgumentError if
-    there is one that cannot be read: a missing row or cell, or an unknown link.
+    Text without a matrix is empty, or an error message of nvidia-smi.
+
+    Raises:
+        ArgumentError: for a matrix that cannot be parsed: a missing row or cell, or an unknown link.
     """
     rows = [line.split() for line in _ANSI.sub("", text).splitlines()]
     header_at = next((i for i, row in enumerate(rows) if _is_header(row)), None)
@@ -83,7 +95,10 @@ def parse_topology(text: str) -> Topology | None:
 
 
 def _is_header(row: Sequence[str]) -> bool:
-    """A header line goes on with another device or an affinity; a row goes on with a link or X."""
+    """Return True for a header line.
+
+    There a GPU is followed by another device or an affinity; in a row, by a link or X.
+    """
     return bool(row) and _GPU_LABEL.fullmatch(row[0]) is not None and not (len(row) > 1 and _is_link(row[1]))
 
 
@@ -92,7 +107,7 @@ def _is_link(word: str) -> bool:
 
 
 def _header_gpus(header: Sequence[str]) -> tuple[int, ...]:
-    """The GPU columns, which come first; network cards and affinities follow and are not needed here."""
+    """Return the GPU columns, which come first; network cards and affinities follow and are not needed here."""
     gpus: list[int] = []
     for name in header:
         label = _GPU_LABEL.fullmatch(name)
@@ -105,6 +120,7 @@ def _header_gpus(header: Sequence[str]) -> tuple[int, ...]:
 
 
 def _row_links(gpu: int, cells: Sequence[str] | None, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the links of one row, checked."""
     if cells is None:
         raise ArgumentError(f"the GPU topology has a column GPU{gpu} but no row of that name")
     links = tuple(cells[: len(gpus)])
@@ -119,12 +135,12 @@ def _row_links(gpu: int, cells: Sequence[str] | None, gpus: Sequence[int]) -> tu
 
 
 def best_ring(strengths: Matrix) -> tuple[int, ...]:
-    """The order in which a ring should visit 0..n-1: the strongest weakest link, then the largest sum.
+    """Return the order in which a ring should visit 0..n-1: the strongest weakest link, then the largest sum of links.
 
     ``strengths`` is symmetric; its diagonal is not read. The ring starts at 0. Of equally good ones that with the
-    weakest closing link is taken, because a ring over several hosts leaves this host there; then the lexicographically
-    smallest, so that equal links give 0, 1, 2 ... Exact up to EXACT_LIMIT nodes; above that a local search (2-opt and
-    moved nodes, from several starts) that never does worse than 0, 1, 2 ...
+    weakest closing link is chosen, because a ring over several hosts leaves this host there; then the lexicographically
+    smallest, so that equal links give 0, 1, 2 ... Exact up to ``EXACT_LIMIT`` nodes; above that a local search (2-opt
+    and moved nodes, from several starts) that is never worse than 0, 1, 2 ...
     """
     n = len(strengths)
     levels = sorted({strengths[a][b] for a, b in combinations(range(n), 2)}, reverse=True)
@@ -133,27 +149,27 @@ def best_ring(strengths: Matrix) -> tuple[int, ...]:
     if n > EXACT_LIMIT:
         return _searched_ring(strengths)
     rings = (_exact_ring(strengths, weakest) for weakest in levels)
-    return next(ring for ring in rings if ring is not None)  # the lowest level holds every ring
+    return next(ring for ring in rings if ring is not None)  # the lowest level contains every ring
 
 
 def ring_quality(ring: Sequence[int], strengths: Matrix) -> tuple[int, int, int]:
-    """(weakest link, sum of links, minus the closing link) of a closed ring; larger is better."""
+    """Return (weakest link, sum of links, minus the closing link) of a closed ring; larger is better."""
     links = [strengths[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
     return min(links), sum(links), -links[-1]
 
 
 def _exact_ring(strengths: Matrix, weakest: int) -> tuple[int, ...] | None:
-    """Held and Karp's dynamic programme, without links below ``weakest``; None if no ring is left.
+    """Find the best ring without links below ``weakest``, by Held and Karp's dynamic programme; None if there is none.
 
-    ``best[visited, last]`` is the largest value of the way from ``last`` through all that is not visited back to 0; so
-    walking forward from 0, by the smallest index that attains it, yields the smallest of the best orders. A way's value
-    is its sum of links, scaled such that the weakness of its closing link decides among equal sums.
+    ``best[visited, last]`` is the largest value of the path from ``last`` through all unvisited nodes back to 0; so
+    walking forward from 0, by the smallest index that attains it, yields the smallest of the best orders. A path's
+    value is its sum of links, scaled such that the weakness of its closing link decides between equal sums.
     """
     n = len(strengths)
     scale = 1 + max(max(row) for row in strengths)
     full = (1 << n) - 1
     best = {(full, last): strengths[last][0] * (scale - 1) for last in range(1, n) if strengths[last][0] >= weakest}
-    for visited in range(full - 2, 0, -2):  # the odd ones: 0 is always visited
+    for visited in range(full - 2, 0, -2):  # odd bit sets only: 0 is always visited
         for last in _members(visited):
             steps = _steps(strengths, scale, weakest, best, visited, last)
             if steps:
@@ -175,7 +191,7 @@ def _members(bits: int) -> list[int]:
 def _steps(
     strengths: Matrix, scale: int, weakest: int, best: dict[tuple[int, int], int], visited: int, last: int
 ) -> list[tuple[int, int]]:
-    """The nodes that can follow ``last``, ascending, each with the value of the way home over it."""
+    """Return the nodes that can follow ``last``, ascending, each with the value of the path home over it."""
     return [
         (step, link * scale + best[visited | 1 << step, step])
         for step, link in enumerate(strengths[last])
@@ -184,6 +200,7 @@ def _steps(
 
 
 def _searched_ring(strengths: Matrix) -> tuple[int, ...]:
+    """Find a good ring by local search from several starts."""
     n = len(strengths)
     starts = [list(range(n)), *(_nearest_neighbours(strengths, start) for start in range(n))]
     found = [_improved(ring, strengths) for ring in starts]
@@ -193,6 +210,7 @@ def _searched_ring(strengths: Matrix) -> tuple[int, ...]:
 
 
 def _nearest_neighbours(strengths: Matrix, start: int) -> list[int]:
+    """Build a ring by following the strongest link to an unvisited node."""
     ring, left = [start], set(range(len(strengths))) - {start}
     while left:
         following = min(left, key=lambda node: (-strengths[ring[-1]][node], node))
@@ -202,7 +220,7 @@ def _nearest_neighbours(strengths: Matrix, start: int) -> list[int]:
 
 
 def _improved(ring: list[int], strengths: Matrix) -> list[int]:
-    """Reverses stretches and moves single nodes as long as that makes the ring better."""
+    """Reverse sections and move single nodes while that improves the ring."""
     quality, n = ring_quality(ring, strengths), len(ring)
     improved = True
     while improved:
@@ -216,6 +234,7 @@ def _improved(ring: list[int], strengths: Matrix) -> list[int]:
 
 
 def _neighbours(ring: list[int], first: int, second: int) -> tuple[list[int], list[int], list[int]]:
+    """Return three variations of a ring: a reversed section, and one node moved in either direction."""
     before, stretch, after = ring[:first], ring[first : second + 1], ring[second + 1 :]
     reversed_stretch = [*before, *stretch[::-1], *after]
     first_moved_back = [*before, *stretch[1:], stretch[0], *after]
@@ -224,7 +243,7 @@ def _neighbours(ring: list[int], first: int, second: int) -> tuple[list[int], li
 
 
 def _from_zero(ring: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same closed ring started at 0, in both directions."""
+    """Return the same closed ring started at 0, in both directions."""
     start = ring.index(0)
     turned = (*ring[start:], *ring[:start])
     return turned, (0, *turned[:0:-1])

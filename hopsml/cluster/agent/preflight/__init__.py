@@ -1,1 +1,1 @@
-"""What an agent measures of its slot before a run gets it."""
+"""Preflight: measurements of an agent's slot before a run uses it."""

@@ -1,4 +1,7 @@
-"""An agent's look at its own slot: limits, disk, versions, GPUs. It takes some tens of milliseconds, and raises nothing."""
+"""Measurements of an agent's own slot: limits, disk, versions, GPUs.
+
+They take tens of milliseconds and raise nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,22 @@ from hopsml.cluster.worker import server_guard
 MB = 1 << 20
 WRITE_BYTES = 4 * MB
 WRITE_CHUNK = MB // 2
-FIRST_PERSON, NOBODY = 1000, 65534  # uids; those below are the system's services
-WRITE_MOST_S = 0.5  # a slow disk is known by then
-CORE_TURNS = 12  # the best of them counts: others' work on the machine makes some slow, a throttled core makes all slow
-# Members of one group exchange data by these; numpy's and keras' formats are part of a State.
+FIRST_PERSON, NOBODY = 1000, 65534  # uids; lower ones are system services
+WRITE_MOST_S = 0.5  # seconds after which a slow disk has been detected
+CORE_TURNS = 12  # the best one counts: other load makes some slow, a throttled core makes all slow
+# Members of one group exchange data by these; a State contains the formats of numpy and keras.
 FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax", "numpy")
 
 
 def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> PreflightFacts:
-    """Measure what ``rules`` judge; ``folder`` is the agent's scratch folder, ``door`` the port of its probe door."""
+    """Measure the slot's properties that the preflight rules evaluate.
+
+    Args:
+        folder: scratch folder of the agent.
+        host: address of the agent.
+        door: port of its probe server.
+        gpu_indices: GPUs of the slot.
+    """
     write_mb_s, disk_problem = write_speed(folder)
     return PreflightFacts(
         host=host,
@@ -46,7 +56,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         core_mb_s=core_speed(),
         others=other_people(),
         guards=server_guard.is_ready(),
-        clock=time.time(),  # last: it is compared when the message comes
+        clock=time.time(),  # last, as it is compared with the clock of the receiver
     )
 
 
@@ -60,7 +70,7 @@ def _in_mb(size: int) -> float:
 
 
 def _free_mb(folder: Path | str) -> float:
-    """Free for this user; 0 where there is no such folder."""
+    """Return the MB that this user may use; 0 if there is no such folder."""
     try:
         return shutil.disk_usage(folder).free / MB
     except OSError:
@@ -68,7 +78,7 @@ def _free_mb(folder: Path | str) -> float:
 
 
 def write_speed(folder: Path) -> tuple[float, str]:
-    """MB/s with which a file can be written so that it is on the disk, and what went wrong ("": nothing)."""
+    """Return the MB/s of writing a file with fdatasync, and the error text, or ""."""
     path = folder / "preflight"
     chunk, written, began = os.urandom(WRITE_CHUNK), 0, time.monotonic()
     try:
@@ -89,9 +99,9 @@ def write_speed(folder: Path) -> tuple[float, str]:
 
 
 def other_people(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Names of those who have processes here, besides this process's user; neither root nor the system's services count.
+    """Return the names of other users who have processes on this host, without root and system users.
 
-    A container shows its own processes alone, and /proc mounted with hidepid those of this user.
+    A container shows only its own processes, and /proc mounted with hidepid only those of this user.
     """
     owners = set()
     for entry in os.scandir(proc):
@@ -105,6 +115,7 @@ def other_people(proc: Path = Path("/proc")) -> tuple[str, ...]:
 
 
 def _name_of(uid: int) -> str:
+    """Return the name of a user, or the uid if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -112,7 +123,7 @@ def _name_of(uid: int) -> str:
 
 
 def core_speed() -> float:
-    """MB/s that a core of this machine hashes, when it is let; it stands for arithmetic, which would need a library."""
+    """Return the MB/s of SHA-256 on one core, as a measure of computing speed that needs no library."""
     block = bytes(MB)
     best = min(_seconds_to_hash(block) for _ in range(CORE_TURNS))
     return 1.0 / max(best, 1e-6)
@@ -125,7 +136,7 @@ def _seconds_to_hash(block: bytes) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, hopsml and the frameworks that are installed; none of these is imported."""
+    """Return the installed versions of Python, hopsml and the frameworks, without importing these."""
     found = {"python": platform.python_version(), "hopsml": str(sys.modules["hopsml"].__version__)}
     for name in FRAMEWORKS:
         try:
@@ -136,7 +147,7 @@ def versions() -> dict[str, str]:
 
 
 def gpu_facts(indices: Sequence[int]) -> tuple[GpuFacts, ...]:
-    """The state of these GPUs; () without NVML, which says nothing against them."""
+    """Return the state of these GPUs; () without NVML, which is not an error."""
     if not indices:
         return ()
     try:
@@ -149,13 +160,14 @@ def gpu_facts(indices: Sequence[int]) -> tuple[GpuFacts, ...]:
         return ()
     try:
         return tuple(_gpu(pynvml, index) for index in indices)
-    except pynvml.NVMLError:  # an emulated resource: the index is none of a real one
+    except pynvml.NVMLError:  # an emulated resource: the index is not that of a real GPU
         return ()
     finally:
         pynvml.nvmlShutdown()
 
 
 def _gpu(nvml: Any, index: int) -> GpuFacts:
+    """Return the state of one GPU; 0 for values that are not available."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(question: Any, *arguments: Any) -> Any:

@@ -1,13 +1,13 @@
-"""What an agent does for the preflight: it measures itself once, and exchanges some bytes with its neighbours in the ring.
+"""Agent's part of the preflight: measures itself once, and exchanges bytes with its neighbours in the ring.
 
-The exchange shows whether they reach each other, whether all arrives as sent, and how fast.
+The exchange shows whether they reach each other, whether all data arrives unchanged, and how fast.
 
-Over plain TCP, as the frameworks' collectives are. Whoever asks proves that it has the application's token without
-showing it, and the answer proves the same of the one that answers:
+It runs over plain TCP, as the frameworks' collectives do. The client proves that it has the application's token without
+sending it, and the answer proves the same of the server:
 
-    door  -> asker   32 bytes of nonce
-    asker -> door    HMAC(token, label + nonce), a frame (framing.py) of bytes
-    door  -> asker   HMAC(token, label + nonce + SHA-256 of the bytes), the same frame
+    server -> client   32 bytes of nonce
+    client -> server   HMAC(token, label + nonce), a frame (framing.py) of bytes
+    server -> client   HMAC(token, label + nonce + SHA-256 of the bytes), the same frame
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIZE = 32
 
 
 class ProbeDoor:
-    """The side that answers; one on each agent, open as long as the agent lives."""
+    """Probe server that returns the bytes a neighbour sends; one on each agent, open while the agent lives."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -42,27 +42,32 @@ class ProbeDoor:
         self.port = 0
 
     async def open(self, host: str, port_range: tuple[int, int] | None = None) -> None:
-        """Listen on a free port of ``host``, of the range where one is given; ``port`` is it then. Raises OSError."""
+        """Listen on a free port of ``host``, within the range if one is given, and set ``port``.
+
+        Raises OSError.
+        """
         self._server = Acceptor(with_streams(self._serve, limit=MOST))
         self.port = await self._server.open(host, port_range)
 
     def close(self) -> None:
-        """Accept nobody any more. May be called when it was never opened."""
+        """Stop accepting new connections; may be called if it was never opened."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client within the time limit."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._answer(reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked sees it too
+            pass  # the client gets an error, too
         finally:
             writer.close()
             pending.release()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Check the client's proof, then return its bytes with a proof of this agent."""
         nonce = os.urandom(_SIZE)
         writer.write(nonce)
         proof = await reader.readexactly(_SIZE)
@@ -78,7 +83,13 @@ def _proof(token: bytes, challenge: bytes) -> bytes:
 
 
 async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
-    """Exchange bytes with the door at ``address`` (host:port), which is that agent's; raises nothing."""
+    """Exchange bytes with the probe server of another agent, and return the result; it raises nothing.
+
+    Args:
+        agent_id: id of that agent.
+        address: host:port of its probe server.
+        token: the application's token.
+    """
     if address.endswith(":0"):
         return PeerProbed(
             agent_id, 0.0, f"{address.rpartition(':')[0]} had no free port for this check: {settings.PORT_NEEDS}"
@@ -95,7 +106,11 @@ async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
 
 
 async def _exchange(address: str, token: bytes) -> float:
-    """MB/s, both ways together. Raises ValueError where something else came back than was sent."""
+    """Return the MB/s of both directions together.
+
+    Raises:
+        ValueError: if other bytes come back than were sent.
+    """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=MOST)
     try:
@@ -116,7 +131,7 @@ async def _exchange(address: str, token: bytes) -> float:
 
 
 class SelfCheck:
-    """The preflight's part of an agent; on its event loop, beside its fork server's import."""
+    """Agent's part of the preflight; runs on its event loop, concurrently with its fork server's imports."""
 
     def __init__(
         self, folder: Path, token: str, send: Callable[[Message], None], port_range: tuple[int, int] | None = None
@@ -125,17 +140,17 @@ class SelfCheck:
         self._door = ProbeDoor(token)
 
     async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
-        """Open the probe door on ``host``, measure this slot, and send the figures."""
+        """Open the probe server on ``host``, measure this slot, and send the figures."""
         try:
             await self._door.open(host, self._port_range)
         except OSError:
-            pass  # its neighbours will find out, and name it
+            pass  # its neighbours will detect and report it
         self._send(await asyncio.to_thread(measure, self._folder, host, self._door.port, gpu_indices))
 
     async def meet(self, message: ProbePeer) -> None:
-        """Exchange bytes with the agent that the message names, and send what came of it."""
+        """Exchange bytes with the agent named in the message, and send the result."""
         self._send(await probe(message.agent_id, message.address, self._token))
 
     def close(self) -> None:
-        """Close the probe door."""
+        """Close the probe server, if it is open."""
         self._door.close()
