@@ -1,7 +1,7 @@
 """Detection of layer state that differs between the workers of a group at the end of ``fit``.
 
-A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: a step assigns a value computed from the worker's own
-rows, and only the chief's value is saved.
+A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: a step assigns a value computed from the
+worker's own rows, and only the chief's value is saved.
 """
 
 from __future__ import annotations
