@@ -87,7 +87,7 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     notes: bytes  # JSON; includes the step
     step: int
     keep: int  # number of newest checkpoints to retain in the directory
-    # write the manifest here: the folder is on the store already, and no mirror adds the one that resuming needs
+    # Write the manifest here: the folder is on the store already, and no mirror adds the one that resuming needs.
     has_manifest: bool
     umask: int
 

@@ -78,13 +78,13 @@ class Handover:
             self._slots.write(slot, held.number, pieces)
             is_held = True
             self._announce(held, size, target)
-        # also raised by a signal handler: a slot that stays pinned could never be used again
+        # Also an exception of a signal handler: a slot that stays pinned could never be used again.
         except BaseException as error:
             if is_held:
                 self._announce_again(held, size, target, error)
             else:
                 self._slots.pin(slot, False)
-                # raised by the memory; a handler's TimeoutError has no errno
+                # An OSError with an errno comes from allocating memory; a handler's TimeoutError has none.
                 if isinstance(error, OSError) and error.errno:
                     return None
             raise
@@ -93,7 +93,7 @@ class Handover:
     def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
         """Announce a filled slot to the agent."""
         self._number = held.number
-        # recorded first, before any thread here can wait for it
+        # Announced before any thread here can wait for it.
         self._port.announce("saved", held.number, held.slot, target)
         self._made[held.slot] = max(size, self._made[held.slot])
         self._newest[held.slot] = held, target

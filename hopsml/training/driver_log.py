@@ -22,7 +22,7 @@ def of(root: logging.Logger) -> str:
     if handler is None:
         return ""
     written = handler.formatter
-    # a custom formatter, or no formatter
+    # A custom formatter, or no formatter.
     if type(written) is not logging.Formatter or type(written._style) not in _STYLES:
         written = logging.Formatter()
     return json.dumps(

@@ -34,7 +34,7 @@ WITHOUT_CHECKPOINTS = (
     "fit() makes them by callbacks=hopsml.tensorflow.callbacks(), a loop by hopsml.tensorflow.Checkpointer or, with "
     "min_workers=, by commit() of a hopsml.elastic.State"
 )
-# prefix and suffix of an event file's name; the step is between them
+# Prefix and suffix of an event file's name; the step is between them.
 _EVENTS, _OURS = "events.out.tfevents.", ".evaluation"
 
 
@@ -47,7 +47,7 @@ class Judgement(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-# builds the decoder here, so that threads may convert at the same time (tests/test_decoders.py)
+# Builds the decoder here, so that threads may convert at the same time (tests/test_decoders.py).
 msgspec.convert({"step": 0}, Judgement)
 
 
@@ -262,9 +262,9 @@ class Evaluator:
 
     def look(self) -> bool:
         """Evaluate all checkpoints that are due; return True if no further one can appear."""
-        # read first, so that all checkpoints of an ended run are visible below
+        # Read first, so that all checkpoints of an ended run are visible below.
         ended = self._run.read_status() is not None
-        # read again, because the run may have ended a moment ago
+        # Read again, because the run may have ended a moment ago.
         lost = not ended and self._watch.is_lost() and self._run.read_status() is None
         self._reopen()
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:

@@ -23,7 +23,7 @@ VARIABLE = "MLFLOW_RUN_ID"
 WAIT_S = 20.0  # seconds to wait for MLflow to create the run
 _EVERY_S = 0.1
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-# errors of SQLite, MySQL and PostgreSQL for a key that exists already
+# Errors of SQLite, MySQL and PostgreSQL for a key that exists already.
 _MET = ("IntegrityError", "UNIQUE constraint", "Duplicate entry", "duplicate key")
 
 

@@ -90,7 +90,7 @@ class CommitWriter:
     def _raise(self) -> None:
         """Raise the error of the last failed commit once."""
         if self.problem is not None:
-            # later commits may succeed, for instance if a disk was full for a moment
+            # Later commits may succeed, for instance if a disk was full for a moment.
             problem, self.problem = self.problem, None
             raise problem
 

@@ -17,6 +17,8 @@ from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 
 
 class _Thread(threading.local):
+    """Random source of one thread."""
+
     source: random.Random | None = None  # random numbers for shuffles in this thread; None: Python's own
 
 

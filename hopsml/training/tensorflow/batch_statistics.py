@@ -35,6 +35,8 @@ class _Step:
 
 
 class _Thread(threading.local):
+    """Present step of a replica's thread."""
+
     step: _Step | None = None
 
 

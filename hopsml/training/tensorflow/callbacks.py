@@ -44,14 +44,16 @@ class FitHooks:
     on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
     on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
 
-    # called by tf_keras, which refuses such hooks with parameter servers
     def _implements_train_batch_hooks(self) -> bool:
+        """Return False with parameter servers, for which tf_keras refuses hooks of training batches."""
         return not _with_servers()
 
     def _implements_test_batch_hooks(self) -> bool:
+        """Return False, because the hooks of test batches do nothing."""
         return False
 
     def _implements_predict_batch_hooks(self) -> bool:
+        """Return False, because the hooks of prediction batches do nothing."""
         return False
 
 
@@ -217,7 +219,7 @@ class ReportCallback(FitHooks):
         self._interval_s = interval_s
         self._next = 0.0
         self._progress = ProgressSender()
-        # batches of an earlier epoch, used if Keras does not know the number in advance
+        # Batches of an earlier epoch, used if Keras does not know the number in advance.
         self._epoch, self._batches = 0, 0
 
     def on_train_begin(self, logs: Logs = None) -> None:

@@ -95,38 +95,47 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
     @staticmethod
     def _canonical(device: str) -> str:
+        """Return the full name of a device of this process."""
         return str(device_lib.canonical_name("/job:localhost/replica:0/task:0" + device))
 
     # ---- members of the group
 
     @property
     def _num_workers(self) -> int:
+        """Present number of members."""
         return _place()[1]
 
     @property
     def _id_in_cluster(self) -> int:
+        """Present rank of this worker."""
         return _place()[0]
 
     @property
     def _is_chief(self) -> bool:
+        """True on rank 0."""
         return self._id_in_cluster == 0
 
     @property
     def _task_id(self) -> int:
+        """Task index of this worker, its present rank."""
         return self._id_in_cluster  # tf_keras names folders of workers other than the chief by it
 
     def _in_multi_worker_mode(self) -> bool:
+        """Return True, also for a group of one member."""
         return True
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
+        """Return 0, the only replica of a worker."""
         return 0
 
     # ---- calls
 
     def _use_merge_call(self) -> bool:
-        return False  # there is nothing to merge within a worker
+        """Return False, because there is nothing to merge within a worker."""
+        return False
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a step on this worker's device, and average the statistics that it has updated."""
         args, kwargs = distribute_utils.select_replica(0, (args, kwargs))
         if self.gradient_exchange is not None and self.gradient_exchange.settings.double_buffering:
             transfers.release()  # results of the previous step are sent during this one
@@ -136,25 +145,32 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     # ---- values of all workers
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        """Return the sum or mean of a value over all workers."""
         if distribute_utils.is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value
         return group_reduction.reduce(reduce_op, _own(value))
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        """Return the sums or means of several values over all workers."""
         return group_reduction.reduce(reduce_op, [_own(value) for value, _ in value_destination_pairs])
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Return the sum or mean of a value inside a replica."""
         return group_reduction.reduce(reduce_op, value)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:
+        """Return the values of all workers joined along an axis."""
         return group_reduction.gather(_own(value), axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """Return the tensor for this worker's device."""
         return tensor  # to the devices of this worker, as in TensorFlow's strategies
 
     # ---- variables
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any) -> Any:
+        """Return a function for a variable's initial value, which is that of rank 0 on all workers."""
+
         def initial_value() -> Any:
             value = kwargs["initial_value"]
             value = value() if callable(value) else value
@@ -171,9 +187,11 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     # ---- data
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        """Divide a dataset among the workers."""
         return super()._experimental_distribute_dataset(input_pipelines.prompt(dataset), options)
 
     def _input_workers_with_options(self, options: Any = None) -> Any:
+        """Return the devices that read the input."""
         on_device = not options or options.experimental_fetch_to_device
         return input_lib.InputWorkers([(self._worker_device, self._devices if on_device else (self._worker_device,))])
 

@@ -240,6 +240,7 @@ class ElasticCallback(FitHooks):
         _batches = self._state.batches
 
     def _implements_test_batch_hooks(self) -> bool:
+        """Return True, because the hooks of test batches report progress."""
         return True
 
     def _commit(self) -> None:

@@ -26,7 +26,7 @@ from hopsml.training.tensorflow.groups import in_group
 from hopsml.training.tensorflow.input_pipelines import prompt
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
-# names called by steps that pass their data on: of super(), and of keras.utils
+# Names called by steps that pass their data on: of super(), and of keras.utils.
 _HANDING_ON = {"train_step", "unpack_x_y_sample_weight"}
 _UNKNOWN = 1 << 40  # batches in an epoch of unknown length
 _latest: weakref.ref[Any] | None = None

@@ -21,6 +21,8 @@ _installed = False
 
 
 class _Thread(threading.local):
+    """State of one thread of this process."""
+
     reduced = False  # True while the gradients given to an optimizer are the group's already
 
 

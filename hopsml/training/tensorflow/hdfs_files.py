@@ -72,7 +72,7 @@ def _tell_client() -> None:
     if folder is not None:
         os.environ.setdefault("HADOOP_CONF_DIR", str(folder))  # in a YARN container only Spark's Java process knows it
     wishes = hadoop.client_settings(settings.default_fs() or "hdfs://")
-    # otherwise the timeout for a silent DataNode exceeds the step's deadline
+    # Otherwise the timeout for a silent DataNode exceeds the step's deadline.
     if SOCKET_TIMEOUT not in settings.hadoop_settings():
         wishes[SOCKET_TIMEOUT] = str(int(1000 * settings.storage_timeout_s() / 4))
     os.environ.setdefault(settings.HDFS_CLIENT, ",".join(f"{key}={value}" for key, value in wishes.items()))

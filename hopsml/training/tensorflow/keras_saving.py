@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITE = "hopsml.training.tensorflow.keras_saving:write_model"
-# entries next to the arrays: paths, metadata, names; a model's file without its weights
+# Entries next to the arrays: paths, metadata, names; a model's file without its weights.
 _GROUPS, _ARCHIVE = "groups", "archive"
 _FILES = (".keras", ".h5")
 _METADATA = "_training_metadata_path"  # attribute of BackupAndRestore: the file with the epoch of the weights

@@ -20,7 +20,7 @@ from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.numbers import number
 
 SPACE = SimpleNamespace(sqrt=tf.sqrt, sum=tf.reduce_sum, where=tf.where)
-# TensorFlow's name for a resource that is accessible only by its handle
+# TensorFlow's name for a resource that is accessible only by its handle.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 _register = keras.saving.register_keras_serializable(package="hopsml")
 
@@ -117,6 +117,7 @@ class Momentum(_Layerwise):
         return 1.0, self.decay
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by TensorFlow's fused momentum operation."""
         if layerwise:
             of_gradient, of_weight = (tf.cast(each, variable.dtype) for each in self._factors(variable, gradient))
             if self.decay:
@@ -131,6 +132,7 @@ class Momentum(_Layerwise):
             tf.raw_ops.ResourceApplyMomentum(**names)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight and velocity."""
         weight, gradient, velocity = arrays
         sign = -1.0 if self.absorbs_rate else 1.0  # Keras's velocity points downhill
         if layerwise:
@@ -177,6 +179,7 @@ class LARS(Momentum):
         self.trust, self.epsilon = number("trust", trust, 0, above=True), number("epsilon", epsilon, 0)
 
     def _factors(self, variable: Any, gradient: Any) -> tuple[Any, Any]:
+        """Return the factors of gradient and weight, which include the ratio of norms."""
         norms = _norm(variable), _norm(gradient)
         ratio = rules.lars_ratio(*norms, self.trust, self.decay, self.epsilon, SPACE)
         return ratio, ratio * self.decay
@@ -221,6 +224,7 @@ class LAMB(_Layerwise):
         self.epsilon = number("epsilon", epsilon, 0)
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by TensorFlow's fused operations of Adam and gradient descent."""
         if variable.dtype not in (tf.float32, tf.float64):
             self._update_plainly(variable, gradient, slots, rate, layerwise)
             return
@@ -244,6 +248,7 @@ class LAMB(_Layerwise):
         tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-rate * ratio, delta=update)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight and moments."""
         weight, gradient, first, second = arrays
         return rules.lamb(
             weight, gradient, first, second, rate, tf.cast(self.iterations + 1, weight.dtype), SPACE,
@@ -298,6 +303,7 @@ class RMSpropWarmup(_Layerwise):
         self.center, self.period = number("center", center, 0), number("period", period, 0, above=True)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight, velocity and second moment."""
         weight, gradient, velocity, second = arrays
         epoch = tf.cast(self.iterations, tf.float64) / self.steps_per_epoch
         share = tf.cast(schedules.sgd_share(epoch, self.center, self.period, tf), weight.dtype)

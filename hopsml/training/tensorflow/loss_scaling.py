@@ -27,11 +27,13 @@ def install() -> None:
 
 
 def _install_keras3(module: ModuleType) -> None:
+    """Patch the loss scaling of Keras 3."""
     module.scale_loss_for_distribution = _scaling(module.scale_loss_for_distribution, divide=True)  # type: ignore[attr-defined]
     module.unscale_loss_for_distribution = _scaling(module.unscale_loss_for_distribution, divide=False)  # type: ignore[attr-defined]
 
 
 def _install_tf_keras(module: ModuleType) -> None:
+    """Patch the loss scaling of tf_keras."""
     module.scale_loss_for_distribution = _scaling(module.scale_loss_for_distribution, divide=True)  # type: ignore[attr-defined]
 
 

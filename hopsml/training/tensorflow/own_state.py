@@ -46,9 +46,10 @@ def name_differing(model: Any, strategy: Any) -> list[str]:
 
 
 def _is_own(variable: Any) -> bool:
-    """True for numeric variables that no strategy aggregates; the state of random numbers differs on purpose."""
+    """Return True for numeric variables that no strategy aggregates, but not for states of random numbers."""
     return getattr(variable, "aggregation", None) == "none" and "float" in str(variable.dtype)
 
 
 def _digest(variable: Any) -> str:
+    """Return a digest of a variable's value."""
     return hashlib.blake2b(variable.numpy().tobytes(), digest_size=16).hexdigest()

@@ -144,7 +144,7 @@ class ServerLoop:
             # Two sums over applied steps: their number, and the number applied when each read the variables; updated
             # by one call to a server.
             self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="counts")
-        # on the chief: the count that checkpoints store
+        # On the chief: the count that checkpoints store.
         self._saved = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
         trained = {"model": self._model, "steps": self._saved}
         self._checkpointer = Checkpointer(keep=self._keep, **trained) if current() is not None else None
@@ -274,7 +274,7 @@ class ServerLoop:
         self._opened_at = int(self._saved.numpy())
         self._counts.assign([self._opened_at, 0])
         optimizer = getattr(self._model.optimizer, "inner_optimizer", self._model.optimizer)
-        # with gradient accumulation, Keras's ``iterations`` counts updates only
+        # With gradient accumulation, Keras's ``iterations`` counts updates only.
         self._iterations = optimizer._iterations
         self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # of a model that was trained before
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))

@@ -193,7 +193,7 @@ def read(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """
     import tensorflow as tf
 
-    # equivalent to read_value() in a third of its time; a model has hundreds of variables
+    # Equivalent to read_value() in a third of its time; a model has hundreds of variables.
     def value(variable: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 

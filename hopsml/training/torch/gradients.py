@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that it can be sent early
 BUCKET_BYTES = 25 << 20
-# codes in place of a number of rows: a worker has no gradient of this parameter, or a dense one
+# Codes in place of a number of rows: a worker has no gradient of this parameter, or a dense one.
 _ABSENT, _DENSE = -1, -2
 _CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
 _exchanges: weakref.WeakKeyDictionary[Any, GradientAverage] = weakref.WeakKeyDictionary()
@@ -49,7 +49,7 @@ class Bucket:
     number: int
     parameters: list[torch.Tensor]
     memory: torch.Tensor
-    # identities of parameters whose gradient this backward pass has not computed yet
+    # Identities of parameters whose gradient this backward pass has not computed yet.
     missing: set[int] = field(default_factory=set)
     future: Any = None
 
@@ -79,7 +79,7 @@ class Bucket:
         for one, place, present in self.parts():
             if not present[0]:
                 one.grad = None
-            # all gradients are sparse, so the result is sparse, as optimizers for sparse gradients require
+            # All gradients are sparse, so the result is sparse, as optimizers for sparse gradients require.
             elif not present[1]:
                 one.grad = place.to_sparse(1).to(one.device)
             elif one.grad is None or one.grad.is_sparse:
@@ -156,7 +156,7 @@ class GradientAverage:
         self._labels: list[str] = []
         self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it is sent as rows
         self._types: dict[int, torch.dtype] = {}
-        # trained parameters, and their version counters before this pass
+        # Trained parameters, and their version counters before this pass.
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._lay_out(module)
         self._next = 0  # index of the next bucket to send
@@ -205,7 +205,7 @@ class GradientAverage:
         if module is not None:
             self._watch.check()
             trained = [one for one in module.parameters() if one.requires_grad]
-            # parameters were unfrozen or converted
+            # Parameters were unfrozen or converted.
             if any(self._types.get(id(one)) is not one.dtype for one in trained):
                 self._lay_out(module)
             self._versions = [(one, one._version) for one in trained]
@@ -298,8 +298,7 @@ class GradientAverage:
             return
         counted = [one for one in module.buffers() if one.is_floating_point() and one.numel()]
         if counted:
-            # float64 avoids overflow: the mean is computed from a sum, and a mask holds the smallest representable
-            # number.
+            # In float64: the mean is computed from a sum, which could overflow where a mask holds the lowest number.
             flat = torch.cat([one.detach().reshape(-1).double() for one in counted])
             name = f"statistics of {type(module).__name__}"
             communication().call(lambda: self._reduce(flat, name))

@@ -154,6 +154,7 @@ class LARS(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by LARS."""
         if layerwise:
             weights = _widened(parameters)
             pairs = zip(torch._foreach_norm(weights), torch._foreach_norm(gradients), strict=True)
@@ -201,6 +202,7 @@ class LAMB(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by LAMB."""
         beta1, beta2 = group["beta1"], group["beta2"]
         first, second = kept
         torch._foreach_lerp_(first, gradients, 1 - beta1)
@@ -265,6 +267,7 @@ class RMSpropWarmup(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by the RMSprop warm-up."""
         share = schedules.sgd_share((step - 1) / group["steps_per_epoch"], group["center"], group["period"])
         names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
         of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}

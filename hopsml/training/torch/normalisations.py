@@ -83,10 +83,12 @@ class _SumOfWorkers(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of ``x`` over all workers."""
         return _summed(x)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the gradients of all workers."""
         return _summed(gradient)
 
 
@@ -101,6 +103,7 @@ class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over the batches of all workers of the process group; shares may be of different sizes."""
 
     def _check_input_dim(self, input: Any) -> None:
+        """Raise ArgumentError for an input of fewer than two axes."""
         if input.dim() < 2:
             raise ArgumentError(
                 f"synchronised batch normalisation of a tensor of {input.dim()} axes: it needs 2 at least"

@@ -12,11 +12,11 @@ def prepare(context: WorkerContext) -> None:
     """Set the number of torch threads to the worker's share of the host's cores, and form the process group."""
     import torch
 
-    # torch reads the variable at its import, which the fork server has made with one thread.
+    # The variable is read at torch's import, which the fork server has made with one thread.
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads):
         torch.set_num_threads(int(threads))
-    # no cores are reserved for a worker with a GPU
+    # No cores are reserved for a worker with a GPU.
     elif not threads and context.gpu_indices and context.collective is not None:
         neighbours = int(os.environ["LOCAL_WORLD_SIZE"])
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))

@@ -61,7 +61,7 @@ def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
     """Rename a module's state to its present names, whichever wrappers it had when the state was saved."""
     own = module.state_dict(keep_vars=True)
     there = {bare: name for name, bare in _bare_names(module, own).items()}
-    # saved by an earlier release, or with a third party's wrapper
+    # Saved by an earlier release, or with a third party's wrapper.
     if not any(name in there or name in own for name in state):
         if all(name.startswith(_WRAPPED) for name in state):
             state = {name.removeprefix(_WRAPPED): one for name, one in state.items()}

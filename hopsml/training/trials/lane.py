@@ -189,7 +189,7 @@ class Lane:
 
     def _prepare(self) -> None:
         """Start the next runner ahead of time, if this process can fork."""
-        # a fresh interpreter would take time and memory from the running trial
+        # A fresh interpreter would take time and memory from the running trial.
         if self._next is None and _has_one_thread():
             self._next = self._new()
 
@@ -208,7 +208,7 @@ class Lane:
         with theirs:
             if _has_one_thread():
                 return self._fork(ours, theirs), ours
-            # the framework's import, or a hook, has started threads, so a fork is not safe
+            # The framework's import, or a hook, has started threads, so a fork is not safe.
             return runner.spawn(self.context, self.options, theirs), ours
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> int:

@@ -216,7 +216,7 @@ class LaneQueue:
         if self.kill_at is None or now < self.kill_at:
             return []
         self.kill_at = None
-        # the end of its trial may be under way; until then nothing more is sent to it
+        # The end of its trial may be under way; until then nothing more is sent to it.
         self.runner = RunnerState.LEAVING
         return [KillRunner()]
 

@@ -207,7 +207,7 @@ class Runner:
         os.chdir(self.context.work_dir)
 
     def _keep_what_it_saved(self, folder: Path, before: dict[Path, worker_folder.Stamp]) -> None:
-        """Move files that the trial has saved in the worker's folder to the trial's artifacts."""
+        """Link files that the trial has saved in the worker's folder into the trial's artifacts."""
         try:
             note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, before)
         except OSError as error:

@@ -77,7 +77,7 @@ class Reporter:
                 value = as_number(metrics[searched])
                 if value is not None:
                     if len(self.history) >= MOST_HISTORY:
-                        # drops the previous last value: the newest one must stay, because it is the trial's result
+                        # Drops the previous last value: the newest one must stay, because it is the trial's result.
                         self.history.pop()
                     self.history.append((number, value))
             if number > self._trial.done_step:  # otherwise an earlier part of this trial has reported it

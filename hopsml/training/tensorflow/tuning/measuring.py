@@ -54,7 +54,7 @@ def measure(
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             taken[name].append(_turn_ms(steps[name], count))
-    # the slowest worker determines the group's time
+    # The slowest worker determines the group's time.
     slowest_of = collective.all_reduce([taken[name] for name in names], "max")
     unasked = replace(context, spec=structs.replace(context.spec, communication=Communication()))
     default = choice.choose(unasked, "auto", ()).implementation
