@@ -270,7 +270,7 @@ def is_aside() -> bool:
 
 
 def is_alone() -> bool:
-    """Return True if this worker is a joining one that has not reached a batch of the others yet."""
+    """Return True on a joining worker that has not reached the others' present batch yet."""
     return _aside or prospect() is not None
 
 
@@ -303,7 +303,7 @@ def keep_all(reason: str) -> None:
     """Declare that the group cannot continue without its present members: the loss of one restarts all workers.
 
     Args:
-        reason: sent to the driver, and the text of the error on a change of members.
+        reason: reported to the driver, and the message of the error raised when members change.
     """
     global _needs_all
     context = current()
@@ -316,7 +316,7 @@ def keep_out(reason: str) -> None:
     """Declare that no worker can join the group while it trains: admitting one restarts all workers.
 
     Args:
-        reason: sent to the driver; the first one counts.
+        reason: reported to the driver; the first one counts.
     """
     global _fixed
     context = current()

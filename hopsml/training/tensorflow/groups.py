@@ -22,7 +22,7 @@ def latest_strategy() -> Any:
 
 
 def in_group(strategy: Any) -> bool:
-    """Return True if ``strategy`` (or None) spans several workers by collectives."""
+    """Return True if ``strategy`` trains with several workers through collectives; False for None."""
     import tensorflow as tf
 
     return (

@@ -11,8 +11,8 @@ code is unchanged. There are two paths:
     ``_ScopedAllocator``.
 ``packs``
     One concat, one ``CollectiveReduceV2`` and one split for each group: what TensorFlow itself does, but by number of
-        gradients. Used where the other path is not possible: outside of tf.function, under XLA, for shapes that are
-        unknown when tracing, and on GPUs (NCCL needs its launches in one order, which only this path provides).
+    gradients. Used where the other path is not possible: outside of tf.function, under XLA, for shapes that are unknown
+    when tracing, and on GPUs (NCCL needs its launches in one order, which only this path provides).
 
 The static collective has two weaknesses, which the fence around every list avoids: its keys are constants, and the
 scoped allocator refuses a second buffer of one name in one step. A tf.function called twice by another one, or in a
