@@ -276,7 +276,7 @@ class ServerLoop:
         optimizer = getattr(self._model.optimizer, "inner_optimizer", self._model.optimizer)
         # With gradient accumulation, Keras's ``iterations`` counts updates only.
         self._iterations = optimizer._iterations
-        self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # of a model that was trained before
+        self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # > 0 if the model was trained before
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
 
 

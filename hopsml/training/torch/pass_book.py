@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-_MOST_OPEN = 64  # most passes that some of their processes have not begun; those that were left early remain open
+_MOST_OPEN = 64  # limit of passes that not all processes have begun; passes that were left early remain open
 
 
 class LoaderProcess(msgspec.Struct, frozen=True):

@@ -9,7 +9,10 @@ from hopsml.training.torch import process_group
 
 
 def prepare(context: WorkerContext) -> None:
-    """Set the number of torch threads to the worker's share of the host's cores, and form the process group."""
+    """Set the number of torch threads, and form the process group.
+
+    The number is that of ``OMP_NUM_THREADS``; without it, a worker with a GPU uses its share of the host's cores.
+    """
     import torch
 
     # The variable is read at torch's import, which the fork server has made with one thread.
