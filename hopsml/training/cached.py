@@ -1,4 +1,4 @@
-"""``hopsml.cached``: values that are loaded once in a process, for all trials that it runs."""
+"""Process-wide cache of loaded values, shared by all trials that run in the process (``hopsml.cached``)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,25 @@ _lock = threading.Lock()
 
 
 def cached(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """The value of ``function(*args, **kwargs)``, computed by the first call in this process.
+    """Return ``function(*args, **kwargs)``, computed once for each process.
 
         images, labels = hopsml.cached(load_digits, return_X_y=True)
 
-    In a search the trials of one lane share a process, and so the value: once a slot instead of once a trial. It is the
-    same object each time: a trial that changes it changes it for those behind it. A trial with a process of its own
-    (``isolation="process"``, or the one behind a trial that failed) loads it anew, for no code of the user's runs in the
-    process that it is forked from. Threads that ask for the same value wait for the first. An error is not kept.
+    The trials of one trial slot (lane) of a search share a process, so the value is computed once for each slot
+    instead of once for each trial. Every call returns the same object: a trial that modifies it modifies it for the
+    later trials. A trial with its own process (``isolation="process"``, or the trial after one that failed)
+    computes the value again, because the process that it is forked from runs no user code. Threads that request the
+    same value wait for the first computation. If ``function`` raises, nothing is cached.
 
-    Calls are the same when code, captured values and arguments are. Raises ArgumentError where those cannot be compared,
-    because they cannot be pickled.
+    Two calls are the same when the function's code, captured values and arguments are equal.
+
+    Args:
+        function: computes the value.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
+
+    Raises:
+        ArgumentError: arguments or captured values cannot be pickled, so calls cannot be compared.
     """
     key = _key(function, args, kwargs)
     with _lock:
@@ -39,11 +47,12 @@ def cached(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _key(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Return the cache key of a call: its code, captured values and arguments, pickled."""
     import cloudpickle
 
     identity: Any = function
     if isinstance(function, FunctionType):
-        # A function inside the training function is another object in each trial, with the same code.
+        # A function defined inside the training function is a different object in each trial, with the same code.
         captured = [cell.cell_contents for cell in function.__closure__ or ()]
         identity = (
             function.__module__,
@@ -64,13 +73,14 @@ def _key(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _described(code: CodeType) -> list[Any]:
-    """What a function does, with those that are written in it, but not where it stands."""
+    """Return a code object's behaviour as plain values, nested functions included, without file and line numbers."""
     return [code.co_code, code.co_names, code.co_varnames, code.co_freevars, *map(_constant, code.co_consts)]
 
 
 def _constant(value: Any) -> Any:
+    """Return a constant of a code object in a form that can be compared between processes."""
     if isinstance(value, CodeType):
         return _described(value)
-    if isinstance(value, frozenset):  # in an order that each process has of its own
+    if isinstance(value, frozenset):  # the iteration order differs between processes
         return ["frozenset", *sorted(map(repr, value))]
-    return type(value).__name__, repr(value)  # 1, 1.0 and True differ; Ellipsis and complex numbers are told apart, too
+    return type(value).__name__, repr(value)  # 1, 1.0 and True differ, and so do Ellipsis and complex numbers

@@ -1,8 +1,8 @@
-"""The folders of checkpoints on this machine, and single files of a framework's: complete or absent.
+"""Atomic writing of checkpoint folders and single framework files on local disk.
 
-A checkpoint is a folder ``step-000000120`` in a directory of checkpoints. It is written aside as ``.step-000000120.tmp`` and
-renamed when all of it is on disk, so a folder of the first name is complete; what was left half-written is never read and is
-swept up by the next one.
+A checkpoint is a folder ``step-000000120`` in a directory of checkpoints. It is written as ``.step-000000120.tmp``
+and renamed when all of it is on disk, so a folder with the first name is complete. A partly written folder is never
+read; the next write removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VARIABLES = "variables"
 
 @dataclass(frozen=True)
 class SavedStep:
-    """A complete checkpoint: its step, its folder, and what was noted beside the variables."""
+    """Complete checkpoint: its step, its folder, and the notes saved with the variables."""
 
     step: int
     folder: Path
@@ -36,17 +36,17 @@ class SavedStep:
 
     @property
     def prefix(self) -> str:
-        """Of the framework's files."""
+        """Path prefix of the framework's checkpoint files."""
         return str(self.folder / _VARIABLES)
 
 
 def folder_name(step: int) -> str:
-    """``step-000000120`` for 120: names sort as their steps do."""
+    """Return the folder name for a step, such as ``step-000000120`` for 120; names sort by step."""
     return f"step-{step:09d}"
 
 
 def read_saved_step(folder: Path) -> SavedStep | None:
-    """The checkpoint in ``folder``; None if that is not the folder of a complete one."""
+    """Return the checkpoint stored in ``folder``, or None if it is not a complete one."""
     match = _NAME.fullmatch(folder.name)
     try:
         notes = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
@@ -58,21 +58,21 @@ def read_saved_step(folder: Path) -> SavedStep | None:
 
 
 def complete_checkpoints(directory: Path) -> list[SavedStep]:
-    """The complete checkpoints of a directory, oldest step first."""
+    """Return the complete checkpoints of a directory, oldest step first."""
     folders = directory.iterdir() if directory.is_dir() else ()
     found = [saved for folder in folders if (saved := read_saved_step(folder)) is not None]
     return sorted(found, key=lambda saved: saved.step)
 
 
 def newest_sound(directory: Path) -> SavedStep | None:
-    """Return a directory's newest complete checkpoint that passes its checksums, if it has any; None without one."""
+    """Return a directory's newest complete checkpoint that passes its checksums, or None."""
     return next((saved for saved in reversed(complete_checkpoints(directory)) if _is_sound(saved.folder)), None)
 
 
 def _is_sound(folder: Path) -> bool:
-    """True if a checkpoint passes its checksums; otherwise mark it as corrupt.
+    """Return True if a checkpoint passes its checksums; otherwise mark it as corrupt.
 
-    A checkpoint without a manifest has no checksums: its directory is copied to a store, and gets its manifest there.
+    A checkpoint without a manifest has no checksums: its directory is copied to a store and gets its manifest there.
     """
     if not (folder / MANIFEST).exists() or is_sound(str(folder)):
         return True
@@ -81,29 +81,35 @@ def _is_sound(folder: Path) -> bool:
 
 
 class Description(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint that is to be written, but for its variables."""
+    """Description of a checkpoint to be written: everything except its variables."""
 
-    target: str  # its folder
-    notes: bytes  # JSON, its step among them
+    target: str  # the checkpoint's folder
+    notes: bytes  # JSON; includes the step
     step: int
-    keep: int  # how many of the newest stay in the directory
-    has_manifest: bool  # whether it is on its store already, where no mirror adds what a run that goes on looks for
+    keep: int  # number of newest checkpoints to retain in the directory
+    # Write the manifest here: the folder is on the store already, and no mirror adds the one that resuming needs.
+    has_manifest: bool
     umask: int
 
 
 class FileDescription(msgspec.Struct, frozen=True, tag=True):
-    """A file that is to be written, but for its content."""
+    """Description of a single file to be written: everything except its content."""
 
     target: str
     umask: int
-    beside: str = ""  # a second file, which tells of the first: it is written behind it
-    text: str = ""  # of that one
+    beside: str = ""  # a second file that describes the first; it is put in place after the first
+    text: str = ""  # content of the second file
 
 
 def write_file(description: FileDescription, write: Callable[[str], object]) -> None:
-    """Write a file in the place of what was there. ``write`` gets the path to write to, in a folder that goes away.
+    """Write a file atomically, replacing an existing one.
 
-    Raises OSError, and whatever ``write`` raises.
+    Args:
+        description: the target path, and the optional second file.
+        write: called with the path to write to, which lies in a temporary folder.
+
+    Raises:
+        OSError: the file cannot be written. Errors of ``write`` pass through.
     """
     target = Path(description.target)
     aside = target.with_name(TEMPORARY_PREFIX + target.name)
@@ -124,7 +130,7 @@ def write_file(description: FileDescription, write: Callable[[str], object]) -> 
 
 
 def umask() -> int:
-    """Of this process, read without setting it: other threads may be making files."""
+    """Return this process's umask without setting it, because other threads may be creating files."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     return int(re.search(r"^Umask:\s*(\d+)", status, re.MULTILINE)[1], 8)  # type: ignore[index]
 
@@ -132,16 +138,19 @@ def umask() -> int:
 def write_complete(description: Description, write: Callable[[str], object]) -> None:
     """Write a checkpoint and remove all others but the newest ``keep - 1`` intact ones.
 
-    ``write`` gets the prefix for the variables.
-
     The new one is retained even if others have higher steps, as after a return to a step before a corrupt checkpoint.
 
-    Raises OSError, and whatever ``write`` raises.
+    Args:
+        description: the checkpoint's folder, notes and number to retain.
+        write: called with the path prefix for the variables.
+
+    Raises:
+        OSError: the checkpoint cannot be written. Errors of ``write`` pass through.
     """
     target = Path(description.target)
     directory = target.parent
     directory.mkdir(parents=True, exist_ok=True)
-    write_keep(directory, description.keep)  # the mirror prunes the shared storage alike
+    write_keep(directory, description.keep)  # the mirror prunes the shared storage to the same number
     for left in directory.glob(".step-*.tmp"):
         shutil.rmtree(left)
     aside = target.with_name(f".{target.name}.tmp")
@@ -152,7 +161,7 @@ def write_complete(description: Description, write: Callable[[str], object]) -> 
         write_manifest(aside, description.step)
     durable.sync_tree(aside)
     replaced = target.with_name(f".{target.name}-replaced.tmp")
-    if target.exists():  # the same step once more: a folder cannot be replaced in one go
+    if target.exists():  # a second save of the same step: a folder cannot be replaced atomically
         target.rename(replaced)
     aside.rename(target)
     durable.sync_name(target)
@@ -161,11 +170,11 @@ def write_complete(description: Description, write: Callable[[str], object]) -> 
     _remove_old(target, description.keep)
 
 
-_written: set[Path] = set()  # written by this process, and not removed: they are intact without being read
+_written: set[Path] = set()  # written by this process and not removed since: known to be intact without reading them
 
 
 def _remove_old(newest: Path, keep: int) -> None:
-    """Remove all checkpoints of the directory but ``newest`` and the ``keep - 1`` intact ones of the highest steps."""
+    """Remove all checkpoints but ``newest`` and the ``keep - 1`` intact ones of the highest steps."""
     stay = 1
     for saved in reversed(complete_checkpoints(newest.parent)):
         if saved.folder == newest:

@@ -1,4 +1,4 @@
-"""A checkpoint's way out of the training: into a slot of its agent's memory, from where it is written."""
+"""Transfer of a checkpoint from the training process into a memory slot of its agent, from where it is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _made: tuple[CheckpointPort, Handover] | None = None
 
 
 def handover_of(port: CheckpointPort) -> Handover:
-    """The one of this process, which counts for all that are saved in it."""
+    """Return this process's only ``Handover``, which numbers all checkpoints that the process saves."""
     global _made
     if _made is None or _made[0] is not port:
         _made = (port, Handover(port))
@@ -28,28 +28,31 @@ def handover_of(port: CheckpointPort) -> Handover:
 
 @dataclass(frozen=True)
 class HeldCheckpoint:
-    """A checkpoint that the agent holds."""
+    """Checkpoint in a memory slot of the agent."""
 
     number: int
     slot: int
 
 
 class Handover:
-    """The worker's end of its agent's queue of checkpoints; see ``handover_of``."""
+    """Worker side of its agent's queue of checkpoints; obtained from ``handover_of``."""
 
     def __init__(self, port: CheckpointPort) -> None:
         self._port, self._slots = port, port.slots
         self._lock, self._giving = threading.RLock(), False  # one save at a time, whichever thread makes it
         self._number = self._requests = 0
-        self._made = [0] * SLOTS  # bytes of memory that the slots have
-        self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with where they belong
+        self._made = [0] * SLOTS  # bytes of memory allocated to each slot
+        self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with the target path
 
     def give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
-        """Leave a state, whose arrays are let go, with the agent, to be written as the folder or file ``target``.
+        """Hand a snapshot to the agent, which writes it as the folder or file ``target``.
 
-        It is safe from this process's end when this returns. None where there is no memory for it, and for a signal handler
-        that saves in the middle of another save. Waits while all slots
-        are being written: for a moment, or a second or two where the disk is slow.
+        The snapshot's arrays are released. When this returns, the checkpoint survives the end of this process. Waits
+        while all slots are being written: for a moment, or a second or two where the disk is slow.
+
+        Returns:
+            The slot that holds the checkpoint. None if there is not enough memory, or if a signal handler calls this
+            in the middle of another save.
         """
         with self._lock:
             if self._giving:
@@ -61,6 +64,7 @@ class Handover:
                 self._giving = False
 
     def _give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
+        """Write a snapshot into a free slot and announce it to the agent."""
         while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
             time.sleep(_POLL_S)
         size = snapshot.size
@@ -74,24 +78,28 @@ class Handover:
             self._slots.write(slot, held.number, pieces)
             is_held = True
             self._announce(held, size, target)
-        except BaseException as error:  # a signal handler's as well: a slot that stays pinned is lost
+        # Also an exception of a signal handler: a slot that stays pinned could never be used again.
+        except BaseException as error:
             if is_held:
                 self._announce_again(held, size, target, error)
             else:
                 self._slots.pin(slot, False)
-                if isinstance(error, OSError) and error.errno:  # the memory's; a handler's TimeoutError has none
+                # An OSError with an errno comes from allocating memory; a handler's TimeoutError has none.
+                if isinstance(error, OSError) and error.errno:
                     return None
             raise
         return held
 
     def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
+        """Announce a filled slot to the agent."""
         self._number = held.number
-        self._port.announce("saved", held.number, held.slot, target)  # before anybody here could wait for it
+        # Announced before any thread here can wait for it.
+        self._port.announce("saved", held.number, held.slot, target)
         self._made[held.slot] = max(size, self._made[held.slot])
         self._newest[held.slot] = held, target
 
     def _announce_again(self, held: HeldCheckpoint, size: int, target: str, error: BaseException) -> None:
-        """Whether the agent has heard of it is not known, and it takes each number once."""
+        """Announce a slot whose first announcement was interrupted; the agent accepts each number once."""
         try:
             self._announce(held, size, target)
         except BaseException:
@@ -100,20 +108,31 @@ class Handover:
             raise
 
     def wait_written(self, ending: str | tuple[str, ...] = "") -> None:
-        """Until nothing that was given, of a name that ends so, is still to be written to this machine's disk."""
+        """Wait until the newest checkpoint in each slot is on this machine's disk.
+
+        Args:
+            ending: wait only for targets whose names end so; the default waits for all.
+        """
         for held in [held for held, target in list(self._newest.values()) if target.endswith(ending)]:
             while self._slots.outcome(held.slot, held.number) == WAITS:
                 time.sleep(_POLL_S)
 
     def failed(self) -> list[str]:
-        """What could not be written, and has not been saved again since."""
+        """Return the targets that could not be written and have not been saved again since."""
         newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
         return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
 
     def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
-        """Until what was given, or written here, is where the run's files belong.
+        """Wait until a checkpoint has reached the run's store.
 
-        Raises OSError where it could not be written to this machine's disk, StorageTimeout after ``timeout_s`` seconds.
+        Args:
+            held: its slot; None for one that this process has written itself.
+            target: its folder or file on this machine.
+            timeout_s: seconds to wait; None waits without limit.
+
+        Raises:
+            OSError: it could not be written to this machine's disk.
+            StorageTimeout: ``timeout_s`` seconds have passed.
         """
         deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
         while held is not None and (outcome := self._slots.outcome(held.slot, held.number)) in (WAITS, FAILED):
@@ -127,6 +146,7 @@ class Handover:
 
     @staticmethod
     def _pause(deadline: float, target: str) -> None:
+        """Sleep for one polling interval, or raise StorageTimeout after the deadline."""
         if time.monotonic() > deadline:
             raise StorageTimeout(
                 f"the checkpoint {target} has not reached its store yet; it is still on its way", target

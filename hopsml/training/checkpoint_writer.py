@@ -1,7 +1,7 @@
-"""The process that writes checkpoints out of an agent's memory: forked by the fork server beside the worker.
+"""Process that writes checkpoints from an agent's memory to disk; the fork server starts it next to the worker.
 
-It reads the number of a slot, one byte, and answers with a frame that says what went wrong, or nothing; it ends when nobody
-can ask any more.
+It reads slot numbers of one byte each and answers each with a frame that holds an error message, empty on success. It
+exits when the requesting end of the pipe is closed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 
 _DESCRIPTION, _WRITE, _TEXTS = "description", "write", "texts"
 _decoder = msgspec.msgpack.Decoder(Description | FileDescription)
-# It computes nothing; GPUs are the training's.
+# It computes nothing, so the GPUs are left to the training.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
 def pack(arrays: dict[str, NDArray[Any]], description: Description | FileDescription, write: str) -> Snapshot:
-    """What lies in the slot. ``write``: "module:function", called with the file, or the prefix of files, and the arrays.
+    """Return the snapshot to put into a slot, from which the process writes a checkpoint or file.
 
-    Arrays of text, which have no raw content, are pickled.
+    Args:
+        arrays: the arrays to write, by name; those of text, which have no raw content, are pickled.
+        description: the target and its settings.
+        write: "module:function", called with the path (or the prefix of paths) and the arrays.
     """
     texts = {name: array for name, array in arrays.items() if array.dtype.hasobject}
     values = {_DESCRIPTION: msgspec.msgpack.encode(description), _WRITE: write.encode(), _TEXTS: pickle.dumps(texts)}
@@ -43,10 +46,10 @@ def pack(arrays: dict[str, NDArray[Any]], description: Description | FileDescrip
 
 
 def run(_assignment: str, answers: int, slots: Sequence[int], requests: int) -> int:
-    """The process's life; returns its exit status."""
+    """Serve write requests until the request pipe is closed; return the exit status."""
     os.environ.update(_ENVIRONMENT)
     with contextlib.suppress(OSError):
-        os.nice(5)  # training comes first
+        os.nice(5)  # training has priority
     held = CommitSlots(slots)
     while slot := os.read(requests, 1):
         answer = memoryview(framed(_write(held, slot[0]).encode()))
@@ -56,7 +59,7 @@ def run(_assignment: str, answers: int, slots: Sequence[int], requests: int) -> 
 
 
 def _write(held: CommitSlots, slot: int) -> str:
-    """What went wrong, or nothing."""
+    """Write the checkpoint in a slot; return the error message, empty on success."""
     try:
         snapshot = commit_format.decode(held.read(slot))
         description = _decoder.decode(snapshot.values[_DESCRIPTION])
@@ -66,13 +69,13 @@ def _write(held: CommitSlots, slot: int) -> str:
         os.umask(description.umask)
         complete: Any = write_complete if isinstance(description, Description) else write_file
         complete(description, lambda place: write(place, arrays))
-    except Exception as error:  # noqa: BLE001 the agent tells it
+    except Exception as error:  # noqa: BLE001 sent to the agent, which reports it
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def main() -> None:
-    """Entry point where a fork is not safe: a fresh interpreter."""
+    """Run the process in a fresh interpreter, where a fork is not safe."""
     assignment, answers, parent, cwd, requests, *slots = sys.argv[1:]
     processes.die_with_parent(int(parent))
     os.chdir(cwd)

@@ -1,11 +1,12 @@
-"""Collective operations of a run's workers on arrays: ``hopsml.all_reduce(x)`` and its like, for code without a framework.
+"""Collective operations on arrays among a run's workers: ``hopsml.all_reduce(x)`` and others, without a framework.
 
-The workers that train form one group when the first operation, or ``hopsml.tensorflow.strategy()``, needs it. All of them
-call the same operations in the same order; one that calls another is told so, with the rank and the name.
+The training workers form one group when the first operation, or ``hopsml.tensorflow.strategy()``, needs it. All of
+them must call the same operations in the same order; a worker that calls a different one gets an error that names the
+rank and the operation.
 
-In a run whose group may change, the loss of a worker other than the chief is no error: an operation waits until the others
-have formed a new group, a fraction of a second, and is made again among them. A mean is then that of those that are left.
-A newcomer prepares in a group of its own, until the others pause and let it in.
+In a run whose group may change, the loss of a worker other than the chief is no error: an operation waits a fraction
+of a second until the others have formed a new group, and is repeated among them. A mean is then that of the remaining
+workers. A joining worker prepares in a separate group until the others pause and admit it.
 """
 
 from __future__ import annotations
@@ -31,34 +32,38 @@ if TYPE_CHECKING:
 Reduction = Literal["sum", "mean", "min", "max"]
 REDUCTIONS = ("sum", "mean", "min", "max")
 _OF_NCCL = "NCCL's group does not go on with other members"
-BACKLOG = 1024  # of the members that connect at once
+BACKLOG = 1024  # pending connections; members connect all at once
 
 _lock = threading.Lock()
 _group: Group | None = None
-_pause_point: PausePoint | None = None  # of a group that may change
-_place = (0, 1)  # in the group, for the batch under way
-_needs_all = ""  # why the group cannot go on without members that are lost; "" where it can
-_aside = False  # whether this newcomer, who has been let in, has not come to the next batch of the others yet
-_ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # see ``keep_order``
-_fixed = ""  # why no newcomer can come into it; "" where one can
+_pause_point: PausePoint | None = None  # only in a group that may change
+_place = (0, 1)  # rank and size for the present batch
+_needs_all = ""  # why the group cannot continue without failed members; "" if it can
+_aside = False  # True for a joining worker that has been admitted, but has not reached the next batch of the others yet
+_ordered_call: Callable[[Callable[[], Any]], Any] | None = None  # set by ``keep_order``
+_fixed = ""  # why no worker can join; "" if one can
 
 
 def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
-    """Reduce an array element by element over all workers that train; all of them get the same, to the last bit.
+    """Reduce an array element by element over all training workers; all get the same result, bit for bit.
 
     Args:
-        x: an array, or what numpy makes one of (a CPU tensor of torch or JAX, a number); the same shape and type on all.
-            A tensor of torch's on a GPU stays there: NCCL reduces it, among workers that have a GPU each.
-        reduction: "mean", "sum", "min" or "max"; a mean of whole numbers is rounded toward zero, and
-            their sum must fit: that of uint8 and int32 may wrap around, as numpy's does, for "sum" alone.
-        name: what it is to people, in messages when workers call different things.
+        x: an array, or anything numpy converts to one (a CPU tensor of torch or JAX, a number); the same shape and
+            type on all workers. A torch tensor on a GPU stays there: NCCL reduces it, among workers that have a GPU
+            each.
+        reduction: "mean", "sum", "min" or "max". A mean of integers is rounded toward zero, and their sum must fit
+            the type: for uint8 and int32, "sum" alone may wrap around, as numpy's does.
+        name: label of the operation in error messages about workers that call different operations.
 
-    Returns a new array of ``x``'s shape and type, on a GPU a tensor there; outside a run, and with one worker, a copy.
+    Returns:
+        A new array of ``x``'s shape and type; for a tensor on a GPU a tensor there. Outside a run, and with one
+        worker, a copy.
 
     Raises:
-        PeerLost: a worker has ended; CollectiveTimeout: one took no part in time; both name its rank.
-        CollectiveMismatch: workers called different operations, or gave other shapes or types.
-        ArgumentError: an unknown reduction, a type that cannot be reduced, a worker that does not train.
+        PeerLost: a worker has exited; the error names its rank.
+        CollectiveTimeout: a worker took no part in time; the error names its rank.
+        CollectiveMismatch: workers called different operations, or passed different shapes or types.
+        ArgumentError: an unknown reduction, a type that cannot be reduced, or a worker that does not train.
     """
     import numpy as np
 
@@ -73,9 +78,13 @@ def all_reduce(x: Any, reduction: Reduction = "mean", *, name: str = "") -> Any:
 
 
 def all_gather(x: Any, *, name: str = "") -> Any:
-    """Collect every worker's array, of one shape and type: the result's first axis counts ranks.
+    """Collect the arrays of all workers into one; its first axis is the rank.
 
-    Arguments and errors as of ``all_reduce``.
+    Raises the errors of ``all_reduce``.
+
+    Args:
+        x: an array, as for ``all_reduce``; the same shape and type on all workers.
+        name: label of the operation in error messages.
     """
     import numpy as np
 
@@ -86,9 +95,14 @@ def all_gather(x: Any, *, name: str = "") -> Any:
 
 
 def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
-    """The array of the worker of rank ``root``, on all of them; the others give one of the same shape and type.
+    """Return the array of the worker of rank ``root`` on all workers.
 
-    Errors as of ``all_reduce``; ArgumentError for a ``root`` that is no rank.
+    Raises the errors of ``all_reduce``, and ArgumentError if ``root`` is not a rank.
+
+    Args:
+        x: the array to send; on the other workers, one of the same shape and type.
+        root: rank whose array is sent.
+        name: label of the operation in error messages.
     """
     import numpy as np
 
@@ -102,32 +116,43 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
 
 
 def barrier(*, name: str = "") -> None:
-    """Wait until all workers that train have called it. Errors as of ``all_reduce``."""
+    """Wait until all training workers have called it.
+
+    Raises the errors of ``all_reduce``.
+
+    Args:
+        name: label of the operation in error messages.
+    """
     joined = _group_of_calls()
     if joined is not None:
         _in_order(lambda: joined.barrier(name=name))
 
 
 def keep_order(call: Callable[[Callable[[], Any]], Any]) -> None:
-    """Run all further operations through ``call``, which orders them after those of another thread of this process."""
+    """Run all further operations through ``call``, which orders them after another thread's operations."""
     global _ordered_call
     _ordered_call = call
 
 
 def _in_order(operation: Callable[[], Any]) -> Any:
+    """Run an operation through the function set by ``keep_order``, if any."""
     return operation() if _ordered_call is None else _ordered_call(operation)
 
 
 def group(timeout_s: float = 0.0) -> Group | None:
-    """The group of the workers that train, formed by the first call; None for a worker alone and outside a run.
+    """Return the group of the training workers, formed by the first call; None if alone and outside a run.
 
-    ``timeout_s``: of the call that forms it, seconds that an operation may take, 0 for as long as all members live.
+    Args:
+        timeout_s: seconds that an operation of the group may take; 0 means no limit while all members live. Only the
+            call that forms the group sets it.
 
-    Raises ArgumentError on a parameter server and an evaluator, CollectiveTimeout when a member does not appear,
-    CollectiveUnavailable where the library is missing.
+    Raises:
+        ArgumentError: called on a parameter server or an evaluator.
+        CollectiveTimeout: a member does not connect.
+        CollectiveUnavailable: the native library is missing.
     """
     global _group, _pause_point, _place
-    if _group is not None:  # also of a worker that is alone by now
+    if _group is not None:  # also if this worker is the only one left
         return _group
     context = current()
     if context is None or (context.collective is not None and context.world_size == 1):
@@ -147,17 +172,17 @@ def group(timeout_s: float = 0.0) -> Group | None:
 
 
 def place() -> tuple[int, int]:
-    """Rank of this worker, and number of those that train, for the batch that is about to begin.
+    """Return this worker's rank and the number of training workers, for the batch that is about to begin.
 
-    Where members were lost, all others change at the same batch: the first one that begins behind an operation that they
-    have made without these.
+    After a loss of members, the values change on all remaining workers at the same batch: the first one that begins
+    after an operation completed without the failed members.
     """
     global _place
     context = current()
     if _group is None or (context is not None and context.joins):
         return (context.rank, context.world_size) if context is not None else (0, 1)
     found, generation = None, -1
-    while generation != _group.generation:  # else it has changed amid the questions
+    while generation != _group.generation:  # the generation changed between the reads
         generation = _group.generation
         found = (_group.rank, _group.size) if _group.made_in == generation else None
     _place = found or _place
@@ -165,29 +190,35 @@ def place() -> tuple[int, int]:
 
 
 def prospect() -> tuple[int, int] | None:
-    """Of a newcomer that prepares alone: rank and number of workers that it reckons with; None for any other worker."""
+    """Return the expected rank and group size of a joining worker that still prepares alone; None otherwise."""
     context = current()
     return (context.rank, context.world_size) if context is not None and context.joins else None
 
 
 def paused() -> int | None:
-    """Whether this worker pauses here, between two batches: the generation in which it does; None where it goes on.
+    """Return the generation in which this worker must pause at this batch boundary, or None to continue.
 
-    All members pause between the same two, once any has been asked to; a newcomer the first time that it comes here.
+    All members pause at the same batch boundary, once any has been asked to; a joining worker pauses the first time
+    that it calls this.
     """
     context = current()
     if context is not None and context.joins:
-        group()  # it is in one from here on, if only by itself
+        group()  # from here on it has a group, if only of itself
     if _group is None or _pause_point is None:
         return None
-    generation = _group.generation  # before the question: a generation that follows clears what was agreed
+    generation = _group.generation  # read before ``pause_agreed``, which the next generation clears
     return generation if _group.pause_agreed or prospect() else None
 
 
 def meet(generation: int, step: int) -> Group | None:
-    """Wait, ``step`` batches done, for newcomers, who have paused in ``generation`` like this worker.
+    """Wait at a pause for joining workers to enter the group.
 
-    Returns the group, which the chief's state is to be exchanged in; None where nobody has come after all.
+    Args:
+        generation: generation in which this worker has paused.
+        step: number of batches done.
+
+    Returns:
+        The group in which the chief's state must be sent to the joining workers; None if none has joined after all.
     """
     context = current()
     assert context is not None and context.mends is not None and _pause_point is not None
@@ -196,6 +227,7 @@ def meet(generation: int, step: int) -> Group | None:
 
 
 def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Group:
+    """Connect the group, or a group of one for a joining worker; raise CollectiveTimeout with a remedy."""
     from hopsml.collective.group import Group
 
     limit_s = context.spec.group.start_timeout_s
@@ -221,34 +253,34 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
 
 
 def step_aside() -> None:
-    """As a newcomer who has been let in amid what others do: until ``step_in`` each call is made alone, as before."""
+    """Let a joining worker that was admitted during a batch of the others make its calls alone, until ``step_in``."""
     global _aside
     _aside = True
 
 
 def step_in() -> None:
-    """As such a newcomer: the next call is that of the others."""
+    """End ``step_aside``: the next call of the joining worker is a call of the whole group."""
     global _aside
     _aside = False
 
 
 def is_aside() -> bool:
-    """Whether this worker makes its calls alone although it is in the group; see ``step_aside``."""
+    """Return True if this worker makes its calls alone although it is in the group; see ``step_aside``."""
     return _aside
 
 
 def is_alone() -> bool:
-    """Whether this worker is a newcomer that has not come to a batch of the others yet."""
+    """Return True on a joining worker that has not reached the others' present batch yet."""
     return _aside or prospect() is not None
 
 
 def _on_gpu(x: Any) -> bool:
-    """Whether it is a tensor of torch's in a GPU's memory; arrays of JAX's numpy reads from there."""
+    """Return True for a torch tensor in GPU memory; numpy reads arrays of JAX from there."""
     return getattr(x, "is_cuda", False) is True
 
 
 def _rigid_group() -> Group | None:
-    """The group, which NCCL's is formed of: it does not go on without a member, nor with a newcomer; all begin anew then."""
+    """Return the group that NCCL's group is based on; any change of members then restarts all workers."""
     keep_all(_OF_NCCL)
     joined = _group_of_calls()
     keep_out(_OF_NCCL)
@@ -256,17 +288,23 @@ def _rigid_group() -> Group | None:
 
 
 def _on_gpus() -> ModuleType:
+    """Import the operations on GPU tensors."""
     from hopsml.training.torch import gpu_collective
 
     return gpu_collective
 
 
 def _group_of_calls() -> Group | None:
+    """Return the group for an operation; None while this worker makes its calls alone."""
     return None if _aside else group()
 
 
 def keep_all(reason: str) -> None:
-    """From now on the group does not go on with other members than these, for this ``reason``: all begin anew."""
+    """Declare that the group cannot continue without its present members: the loss of one restarts all workers.
+
+    Args:
+        reason: reported to the driver, and the message of the error raised when members change.
+    """
     global _needs_all
     context = current()
     if not _needs_all and context is not None and context.mends is not None:
@@ -275,7 +313,11 @@ def keep_all(reason: str) -> None:
 
 
 def keep_out(reason: str) -> None:
-    """From now on no newcomer comes into the group while it trains, for this ``reason``: all begin anew for one."""
+    """Declare that no worker can join the group while it trains: admitting one restarts all workers.
+
+    Args:
+        reason: reported to the driver; the first one counts.
+    """
     global _fixed
     context = current()
     if _group is not None and not _fixed and context is not None and context.mends is not None:
@@ -284,6 +326,7 @@ def keep_out(reason: str) -> None:
 
 
 def _reform(formed: Group, context: WorkerContext) -> None:
+    """Connect the group again with the members of a new generation."""
     assert context.collective is not None
     if _needs_all:
         raise CollectiveChanged(_needs_all)
@@ -291,6 +334,7 @@ def _reform(formed: Group, context: WorkerContext) -> None:
 
 
 def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
+    """Return the arguments of ``Group.form`` that depend on the worker's place."""
     return {
         "rank": context.rank,
         "addresses": seat.addresses,
@@ -302,13 +346,14 @@ def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:
 
 
 def listen_in_port_range(libraries: str, what: str) -> None:
-    """Restrict the listening ports of another collective to ``HOPSML_PORT_RANGE``, if that is set.
+    """Restrict the listening ports of another collective library to ``HOPSML_PORT_RANGE``, if that is set.
 
     Args:
-        libraries: prefix of the paths of its loaded libraries.
-        what: its name, for the error.
+        libraries: path prefix of the shared libraries that it has loaded.
+        what: its name, for the error message.
 
-    Raises ArgumentError if the range is set and the ports cannot be restricted to it.
+    Raises:
+        ArgumentError: the range is set and the ports cannot be restricted to it.
     """
     if (allowed := settings.port_range()) is None:
         return
@@ -321,7 +366,7 @@ def listen_in_port_range(libraries: str, what: str) -> None:
 
 
 def _listener(address: str) -> int:
-    """A descriptor that listens on the port that the agent holds for this worker; nobody else of another user can."""
+    """Return a listening socket on the port that the agent reserves; no other user can bind that port."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -1,8 +1,8 @@
-"""Hands the script's ``logging`` configuration on to its workers, which do not execute the script's top level.
+"""Transfer of the driver script's ``logging`` configuration to its workers, which do not run the script's top level.
 
-Where the root logger writes to a stream (``logging.basicConfig(level=logging.INFO)``, say), the workers' root logger writes
-in the same form what has the same level. Files, other handlers and the levels of single loggers stay the driver's. Without
-such a stream workers keep Python's default.
+If the root logger writes to a stream (as after ``logging.basicConfig(level=logging.INFO)``), the workers' root logger
+writes records of the same level in the same format. Files, other handlers and the levels of individual loggers apply
+to the driver only. Without such a stream, workers use Python's default.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ _STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.Strin
 
 
 def of(root: logging.Logger) -> str:
-    """What a worker needs to log like this root logger, as the text of ``VARIABLE``; "" if it writes to no stream."""
+    """Return the configuration of a root logger as the text of ``VARIABLE``; "" if it writes to no stream."""
     handler = _to_a_stream(root)
     if handler is None:
         return ""
     written = handler.formatter
-    if type(written) is not logging.Formatter or type(written._style) not in _STYLES:  # one's own, or none
+    # A custom formatter, or no formatter.
+    if type(written) is not logging.Formatter or type(written._style) not in _STYLES:
         written = logging.Formatter()
     return json.dumps(
         {
@@ -43,7 +44,12 @@ def attach() -> None:
 
 
 def follow(told: str, root: logging.Logger) -> None:
-    """Give this root logger the level, format and stream that ``told`` describes, unless it writes to a stream already."""
+    """Give a root logger the level, format and stream described by ``told``, unless it writes to a stream already.
+
+    Args:
+        told: text made by ``of``.
+        root: logger to configure.
+    """
     if _to_a_stream(root) is not None:
         return
     wanted = json.loads(told)
@@ -55,5 +61,5 @@ def follow(told: str, root: logging.Logger) -> None:
 
 
 def _to_a_stream(root: logging.Logger) -> logging.Handler | None:
-    """The first handler that is a plain StreamHandler; classes derived from it write elsewhere."""
+    """Return the first handler that is a plain StreamHandler; classes derived from it write elsewhere."""
     return next((one for one in root.handlers if type(one) is logging.StreamHandler), None)

@@ -1,10 +1,11 @@
-"""An evaluator beside a training: it judges the complete checkpoints of another run, each once.
+"""Evaluator that runs in parallel with a training and evaluates each complete checkpoint of another run once.
 
-What comes of a checkpoint is one small file of the run that is judged, ``evaluations/step-000000120.json``, written once and
-whole: an evaluator that is killed, and another one later, goes on where the files end. An evaluation that is given a name
-has its files in a folder of that name. Which checkpoint is next, which is the best and whether the training has stopped to
-improve are functions of what these files say. A run whose driver is gone without a word will have no further checkpoint:
-that is an end as well. TensorBoard shows what was found as the run ``evaluation`` of that training, or ``evaluation/NAME``.
+The result of a checkpoint is one small file in the evaluated run, ``evaluations/step-000000120.json``, written once
+and atomically: after an evaluator was killed, another one continues where the files end. A named evaluation has its
+files in a folder of that name. The next checkpoint, the best one, and whether the training has stopped improving are
+functions of these files. A run whose driver has exited without ending it will have no further checkpoint, so the
+evaluation ends there as well. TensorBoard shows the results as the run ``evaluation`` of that training, or
+``evaluation/NAME``.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
 from hopsml.tracking import catalog, event_file
 
-LOOK_S = 1.0  # between two looks for a checkpoint
-SILENT_S = 60.0  # drivers give a sign of life every ten seconds
-AWAY_S = 600.0  # for a store that does not answer
+LOOK_S = 1.0  # seconds between two polls for checkpoints
+SILENT_S = 60.0  # seconds without a heartbeat after which a driver counts as lost; drivers send one every ten seconds
+AWAY_S = 600.0  # seconds for which an unavailable store is tolerated
 WITHOUT_CHECKPOINTS = (
     "fit() makes them by callbacks=hopsml.tensorflow.callbacks(), a loop by hopsml.tensorflow.Checkpointer or, with "
     "min_workers=, by commit() of a hopsml.elastic.State"
 )
-_EVENTS, _OURS = "events.out.tfevents.", ".evaluation"  # around the step in the name of an event file
+# Prefix and suffix of an event file's name; the step is between them.
+_EVENTS, _OURS = "events.out.tfevents.", ".evaluation"
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What came of one checkpoint: its metrics, or why it could not be judged."""
+    """Result of one checkpoint: its metrics, or the reason why it could not be evaluated."""
 
     step: int
     metrics: dict[str, Any] = {}
@@ -45,34 +47,41 @@ class Judgement(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-msgspec.convert({"step": 0}, Judgement)  # from now on threads may convert at once (tests/test_decoders.py)
+# Builds the decoder here, so that threads may convert at the same time (tests/test_decoders.py).
+msgspec.convert({"step": 0}, Judgement)
 
 
 # ------------------------------------------------------------------------------------------ pure
 
 
 def due(steps: Sequence[int], judged: Collection[int], order: str) -> int | None:
-    """The checkpoint to judge next, None where all are; ``order``: "oldest" or "newest" first."""
+    """Return the step of the checkpoint to evaluate next; None if all are evaluated.
+
+    Args:
+        steps: steps of the complete checkpoints.
+        judged: steps already evaluated.
+        order: "oldest" or "newest" first.
+    """
     left = sorted(set(steps) - set(judged))
     return None if not left else left[-1 if order == "newest" else 0]
 
 
 def best_of(judgements: Collection[Judgement], asked: Evaluation) -> Judgement | None:
-    """The one with the best value of the metric, the earliest of equals; None where no value is a number."""
+    """Return the result with the best value of the metric, the earliest of equals; None if no value is a number."""
     sign = 1 if asked.direction == "max" else -1
     known = [(sign * value, -one.step, one) for one in judgements if (value := _value(one, asked)) is not None]
     return max(known, key=lambda entry: entry[:2])[2] if known else None
 
 
 def stagnates(judgements: Collection[Judgement], asked: Evaluation) -> bool:
-    """Whether so many checkpoints as ``patience`` says have been judged behind the best one, and none was better."""
+    """Return True if ``patience`` checkpoints after the best one have been evaluated and none was better."""
     best = best_of(judgements, asked)
     behind = [one for one in judgements if best is not None and one.step > best.step and not one.problem]
     return asked.patience is not None and len(behind) >= asked.patience
 
 
 def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
-    """What is to be said where checkpoints are judged, and none has the value by which they are compared; else ""."""
+    """Build the error message for evaluated checkpoints that all lack the requested metric; "" if one has it."""
     judged = [one for one in judgements if not one.problem]
     if not judged or best_of(judged, asked) is not None:
         return ""
@@ -104,21 +113,27 @@ def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
 
 
 def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
-    """What people see of a checkpoint: its metrics, and ``best_step``, the best checkpoint up to it that is judged."""
+    """Return the reported values of a checkpoint: its metrics, and ``best_step``.
+
+    ``best_step`` is the step of the best evaluated checkpoint up to this one.
+    """
     best = best_of([one for one in judgements if one.step <= judgement.step], asked)
     return {**({} if best is None else {"best_step": best.step}), **judgement.metrics}
 
 
 def _value(one: Judgement, asked: Evaluation) -> float | None:
+    """Return the compared metric of a result; None if it is missing or not finite."""
     value = one.metrics.get(asked.metric)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
-    """Whether the driver of a run without an end is gone.
+    """Return True if the driver of a run without an end has exited.
 
-    ``lives``: whether its process does, None where only its own machine could tell; ``sign_s``: seconds since its newest
-    sign of life was seen first, None where there is none yet; ``quiet_s``: seconds since its directory changed.
+    Args:
+        lives: True if its process lives; None where only its own machine could find out.
+        sign_s: seconds since its newest heartbeat was first seen; None if there is none yet.
+        quiet_s: seconds since its run directory changed.
     """
     if lives is False:
         return True
@@ -129,31 +144,31 @@ def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
 
 
 class Facts:
-    """What evaluators have found of a run under one name: where it lies, and how it is read."""
+    """Files of one named evaluation of a run: their location, and how to read them."""
 
     def __init__(self, run: RunDir, name: str = FIRST_EVALUATION) -> None:
         self.run, self.name = run, name
         below = () if name == FIRST_EVALUATION else (name,)
         self.folder = urls.join(run.evaluations, *below)
-        self.events = urls.join(run.events, "evaluation", *below)  # TensorBoard's files
-        self.evaluator_json = urls.join(self.folder, "evaluator.json")  # the newest evaluator's run, and its function
+        self.events = urls.join(run.events, "evaluation", *below)  # TensorBoard's event files
+        self.evaluator_json = urls.join(self.folder, "evaluator.json")  # run and function of the newest evaluator
 
     def evaluator(self) -> dict[str, Any]:
-        """Who was the newest evaluator; empty where there was none. StorageError."""
+        """Return the record of the newest evaluator, empty if there was none; raise StorageError if unreadable."""
         try:
             return dict(self.run.read_json(self.evaluator_json))
         except PathNotFound:
             return {}
 
     def written(self) -> list[Judgement]:
-        """What was found, by step; none where there was no evaluator. StorageError."""
+        """Return the stored results in order of their steps; raise StorageError if they cannot be read."""
         names = [one for one in _names(self.folder) if step_of(one.removesuffix(".json")) is not None]
         read = [self.run.read_json(urls.join(self.folder, name)) for name in sorted(names)]
         return [msgspec.convert(one, Judgement) for one in read]
 
 
 def called(function: Callable[..., Any]) -> str:
-    """The function's name, by which another one is told from it."""
+    """Return the name by which a function is identified in the evaluator's record."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
@@ -167,7 +182,7 @@ def say(context: WorkerContext, text: str) -> None:
 
 
 class DriverWatch:
-    """Whether the driver of a run is gone. StorageError where the store does not answer."""
+    """Detector of the exit of a run's driver; its methods raise StorageError if the store is unavailable."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -175,7 +190,10 @@ class DriverWatch:
         self._heard_s = time.monotonic()
 
     def is_lost(self) -> bool:
-        """As it is now; the sign of life counts from when it was first seen."""
+        """Return True if the driver has exited, by its process and its heartbeat.
+
+        The age of a heartbeat counts from when it was first seen here.
+        """
         sign = self._newest_sign()
         now = time.monotonic()
         if sign != self._sign:
@@ -185,6 +203,7 @@ class DriverWatch:
         return is_lost(lives, None if sign is None else now - self._heard_s, quiet_s)
 
     def _newest_sign(self) -> dict[str, Any] | None:
+        """Return the driver's newest heartbeat; None before the first."""
         try:
             return self._run.read_json(self._run.driver_json)
         except PathNotFound:
@@ -192,7 +211,17 @@ class DriverWatch:
 
 
 def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: WorkerContext) -> dict[str, Any]:
-    """Call ``function(folder, **arguments)`` for each complete checkpoint, until the run has ended and none is left."""
+    """Call ``function(folder, **arguments)`` for each complete checkpoint until the run has ended and none is left.
+
+    Args:
+        function: returns a number or a dict of numbers for a checkpoint's folder.
+        arguments: further keyword arguments.
+        context: the evaluator's own context.
+
+    Returns:
+        The counts ``evaluated`` and ``skipped``, and ``best_step`` with the metrics of the best checkpoint, if there
+        is one.
+    """
     evaluator = Evaluator(function, arguments, context)
     answered_s = time.monotonic()
     while True:
@@ -200,7 +229,7 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
             if evaluator.look():
                 break
             answered_s = time.monotonic()
-        except StorageError as error:  # the training goes on meanwhile, and so does its evaluator
+        except StorageError as error:  # the training continues during an outage of the store, and so does its evaluator
             if evaluator.is_calling or time.monotonic() - answered_s > AWAY_S:
                 raise
             print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
@@ -214,7 +243,7 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
 
 
 class Evaluator:
-    """Looks for checkpoints of one run, and has them judged."""
+    """Polling of one run for complete checkpoints, and their evaluation."""
 
     def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], context: WorkerContext) -> None:
         self._function, self._arguments, self._context = function, arguments, context
@@ -224,17 +253,19 @@ class Evaluator:
         self._facts = Facts(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
         self._best_written: Judgement | None = None
-        self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with its version then
+        self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with the version that failed
         self._has_warned = False
-        self.is_calling = False  # what is raised then is the function's
+        self.is_calling = False  # while True, an error comes from the user's function
         self._run.write_json(self._facts.evaluator_json, {"run": context.run_url, "function": called(function)})
         self.judgements = self._facts.written()
         self._shown = {step for name in _names(self._facts.events) if (step := _step_shown(name)) is not None}
 
     def look(self) -> bool:
-        """Judge what is there; whether nothing more can come."""
-        ended = self._run.read_status() is not None  # asked first: what it left is there by then
-        lost = not ended and self._watch.is_lost() and self._run.read_status() is None  # not just now
+        """Evaluate all checkpoints that are due; return True if no further one can appear."""
+        # Read first, so that all checkpoints of an ended run are visible below.
+        ended = self._run.read_status() is not None
+        # Read again, because the run may have ended a moment ago.
+        lost = not ended and self._watch.is_lost() and self._run.read_status() is None
         self._reopen()
         while (step := due(self._complete(), [one.step for one in self.judgements], self.asked.order)) is not None:
             self._note(self._judge(step))
@@ -250,12 +281,13 @@ class Evaluator:
         return ended or lost
 
     def _warn(self) -> None:
-        """Once, of a metric that nothing has: nobody would see why there is no best checkpoint."""
+        """Report once that no result has the compared metric, so that there is no best checkpoint."""
         if not self._has_warned and (said := without_metric(self.judgements, self.asked)):
             self._has_warned = True
             say(self._context, said)
 
     def _complete(self) -> list[int]:
+        """Return the steps of complete checkpoints that have no result yet."""
         source = self._run.checkpoints
         judged = {one.step for one in self.judgements}
         return [
@@ -282,15 +314,16 @@ class Evaluator:
             return 0.0
 
     def _judge(self, step: int) -> Judgement:
+        """Fetch a checkpoint and call the user's function for it."""
         folder = self._context.work_dir.parent / "evaluated" / step_name(step)
         began, version = time.monotonic(), self._version(step)
-        shutil.rmtree(folder, ignore_errors=True)  # of an evaluator that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by an evaluator that was killed
         try:
             checkpoints.fetch(self._run.checkpoints, step, folder)
         except (
             PathNotFound,
             checkpoints.CorruptCheckpoint,
-        ) as error:  # its run keeps a few, and has deleted it meanwhile
+        ) as error:  # its run retains a few checkpoints only, and has deleted this one in between
             self._failed[step] = version
             return Judgement(step, problem=str(error))
         self.is_calling = True
@@ -302,12 +335,12 @@ class Evaluator:
         return Judgement(step, _metrics(value), time.monotonic() - began)
 
     def _note(self, judgement: Judgement) -> None:
-        """Write it down, once; tell the driver, and the training where it does not improve any more."""
+        """Store a result once, report it to the driver, and cancel a training that no longer improves."""
         name = urls.join(self._facts.folder, f"{step_name(judgement.step)}.json")
         try:
             is_second = judgement.step in self._failed and not judgement.problem
             for_url(name).write_bytes(name, to_json(msgspec.to_builtins(judgement)), overwrite=is_second)
-        except PathExists:  # another evaluator has been faster: its word counts
+        except PathExists:  # another evaluator was faster: its result counts
             self.judgements = self._facts.written()
             return
         self.judgements.append(judgement)
@@ -320,7 +353,7 @@ class Evaluator:
             cancel_request.write(self._run, why)
 
     def _write_best(self) -> None:
-        """Where the best one is another than it was, or could not be written then."""
+        """Write the best result if it has changed, or could not be written before."""
         best = best_of(self.judgements, self.asked)
         if best is not None and best != self._best_written:
             url = urls.join(self._facts.folder, "best.json")
@@ -328,7 +361,7 @@ class Evaluator:
             self._best_written = best
 
     def _write_events(self) -> None:
-        """Files for TensorBoard of what has none yet, some of it judged by somebody who was killed then."""
+        """Write TensorBoard files for results that have none yet, also for those of an evaluator that was killed."""
         for one in self.judgements:
             if not one.problem and one.step not in self._shown:
                 values = told(one, self.judgements, self.asked)
@@ -338,17 +371,21 @@ class Evaluator:
 
 
 def _event_name(step: int) -> str:
-    """TensorBoard reads files in the order of their names, and takes a smaller step behind a larger one for a restart."""
+    """Return an event file's name in which the step is padded, so that names sort by step.
+
+    TensorBoard reads files in the order of their names and treats a smaller step after a larger one as a restart.
+    """
     return f"{_EVENTS}{step:020d}{_OURS}"
 
 
 def _step_shown(name: str) -> int | None:
-    """The step of such a file's name; None for any other."""
+    """Return the step of an evaluator's event file by its name; None for any other file."""
     step = name.removeprefix(_EVENTS).removesuffix(_OURS)
     return int(step) if name == f"{_EVENTS}{step}{_OURS}" and step.isdecimal() else None
 
 
 def _names(folder: str) -> list[str]:
+    """Return the names in a folder, none if the folder does not exist."""
     try:
         return [entry.name for entry in for_url(folder).list_dir(folder)]
     except PathNotFound:
@@ -356,6 +393,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _metrics(value: Any) -> dict[str, Any]:
+    """Return the user function's value as metrics by name; raise ArgumentError for other types."""
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     found = plain(value)

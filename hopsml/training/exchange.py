@@ -1,4 +1,4 @@
-"""``hopsml.distributed.exchange``: any values from every worker to every worker."""
+"""All-to-all exchange of arbitrary Python values between workers (``hopsml.distributed.exchange``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ Value = TypeVar("Value")
 
 
 def exchange(value: Value) -> list[Value]:
-    """Every worker's ``value``, in rank order: addresses, vocabularies, scores. All workers call it; it is pickled.
+    """Return the ``value`` of every worker in rank order, such as addresses, vocabularies or scores.
 
-    Raises ArgumentError for a value that cannot be pickled; PeerLost, CollectiveTimeout, CollectiveMismatch: as of
-    ``hopsml.all_reduce``.
+    All workers must call it.
+
+    Args:
+        value: this worker's value; it is pickled.
+
+    Raises:
+        ArgumentError: the value cannot be pickled.
+        PeerLost: a worker has exited, as for ``hopsml.all_reduce``.
+        CollectiveTimeout: a worker took no part in time, as for ``hopsml.all_reduce``.
+        CollectiveMismatch: workers called different operations, as for ``hopsml.all_reduce``.
     """
     import numpy as np
 
@@ -31,6 +39,6 @@ def exchange(value: Value) -> list[Value]:
         padded = np.zeros(int(sizes.max()), np.uint8)
         padded[: own.size] = own
         rows = collective.all_gather(padded, name="exchanged values")
-        if len(rows) == len(sizes):  # else a member was lost between the two, of which all see the same
+        if len(rows) == len(sizes):  # otherwise a member failed between the two calls, which all workers see alike
             break
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]

@@ -1,6 +1,6 @@
-"""Makes a worker ready for JAX before the user's function: ``jax.distributed`` over the address that its agent holds.
+"""Set-up of JAX in a worker before the user's function: ``jax.distributed`` over the address that its agent reserves.
 
-What the function itself calls is unchanged: ``jax.distributed.initialize()`` finds the group there already.
+The user's function stays unchanged: its own ``jax.distributed.initialize()`` finds the group initialized.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 
-HEARTBEAT_S = 10  # without which JAX's own coordinator counts a process as lost; hopsml's notices it before
+HEARTBEAT_S = 10  # silence after which JAX's own coordinator counts a process as lost; hopsml detects the loss earlier
 
 
 def prepare(context: WorkerContext) -> None:
-    """Initialize ``jax.distributed``: ``jax.devices()`` are then those of all workers, in the order of their ranks."""
+    """Initialize ``jax.distributed``, so that ``jax.devices()`` lists the devices of all workers in rank order."""
     import jax
 
     if not context.gpu_indices:
@@ -39,14 +39,15 @@ def prepare(context: WorkerContext) -> None:
 
 
 def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
+    """Initialize ``jax.distributed`` and register its shutdown."""
     import jax
     import jaxlib
 
     assert context.collective is not None
     collective.listen_in_port_range(os.path.dirname(jaxlib.__file__) + os.sep, "gloo, JAX's collective on CPUs,")
-    context.collective.announce()  # until all are there the function does not begin
+    context.collective.announce()  # the function starts only after all workers have arrived
     # JAX warns of any variable with "proxy" in its name, even no_proxy; the members are excluded from proxies.
-    with contextlib.suppress(AttributeError):  # of a JAX that has no such setting
+    with contextlib.suppress(AttributeError):  # raised by JAX versions without this setting
         jax.config.update("jax_check_proxy_envs", False)
     _listen_on_own_address(context)
     initialize(
@@ -57,7 +58,7 @@ def _begin(initialize: Callable[..., None], context: WorkerContext) -> None:
         initialization_timeout=int(context.spec.group.start_timeout_s),
         heartbeat_timeout_seconds=HEARTBEAT_S,
     )
-    # A process that ends without it takes the others with it.
+    # A process that exits without the shutdown terminates the others.
     atexit.register(jax.distributed.shutdown)
 
 
@@ -80,7 +81,10 @@ def _listen_on_own_address(context: WorkerContext) -> None:
 
 
 def _accept_repetition(context: WorkerContext, begin: Callable[[], None]) -> None:
-    """Let the program's own ``jax.distributed.initialize`` find the group, wherever it says that the coordinator is."""
+    """Replace ``jax.distributed.initialize`` by a version that accepts the group that exists already.
+
+    The function may pass any coordinator address; a different size or rank raises ArgumentError.
+    """
     import jax
 
     original = jax.distributed.initialize

@@ -1,7 +1,8 @@
-"""``hopsml.load_checkpoint``: objects of a checkpoint's folder, for who does not train: a judge, a program of its own.
+"""Loading of objects from a checkpoint's folder outside training (``hopsml.load_checkpoint``), as evaluators do.
 
-A folder holds what a ``State`` has committed (``state.hopsml``), or what a ``Checkpointer`` has saved (``checkpoint.json``
-and TensorFlow's files). Here alone both are read without a run, and a part of what was saved may be asked for.
+A folder holds what a ``State`` has committed (``state.hopsml``), or what a ``Checkpointer`` has saved
+(``checkpoint.json`` and TensorFlow's files). This module alone reads both without a run, and can load a part of what
+was saved.
 """
 
 from __future__ import annotations
@@ -24,21 +25,29 @@ if TYPE_CHECKING:
 
 
 def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str, Any]:
-    """Give models and other objects the values that a checkpoint's folder holds; returns the plain values beside them.
+    """Load models and other objects from a checkpoint's folder, and return the plain values stored with them.
 
         def judge(folder):
             model = build_model()
             hopsml.load_checkpoint(folder, model=model)
             return {"accuracy": accuracy(model)}
 
-    Objects have the names under which they were saved: those in ``State(...)`` or ``Checkpointer(...)``; ``fit`` saves its
-    ``model``. What is not named is not loaded, nor is the optimizer of a compiled model, so that a judge may compile as it
-    likes. A module of torch takes what a ``DistributedDataParallel`` of it has left. It needs no run and no group.
+    It needs no run and no group. Objects that are not named are not loaded, nor is the optimizer of a compiled model,
+    so that an evaluating function may compile the model in its own way. A torch module accepts the state of a
+    ``DistributedDataParallel`` around it.
 
-    Returns ``step``, and the plain values of a ``State`` or the notes of ``save`` by their names.
+    Args:
+        folder: folder of a checkpoint.
+        **objects: objects to load, by the names under which they were saved: those in ``State(...)`` or
+            ``Checkpointer(...)``; ``fit`` saves its ``model``.
 
-    Raises ArgumentError where the folder is none that a State, ``fit`` or a Checkpointer has left, or holds nothing of such
-    a name, or of another shape; OSError where it cannot be read.
+    Returns:
+        ``step``, and by their names the plain values of a ``State`` or the notes of ``save``.
+
+    Raises:
+        ArgumentError: the folder was not written by a State, ``fit`` or a Checkpointer, or it holds no such name or
+            another shape.
+        OSError: the folder cannot be read.
     """
     place = Path(folder)
     if (place / STATE_FILE).is_file():
@@ -53,6 +62,7 @@ def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str,
 
 
 def _of_state(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Load objects from a folder that a ``State`` has committed."""
     try:
         snapshot = commit_format.decode(memoryview((folder / STATE_FILE).read_bytes()))
     except ValueError as error:
@@ -70,6 +80,7 @@ def _of_state(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_names(folder: Path, asked: Iterable[str], kept: Iterable[str]) -> None:
+    """Raise ArgumentError for requested names that the folder does not hold."""
     if unknown := sorted(set(asked) - set(kept)):
         raise ArgumentError(
             f"load_checkpoint(): {folder} holds nothing named {', '.join(map(repr, unknown))}; it has: "
@@ -78,6 +89,7 @@ def _check_names(folder: Path, asked: Iterable[str], kept: Iterable[str]) -> Non
 
 
 def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: Snapshot) -> None:
+    """Load one object through its ``load_state_dict``."""
     if not callable(getattr(value, "load_state_dict", None)):
         raise ArgumentError(
             f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} holds no "
@@ -89,12 +101,12 @@ def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: 
         state = state_tensors.renamed(value, state)
     try:
         value.load_state_dict(state)
-    except (KeyError, RuntimeError, ValueError) as error:  # what torch's classes raise
+    except (KeyError, RuntimeError, ValueError) as error:  # raised by torch's classes
         raise ArgumentError(f"load_checkpoint({name}=...): {folder} holds another {name}: {error}") from error
 
 
 def _has_tensors(value: Any) -> bool:
-    """Whether it is a state dictionary whose tensors are kept apart."""
+    """Return True for a state dictionary whose tensors are stored separately."""
     if isinstance(value, Mapping):
         return any(map(_has_tensors, value.values()))
     if type(value) in (list, tuple):
@@ -103,7 +115,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """TensorFlow's variables of the objects, but for those of the optimizers that models were compiled with."""
+    """Return the objects' TensorFlow variables without those of the optimizers that models were compiled with."""
     from hopsml.training.tensorflow import state_variables
 
     try:
@@ -114,6 +126,7 @@ def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Assign stored arrays to the objects' TensorFlow variables; raise ArgumentError if the sets differ."""
     from hopsml.training.tensorflow import state_variables
 
     variables = _variables(objects)
@@ -129,6 +142,7 @@ def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArr
 
 
 def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Load objects from a folder that a ``Checkpointer`` has saved."""
     notes = json.loads((folder / checkpoint_files.DESCRIPTION).read_text(encoding="utf-8"))
     if objects:
         _read(checkpoint_files.SavedStep(notes["step"], folder, notes), objects)
@@ -136,6 +150,7 @@ def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(saved: checkpoint_files.SavedStep, objects: Mapping[str, Any]) -> None:
+    """Read objects from TensorFlow's checkpoint files; raise ArgumentError if variables are missing."""
     import tensorflow as tf
     from tensorflow.python.checkpoint.trackable_view import TrackableView
 
@@ -144,9 +159,9 @@ def _read(saved: checkpoint_files.SavedStep, objects: Mapping[str, Any]) -> None
     variables, checkpoint = _variables(objects), tf.train.Checkpoint(**objects)
     try:
         restored = checkpoint.read(saved.prefix).expect_partial()
-    except ValueError as error:  # of another shape
+    except ValueError as error:  # raised for another shape
         raise ArgumentError(f"load_checkpoint(): {saved.folder} is of another model: {error}") from error
-    # What TensorFlow does not see, such as the state of a dropout's generator, no checkpoint of it holds.
+    # TensorFlow's checkpoints do not hold what TensorFlow does not track, such as the state of a dropout's generator.
     lacking = _ids(TrackableView(checkpoint).descendants()) - _ids(restored._checkpoint.object_by_proto_id.values())
     if missing := sorted(key for key, variable in variables.items() if id(variable) in lacking):
         raise ArgumentError(
@@ -156,5 +171,5 @@ def _read(saved: checkpoint_files.SavedStep, objects: Mapping[str, Any]) -> None
 
 
 def _ids(nodes: Iterable[Any]) -> set[int]:
-    """Of these objects; a variable of Keras 3 is one, and holds TensorFlow's."""
+    """Return the ids of these objects, and of the TensorFlow variables inside Keras 3 variables."""
     return {id(one) for node in nodes for one in (node, getattr(node, "__dict__", {}).get("_value"))}

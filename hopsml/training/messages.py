@@ -1,4 +1,4 @@
-"""Values between the training function and the driver: ``hopsml.send``, ``hopsml.receive``, ``hopsml.elastic.resize``."""
+"""Values sent between the training function and the driver: ``hopsml.send``, ``receive``, ``elastic.resize``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Any
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
-MOST_BYTES = 32 << 20  # of one value
+MOST_BYTES = 32 << 20  # for one value
 
 
 @dataclass(frozen=True)
 class ResizeRequest:
-    """The message that ``resize`` sends to the driver, which changes the group's size instead of handing it to the user."""
+    """Message of ``resize`` to the driver, which changes the group's size instead of passing it to the user."""
 
     size: int
 
 
 def send(value: Any) -> None:
-    """Let the driver have a value: ``run.on_message(fn)`` calls ``fn(rank, value)`` there.
+    """Send a value to the driver, where ``run.on_message(fn)`` calls ``fn(rank, value)``.
 
     Waits only while the agent is behind. Outside a worker it does nothing, so that the same function runs alone.
 
+    Args:
+        value: anything that can be pickled, at most 32 MiB.
+
     Raises:
-        ArgumentError: a value that cannot be pickled, or more than 32 MiB; inside a trial of a search, which reports.
+        ArgumentError: the value cannot be pickled or is larger than 32 MiB, or the call is inside a trial of a
+            search, which uses ``hopsml.report`` instead.
     """
     context = _worker("hopsml.send()")
     if context is not None:
@@ -33,9 +37,13 @@ def send(value: Any) -> None:
 
 
 def receive(timeout: float = 0.0) -> Any:
-    """Wait for the next value that ``run.send(value)`` sent to this worker; None when none comes within ``timeout`` seconds.
+    """Return the next value that the driver has sent to this worker by ``run.send(value)``.
 
-    Outside a worker there is none.
+    Args:
+        timeout: seconds to wait for it.
+
+    Returns:
+        The value; None if none arrives in time, and outside a worker.
     """
     context = _worker("hopsml.receive()")
     if context is None or context.inbox is None:
@@ -45,13 +53,17 @@ def receive(timeout: float = 0.0) -> Any:
 
 
 def resize(size: int) -> None:
-    """Ask for ``size`` workers at most, from the group's next commit on; as ``run.resize(size)`` on the driver.
+    """Request at most ``size`` workers from the group's next commit on, as ``run.resize(size)`` does on the driver.
 
-    Any rank may ask, the last one counts. What the driver refuses (a group of fixed size, a number beyond ``min_workers``
-    and ``max_workers``) is a note of the run, no error here. Outside a worker it does nothing.
+    Any rank may request it, and the last request counts. If the driver refuses it (a group of fixed size, a number
+    outside ``min_workers`` and ``max_workers``), the run gets a note and no error is raised here. Outside a worker it
+    does nothing.
+
+    Args:
+        size: the largest number of workers.
 
     Raises:
-        ArgumentTypeError: no whole number.
+        ArgumentTypeError: ``size`` is not an integer.
     """
     if isinstance(size, bool) or not isinstance(size, int):
         raise ArgumentTypeError(f"resize({size!r}): a whole number of workers was expected")
@@ -61,7 +73,15 @@ def resize(size: int) -> None:
 
 
 def pickled(value: Any, caller: str) -> bytes:
-    """``value`` as bytes by cloudpickle. Raises ArgumentError, in the name of ``caller``, if it cannot be pickled."""
+    """Return ``value`` pickled by cloudpickle.
+
+    Args:
+        value: the value to send.
+        caller: function named in error messages.
+
+    Raises:
+        ArgumentError: the value cannot be pickled, or is larger than 32 MiB.
+    """
     import cloudpickle
 
     try:
@@ -80,6 +100,7 @@ def pickled(value: Any, caller: str) -> bytes:
 
 
 def _worker(caller: str) -> WorkerContext | None:
+    """Return this worker's context, None outside one; raise ArgumentError inside a trial of a search."""
     context = current()
     if context is not None and context.trial is not None:
         raise ArgumentError(f"{caller} inside a trial of a search: use hopsml.report() and the returned value instead")

@@ -1,7 +1,7 @@
-"""In a worker: what the function logs by ``mlflow.log_*`` and autologging lands in the MLflow run of its run.
+"""Connection of a worker's ``mlflow.log_*`` calls and autologging to the MLflow run that mirrors its hopsml run.
 
-MLflow creates runs on its server, which may be away, and a run does not wait for it: the id is looked up in the directory
-when the function first starts a run of MLflow's, or logs without one.
+MLflow creates runs on its server, which may be unavailable, and a hopsml run does not wait for it: the id is looked
+up in the run directory when the function first starts an MLflow run, or logs without one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
 from hopsml.training.tensorflow.import_hook import after_import
 
-WANTED = "HOPSML_MLFLOW_RUN"  # set by the driver where the run is one of MLflow's
+WANTED = "HOPSML_MLFLOW_RUN"  # set by the driver if the run has an MLflow run
 VARIABLE = "MLFLOW_RUN_ID"
-WAIT_S = 20.0  # for MLflow to have made the run
+WAIT_S = 20.0  # seconds to wait for MLflow to create the run
 _EVERY_S = 0.1
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
-_MET = ("IntegrityError", "UNIQUE constraint", "Duplicate entry", "duplicate key")  # of SQLite, MySQL, PostgreSQL
+# Errors of SQLite, MySQL and PostgreSQL for a key that exists already.
+_MET = ("IntegrityError", "UNIQUE constraint", "Duplicate entry", "duplicate key")
 
 
 def attach(context: WorkerContext) -> None:
-    """Let ``mlflow``, once imported, continue this run's MLflow run. Trials of a search have none before their end."""
+    """Let ``mlflow``, once imported, continue this run's MLflow run.
+
+    Trials of a search have none before their end.
+    """
     if os.environ.get(WANTED) == "1" and context.trial is None:
         os.environ.pop(VARIABLE, None)  # names the driver's own run, the parent of this one
         after_import("mlflow", lambda module: _join(module, RunDir(context.run_url)))
 
 
 def _join(module: ModuleType, directory: RunDir) -> None:
+    """Replace ``mlflow.start_run`` by a version that continues the run's MLflow run."""
     from mlflow.tracking import fluent
 
     start = fluent.start_run
@@ -53,7 +58,7 @@ def _join(module: ModuleType, directory: RunDir) -> None:
 
 
 def _let_ranks_meet() -> None:
-    """Retry on conflicts: all ranks log to one run, and of two that add a key at once MLflow's database refuses one."""
+    """Retry MLflow calls on conflicts: if two ranks add the same key to a run at once, its database refuses one."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.rest_store import RestStore
 
@@ -75,7 +80,7 @@ def _let_ranks_meet() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _opened(directory: RunDir) -> order.Order | None:
-    """The MLflow run, once its creation is known; None, with a note, if it was not created in time."""
+    """Return the MLflow run once it has been created; None, with a note, if it was not created in time."""
     deadline, why = time.monotonic() + WAIT_S, "it does not answer"
     while time.monotonic() < deadline:
         try:

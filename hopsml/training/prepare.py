@@ -1,4 +1,4 @@
-"""The hook that every worker calls before the user's function: repairs of frameworks, MLflow's run, and logging."""
+"""Hook that every worker calls before the user's function: repairs of frameworks, MLflow's run, and logging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from hopsml.cluster.worker.context import WorkerContext
 
 
 def prepare(context: WorkerContext) -> None:
-    """Repair TensorFlow at once where it is imported already (a forked worker), else when it is imported."""
+    """Prepare frameworks, MLflow and logging in this worker.
+
+    TensorFlow is repaired at once if it is imported already (in a forked worker), else when it is imported.
+    """
     from hopsml.training import driver_log, mlflow_run
     from hopsml.training.tensorflow import setup
 

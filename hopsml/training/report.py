@@ -1,6 +1,7 @@
-"""``hopsml.report``: values from inside the training function to the driver, the metrics file and the display.
+"""Reports of values and of progress from the training function to the driver (``hopsml.report``).
 
-And how far a training is, which the chief tells the driver a few times a second at most.
+Values go to the driver, the metrics file and the display. The chief also sends its progress, a few times a second at
+most.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ INTERVAL_S = 0.5
 
 
 def report(step: int | None = None, **values: Any) -> None:
-    """Tell the driver where the training stands: ``hopsml.report(step=100, loss=0.3)``.
+    """Report values of a training step to the driver: ``hopsml.report(step=100, loss=0.3)``.
 
-    Any rank may report; the chief's values are shown and written to ``metrics.jsonl``. Numbers, numpy scalars and
-    one-element tensors are taken as numbers, anything else as text. Outside a worker it does nothing, so that the same
-    function runs alone.
+    Any rank may report; the chief's values are shown and written to ``metrics.jsonl``. Outside a worker it does
+    nothing, so that the same function runs alone.
 
-    Raises ArgumentTypeError (a TypeError) for a ``step`` that is no whole number.
+    Args:
+        step: step to which the values belong.
+        **values: numbers, numpy scalars and one-element tensors are stored as numbers, anything else as text.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) ``step`` is not an integer.
     """
     if step is not None and not _is_whole(step):
         raise ArgumentTypeError(
@@ -34,7 +39,7 @@ def report(step: int | None = None, **values: Any) -> None:
 
 
 def _is_whole(step: Any) -> bool:
-    """Whether it is a whole number, be it of numpy or of a framework."""
+    """Return True for an integer, also one of numpy or of a framework."""
     try:
         return bool(int(step) == step)
     except (TypeError, ValueError):
@@ -42,16 +47,27 @@ def _is_whole(step: Any) -> bool:
 
 
 class ProgressSender:
-    """Sends the chief's progress to the driver; silent on other ranks and outside of a worker."""
+    """Sender of the chief's progress to the driver; it does nothing on other ranks and outside of a worker."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
-        """``interval_s``: least seconds between two messages; the last step is sent in any case."""
+        """Create a sender for this process.
+
+        Args:
+            interval_s: least seconds between two messages; the last step is sent in any case.
+        """
         context = current()
         self._tell = context.progress if context is not None and context.is_chief else None
         self._interval_s, self._next = interval_s, 0.0
 
     def tell(self, done: int, total: int, unit: str = "step", *, at_once: bool = False) -> None:
-        """Report ``done`` of ``total`` units; ignored where the total is unknown. ``at_once``: ignore the interval."""
+        """Send ``done`` of ``total`` units to the driver; ignored if the total is unknown.
+
+        Args:
+            done: units done so far.
+            total: units in all; less than 1 if unknown.
+            unit: name of the unit.
+            at_once: ignore the interval between messages.
+        """
         if self._tell is None or total < 1:
             return
         now = time.monotonic()

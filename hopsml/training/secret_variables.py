@@ -1,4 +1,4 @@
-"""Variables of a worker that hold secrets though their names do not tell: masked in errors that its process writes."""
+"""Masking of environment variables that the user has declared secret, in errors that a worker writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from hopsml import redact
 
 
 def masked(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """The function, which each worker calls with the values of these variables known as secrets."""
+    """Wrap a function so that each worker registers the values of the named variables as secrets first.
+
+    Args:
+        function: function to wrap.
+        names: environment variables whose names do not show that they hold secrets.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

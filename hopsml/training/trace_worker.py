@@ -1,4 +1,4 @@
-"""The worker's part in the trace of a launch: from its process being ready to the first that it reports."""
+"""Worker part of the trace of a launch: the span from the start of its process to its first report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from hopsml import tracing
 from hopsml.cluster.worker.context import WorkerContext, set_current
 
-HOOK = "hopsml.training.trace_worker:attach"  # of a run whose driver traces it
+HOOK = "hopsml.training.trace_worker:attach"  # hook of runs whose driver traces them
 
 
 def attach(context: WorkerContext) -> None:
-    """Let the first report, or the first word of progress, end a span of this worker's."""
+    """Record a span of this worker that ends with its first report or progress message."""
     begin_s, parent = time.time(), tracing.given()
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""Who this worker is among those that train, and where the others are."""
+"""Rank, addresses and role of this worker, and addresses of the others (``hopsml.distributed``)."""
 
 from __future__ import annotations
 
@@ -12,57 +12,70 @@ from hopsml.training import collective
 
 
 def rank() -> int:
-    """Of this worker, from 0; in an elastic group that of its newest generation."""
+    """Return the rank of this worker, from 0; in an elastic group, that of its newest generation."""
     return collective.place()[0]
 
 
 def world_size() -> int:
-    """How many workers train."""
+    """Return the number of training workers."""
     return collective.place()[1]
 
 
 def local_rank() -> int:
-    """Of this worker among those on its host, from 0."""
+    """Return the index of this worker among those on its host, from 0."""
     context = current()
     return context.local_rank if context is not None else 0
 
 
 def leader() -> str:
-    """host:port of rank 0; the port is held for it. "127.0.0.1:0" outside of a run."""
+    """Return host:port of rank 0, where the port is reserved for it; "127.0.0.1:0" outside of a run."""
     context = current()
     return context.leader if context is not None else "127.0.0.1:0"
 
 
 def host() -> str:
-    """The address by which the others reach this worker."""
+    """Return the address by which the other workers reach this worker."""
     return _own_address().rpartition(":")[0].strip("[]")
 
 
 def port() -> int:
-    """A port of this worker's that its agent holds for it until it binds it, with SO_REUSEPORT; 0 outside of a run."""
+    """Return a port that the agent reserves for this worker; 0 outside of a run.
+
+    It is reserved until the worker binds it, with SO_REUSEPORT.
+    """
     return int(_own_address().rpartition(":")[2])
 
 
 def addresses() -> list[str]:
-    """host:port of every worker that trains, by rank, as ``host()`` and ``port()`` are there. All workers call it."""
+    """Return host:port of every training worker by rank; all workers must call it.
+
+    Hosts and ports are those that ``host()`` and ``port()`` return on each worker.
+    """
     from hopsml.training.exchange import exchange
 
     return exchange(_own_address())
 
 
 def role() -> str:
-    """Of this task: "chief", "worker", "ps" or "evaluator"; "chief" outside of a run."""
+    """Return the role of this task: "chief", "worker", "ps" or "evaluator"; "chief" outside of a run."""
     context = current()
     return context.role if context is not None else CHIEF
 
 
 def address(role: str, index: int = 0) -> str:
-    """host:port at which a task of the run serves, by its name: ``address("ps", 1)``. Asks nobody: any task may call it.
+    """Return host:port at which a named task of the run serves, as ``address("ps", 1)``.
 
-    Of the tasks that this one's ``TF_CONFIG`` names; an evaluator of parameter servers has a cluster of its own. In an
-    elastic group it is that of the generation in which this process began.
+    It reads this task's ``TF_CONFIG`` and communicates with no other task, so any task may call it alone. An
+    evaluator of parameter servers has its own cluster. In an elastic group the address is that of the generation
+    in which this process started.
 
-    Raises ArgumentError: there is no such task, or the run's framework has no such names: ``addresses()`` is by rank there.
+    Args:
+        role: "chief", "worker", "ps" or "evaluator".
+        index: index of the task in its role, from 0.
+
+    Raises:
+        ArgumentError: there is no such task, or the run's framework has no named tasks: use ``addresses()`` there,
+            which is by rank.
     """
     text = os.environ.get("TF_CONFIG")
     if not text:
@@ -79,4 +92,5 @@ def address(role: str, index: int = 0) -> str:
 
 
 def _own_address() -> str:
+    """Return host:port that the agent reserves for this worker."""
     return os.environ.get(ADDRESS, "127.0.0.1:0")

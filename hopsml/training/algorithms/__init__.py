@@ -1,1 +1,1 @@
-"""Ways for workers to train one model together, other than reducing every step's gradients; pure."""
+"""Algorithms for joint training other than reducing the gradients of every step; pure."""

@@ -1,10 +1,10 @@
-"""Algorithms that train on each worker by itself, and bring the weights together every few steps; pure.
+"""Algorithms that train on each worker independently and combine the weights every few steps; pure.
 
-All of them need the mean of the workers' weights and nothing else, so that one exchange serves them all:
+All of them need only the mean of the workers' weights, so that one exchange serves them all:
 
-    weights of a worker ── mean over workers ──▶ ``adopt`` ──▶ the weights it goes on with
+    weights of a worker ── mean over workers ──▶ ``adopt`` ──▶ the weights with which it continues
 
-With W workers' weights w_1 .. w_N and their mean m:
+With N workers' weights w_1 .. w_N and their mean m:
 
     local SGD             w_i <- m                                  (Stich, arXiv 1805.09767, algorithm 1)
     block momentum        d <- eta d + zeta (m - s);  g <- g + d;  w_i <- s <- g, or g + eta d with Nesterov's
@@ -22,49 +22,74 @@ from typing import Any
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError
 
-Weights = list[Any]  # arrays of NumPy's, or what has its operators, one for each variable
+Weights = list[Any]  # arrays of NumPy, or of a type with its operators; one for each variable
 
 
 class Averaging(ABC):
-    """One algorithm, on one worker; all workers make it alike and call it with the same means."""
+    """Base class of weight-averaging algorithms on one worker.
+
+    All workers create the same algorithm and call it with the same means.
+    """
 
     def __init__(self, every: int) -> None:
-        """``every``: steps of a worker between two exchanges, which is the length of a block."""
+        """Create the algorithm's state on one worker.
+
+        Args:
+            every: steps of a worker between two exchanges, which is the length of a block.
+        """
         self.every = checks.whole_number("every", every)
 
     def is_due(self, step: int) -> bool:
-        """Whether weights are exchanged behind step ``step``, counted from 1."""
+        """Return True if weights are exchanged after step ``step``, counted from 1."""
         return step % self.every == 0
 
-    def begin(self, weights: Sequence[Any], workers: int) -> None:  # noqa: B027 not all remember them
-        """The training begins with these weights, the same on all ``workers`` of them."""
+    def begin(self, weights: Sequence[Any], workers: int) -> None:  # noqa: B027 optional for algorithms without state
+        """Start the training with these weights, the same on all ``workers`` workers."""
 
     @abstractmethod
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
-        """What this worker goes on with, of its own weights and the mean of all workers'."""
+        """Return the weights with which this worker continues.
+
+        Args:
+            own: this worker's weights.
+            mean: the mean of all workers' weights.
+        """
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """Return the trained model's weights for the mean at the end, without a change of state: training may continue."""
+        """Return the trained model's weights for the mean at the end.
+
+        The state does not change, so training may continue.
+        """
         return list(mean)
 
 
 class LocalSGD(Averaging):
-    """Steps by oneself, then the mean of all."""
+    """Local SGD: independent steps on each worker, then the mean of all."""
 
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
-        """The mean."""
+        """Return the mean of all workers' weights."""
         return list(mean)
 
 
 class BlockMomentum(Averaging):
-    """Blockwise model-update filtering (BMUF): what a block has changed is filtered as by momentum, then applied.
+    """Blockwise model-update filtering (BMUF): the change of a block is filtered as by momentum, then applied.
 
-    A model that averages N workers moves N times more slowly than the sum of their steps would have it; the momentum
-    ``1 - 1 / N`` gives that back over some blocks.
+    A model that averages N workers moves N times more slowly than the sum of their steps would; the momentum ``1 - 1
+    / N`` compensates for that over some blocks.
     """
 
     def __init__(self, every: int, momentum: float | None = None, rate: float = 1.0, nesterov: bool = True) -> None:
-        """``momentum``: eta, from 0 to below 1; None: 1 - 1 / N. ``rate``: zeta, above 0. Raises ArgumentError."""
+        """Create the algorithm's state on one worker.
+
+        Args:
+            every: steps between two exchanges.
+            momentum: eta, from 0 to below 1; None: 1 - 1 / N.
+            rate: zeta, above 0.
+            nesterov: let workers start from the point ahead of the global model.
+
+        Raises:
+            ArgumentError: a number is out of range.
+        """
         super().__init__(every)
         if momentum is not None and not 0 <= momentum < 1:
             raise ArgumentError(f"momentum={momentum!r}: that of block momentum must be from 0 to below 1")
@@ -73,27 +98,32 @@ class BlockMomentum(Averaging):
         self._given, self._rate, self._nesterov = momentum, rate, nesterov
         self._momentum = 0.0
         self._global: Weights = []
-        self._sent: Weights = []  # what the workers began the block with
+        self._sent: Weights = []  # weights with which the workers started the block
         self._change: Weights = []
 
     def begin(self, weights: Sequence[Any], workers: int) -> None:
-        """These are the first global model."""
+        """Start with these weights as the global model."""
         self._momentum = 1 - 1 / workers if self._given is None else self._given
         self._global, self._change = [one + 0 for one in weights], [one * 0 for one in weights]
         self._sent = self._global
 
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
-        """The global model behind this block; with Nesterov's momentum a look ahead from it."""
+        """Return the global model after this block; with Nesterov's momentum the point ahead of it."""
         self._global, self._change = self.final(mean), self._filtered(mean)
         ahead = self._momentum if self._nesterov else 0.0
         self._sent = [one + ahead * change for one, change in zip(self._global, self._change, strict=True)]
         return [one + 0 for one in self._sent]
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """The global model with this block's change, which counts from where the workers began, ahead of it or not."""
+        """Return the global model with this block's change, without a change of state.
+
+        The change counts from the weights with which the workers started the block, whether ahead of the global model
+        or not.
+        """
         return [before + change for before, change in zip(self._global, self._filtered(mean), strict=True)]
 
     def _filtered(self, mean: Sequence[Any]) -> Weights:
+        """Return the filtered change of this block."""
         return [
             self._momentum * change + self._rate * (one - sent)
             for change, one, sent in zip(self._change, mean, self._sent, strict=True)
@@ -101,12 +131,17 @@ class BlockMomentum(Averaging):
 
 
 class ElasticAveraging(Averaging):
-    """EASGD: workers go their own ways, drawn towards a centre, which follows them."""
+    """Elastic averaging SGD (EASGD): workers train independently, drawn towards a centre, which follows them."""
 
     def __init__(self, every: int, beta: float = 0.9) -> None:
-        """``beta``: how strongly all workers together draw the centre, above 0 to 1; each draws by beta / N.
+        """Create the algorithm's state on one worker.
 
-        Raises ArgumentError.
+        Args:
+            every: steps between two exchanges.
+            beta: strength with which all workers together draw the centre, above 0 to 1; each draws by beta / N.
+
+        Raises:
+            ArgumentError: a number is out of range.
         """
         super().__init__(every)
         if not 0 < beta <= 1:
@@ -115,15 +150,15 @@ class ElasticAveraging(Averaging):
         self._centre: Weights = []
 
     def begin(self, weights: Sequence[Any], workers: int) -> None:
-        """The centre begins there, too."""
+        """Start with these weights, also as the centre."""
         self._alpha, self._centre = self._beta / workers, [one + 0 for one in weights]
 
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
-        """A part of the way to the centre, as it was; then the centre moves to the mean."""
+        """Return this worker's weights moved towards the previous centre, and move the centre to the mean."""
         kept = [one - self._alpha * (one - centre) for one, centre in zip(own, self._centre, strict=True)]
         self._centre = self.final(mean)
         return kept
 
     def final(self, mean: Sequence[Any]) -> Weights:
-        """The centre, which is the trained model."""
+        """Return the centre, which is the trained model, without a change of state."""
         return [centre + self._beta * (one - centre) for one, centre in zip(mean, self._centre, strict=True)]

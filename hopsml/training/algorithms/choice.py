@@ -1,4 +1,4 @@
-"""An algorithm by its name, with its settings; pure."""
+"""Selection of a training algorithm by its name, with its settings; pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ AVERAGING: dict[str, type[Averaging]] = {
 
 
 def averaging(name: str, settings: dict[str, Any]) -> Averaging | None:
-    """The algorithm that averages weights; None for those that reduce gradients, or send them to servers.
+    """Return the weight-averaging algorithm of this name; None for those that reduce gradients or use servers.
 
-    Raises ArgumentError for an unknown name, and for a setting that the algorithm does not have, or that has no meaning.
+    Args:
+        name: one of ``Algorithm``.
+        settings: its arguments; ``every`` is 8 by default.
+
+    Raises:
+        ArgumentError: the name is unknown, or a setting is unknown to the algorithm or out of range.
     """
     if name not in get_args(Algorithm):
         raise ArgumentError(f"algorithm={name!r} is unknown; {instead(name, get_args(Algorithm), '')}")

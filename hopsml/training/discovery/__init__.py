@@ -1,4 +1,5 @@
-"""How tasks of a job find one another: each worker says on the project's store where it listens, others look there.
+"""Discovery of addresses among the tasks of a job through files on the project's store.
 
-What is here needs no extra: workers use it.
+Each worker writes its address there, and others read it. The package needs no optional dependency, because workers
+use it.
 """

@@ -1,7 +1,7 @@
-"""A worker takes its ports and says where it listens, before the user's code runs.
+"""Reservation of a worker's ports and publication of its address before the user's code runs.
 
-A port is free when it is taken, and no other worker of hopsml on the host is given it while this process lives; the user's
-own server binds it.
+A port is free when it is reserved, and no other hopsml worker on the host gets it while this process lives; the
+user's own server binds it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.training.discovery import names
 
-CHANGE_S = 1.0  # between two looks whether the group has changed around this worker
-_held: list[network.HeldPort] = []  # of this process
+CHANGE_S = 1.0  # seconds between two checks whether the group has changed around this worker
+_held: list[network.HeldPort] = []  # ports reserved by this process
 _over = threading.Event()
 
 
 @dataclass(frozen=True)
 class TaskListener:
-    """What a task's workers have to know: names of their ports, and where to say so (``folder`` "": nowhere).
+    """Names of a task's ports, and the folder to which its workers write their addresses ("" for none).
 
-    ``changes``: whether its group can change while a worker lives.
+    ``changes`` is True if the group can change while a worker lives.
     """
 
     task: str
@@ -41,7 +41,7 @@ class TaskListener:
     changes: bool = False
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which each worker calls with its ports taken and announced."""
+        """Wrap a function so that each worker reserves and publishes its ports before calling it."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ class TaskListener:
         return call
 
     def open(self, host: str) -> None:
-        """Take the ports, into the environment of this process, and announce them."""
+        """Reserve the ports, export them to this process's environment, and publish them."""
         numbers = {port: take(self.port_range) for port in self.ports}
         os.environ.update({names.port_variable(port): str(number) for port, number in numbers.items()})
         if not self.folder:
@@ -63,28 +63,29 @@ class TaskListener:
             threading.Thread(target=follow, name="hopsml-announcing", daemon=True).start()
 
     def begin(self) -> None:
-        """Void what earlier launches of the task have said."""
+        """Invalidate the addresses published by earlier launches of the task."""
         self._write(names.begun(self.launch), b"")
 
     def announce(self, place: names.ListeningPlace, host: str, numbers: Mapping[str, int]) -> None:
-        """Say where a worker listens."""
+        """Write a worker's host and ports to the task's folder."""
         shown = f"[{host}]" if ":" in host else host
         self._write(place.file, json.dumps({"host": shown, "ports": dict(numbers)}).encode())
 
     def _follow(self, place: names.ListeningPlace, host: str, numbers: Mapping[str, int]) -> None:
-        """Say it again under each rank that this worker has once others were lost, or have come."""
+        """Publish the address again under each new rank that this worker gets when the group changes."""
         while not _over.wait(CHANGE_S):
             if (now := _place(self.launch)) != place:
                 self.announce(now, host, numbers)
                 place = now
 
     def _write(self, name: str, content: bytes) -> None:
+        """Write a file to the task's folder."""
         url = urls.join(self.folder, self.task, name)
         for_url(url).write_bytes(url, content)
 
 
 def take(port_range: tuple[int, int] | None) -> int:
-    """The number of a port that nobody uses. Raises RunError where none of the range is free."""
+    """Reserve a free port and return its number; raise RunError if no port of the range is free."""
     held = network.hold_port("", port_range)
     held.release()
     _held.append(held)
@@ -92,14 +93,18 @@ def take(port_range: tuple[int, int] | None) -> int:
 
 
 def forget() -> None:
-    """Give the ports back and announce nothing more; in a process that goes on after its worker's end."""
+    """Release the ports and stop publishing, in a process that continues after its worker's end."""
     _over.set()
     while _held:
         _held.pop().close()
 
 
 def remove_earlier(folder: str) -> None:
-    """Delete what the tries before this one have left beside its folder. Raises StorageError."""
+    """Delete the sibling folders of earlier tries of a job; raise StorageError if that fails.
+
+    Args:
+        folder: URL of the present try's folder, whose name is the try's number.
+    """
     above, this = urls.parent(folder), int(urls.name(folder))
     store = for_url(above)
     try:
@@ -112,6 +117,7 @@ def remove_earlier(folder: str) -> None:
 
 
 def _place(launch: int) -> names.ListeningPlace:
+    """Return this worker's place in its task and group."""
     found = context.current()
     if found is None:
         return names.ListeningPlace(launch, 0, 0, 1)
@@ -119,16 +125,20 @@ def _place(launch: int) -> names.ListeningPlace:
 
 
 def _own_host() -> str:
+    """Return the address by which other workers reach this one."""
     from hopsml.training import whereabouts
 
     return whereabouts.host()
 
 
 def driver_host(variables: Mapping[str, str]) -> str:
-    """The host of a driver: YARN names it to its containers; elsewhere the job is on this machine."""
+    """Return the host of a driver: YARN sets it for its containers; elsewhere the job is on this machine."""
     return variables.get("NM_HOST") or "127.0.0.1"
 
 
 def known_tasks(tasks: Mapping[str, tuple[int, Sequence[str]]]) -> str:
-    """The variable that tells workers of the tasks that have ports: the fewest workers of each, and names of ports."""
+    """Return the value of the variable that describes the tasks with ports.
+
+    It holds the least number of workers of each, and the names of its ports.
+    """
     return json.dumps({name: {"count": count, "ports": list(ports)} for name, (count, ports) in tasks.items() if ports})

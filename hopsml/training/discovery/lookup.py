@@ -1,4 +1,4 @@
-"""Where the workers of another task listen; asked inside a task of the same job."""
+"""Lookup of the addresses of another task's workers, from inside a task of the same job."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from hopsml.storage.backoff import pause_s
 from hopsml.storage.filesystem import for_url
 from hopsml.training.discovery import names
 
-_SOON_S, _LATER_S = 0.1, 2.0  # between two looks, at first and in the end
+_SOON_S, _LATER_S = 0.1, 2.0  # seconds between two polls, at first and in the end
 
 
 def addresses(
     task: str, *, port: str = "", timeout_s: float = 300.0, variables: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Addresses of a task's workers, "host:port", in rank order, as soon as all of them have begun.
+    """Return the addresses of a task's workers, "host:port", in rank order, once all of them have started.
 
-    A worker says where it will listen before its code runs: whoever connects at once may have to try again.
+    A worker publishes its address before its code runs, so a client that connects at once may have to retry.
 
     Args:
-        task: of the same job; one that has ``ports``.
-        port: which of them; the first one where it is left out.
-        timeout_s: how long to wait for workers that are not there yet.
-        variables: instead of this process's environment.
+        task: a task of the same job that has ``ports``.
+        port: name of the port; the first one if left out.
+        timeout_s: seconds to wait for workers that have not started yet.
+        variables: used instead of this process's environment.
 
-    Raises ArgumentError where the job has no such task or port, and outside of a job; StartTimeout when the time is over.
+    Raises:
+        ArgumentError: the job has no such task or port, or the call is outside of a job.
+        StartTimeout: the time is over.
     """
     given = os.environ if variables is None else variables
     known = _known(task, port, given)
@@ -53,13 +55,13 @@ def addresses(
 
 
 def found_now(folder: str, task: str, port: str) -> list[str]:
-    """The same without waiting; empty where not all are there."""
+    """Return the addresses of a task's workers without waiting; empty if not all have published theirs."""
     found = _look(urls.join(folder, task), port)
     return found if isinstance(found, list) else []
 
 
 def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
-    """What is known of a task beforehand: how many workers at least, and names of ports."""
+    """Return the description of a task from the environment: least number of workers, and names of ports."""
     if not given.get(names.FOLDER) or not given.get(names.TASKS):
         raise ArgumentError(
             f"the addresses of task {task!r} are not known: this process is no task of a job that a service has started; "
@@ -77,13 +79,13 @@ def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _look(folder: str, port: str) -> list[str] | tuple[int, int]:
-    """The addresses, if all are there; else how many are, and of how many, 0 where nobody has said that."""
+    """Return the addresses if all are published, else how many are, and of how many (0 if unknown)."""
     store = for_url(folder)
     try:
         places = names.newest(entry.name for entry in store.list_dir(folder))
         if not places or len(places) < places[0].size:
             return len(places), places[0].size if places else 0
         said = [json.loads(store.read_bytes(urls.join(folder, place.file))) for place in places]
-    except PathNotFound:  # nobody has begun, or an older try's folder is being removed
+    except PathNotFound:  # no worker has started, or an older try's folder is being removed
         return 0, 0
     return [f"{one['host']}:{one['ports'][port]}" for one in said]

@@ -1,9 +1,9 @@
-"""What is said by a file's name alone: which launch, generation and rank of a task listens. Pure.
+"""File names that encode the launch, generation and rank of a listening worker of a task; pure.
 
-    <job's folder>/<try>/<task>/3.begun             the third launch of the task has begun: what earlier ones said is void
-    <job's folder>/<try>/<task>/3-1-0-2.json        of it, in its generation 1, rank 0 of 2
+    <job's folder>/<try>/<task>/3.begun             the task's third launch has begun: earlier addresses are invalid
+    <job's folder>/<try>/<task>/3-1-0-2.json        of that launch, in its generation 1, rank 0 of 2
 
-So one listing of a folder says whether all are there, and nothing that was said has to be taken back.
+One listing of a folder therefore shows whether all addresses are present, and no published file has to be deleted.
 """
 
 from __future__ import annotations
@@ -12,32 +12,37 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FOLDER, TASKS = "HOPSML_JOB_FOLDER", "HOPSML_JOB_TASKS"  # where tasks say so; which ones have ports
-OURS, PORT = "HOPSML_TASK_", "HOPSML_PORT_"  # of variables
+FOLDER, TASKS = "HOPSML_JOB_FOLDER", "HOPSML_JOB_TASKS"  # the folder of addresses; the tasks that have ports
+OURS, PORT = "HOPSML_TASK_", "HOPSML_PORT_"  # prefixes of variables
 _END = "_ADDRESSES"
 _SAID = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+)\.json")
 _BEGUN = re.compile(r"([0-9]+)\.begun")
 
 
 def variable(task: str) -> str:
-    """The variable of a task's addresses. No two tasks of a job have the same: their names have no underscore."""
+    """Return the name of the variable for a task's addresses.
+
+    It is unique among the tasks of a job, because their names contain no underscore.
+    """
     return f"{OURS}{_upper(task)}{_END}"
 
 
 def port_variable(port: str) -> str:
-    """The variable in which a worker finds the number of a port."""
+    """Return the name of the variable in which a worker finds the number of a port."""
     return f"{PORT}{_upper(port)}"
 
 
 def _upper(name: str) -> str:
+    """Return a name in the form used in variables."""
     return name.upper().replace("-", "_")
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ListeningPlace:
-    """Which worker of a task: of the newest launch and the newest generation those of all ranks count.
+    """Identity of a listening worker of a task; those of the newest launch and newest generation are valid.
 
-    ``launch``: grows with each start of the task's driver; ``generation``: with each time that its group is formed anew.
+    ``launch`` grows with each start of the task's driver, ``generation`` with each time that its group is formed
+    again.
     """
 
     launch: int
@@ -47,17 +52,20 @@ class ListeningPlace:
 
     @property
     def file(self) -> str:
-        """Name of the file in which it says where it listens."""
+        """Name of the file that holds this worker's address."""
         return f"{self.launch}-{self.generation}-{self.rank}-{self.size}.json"
 
 
 def begun(launch: int) -> str:
-    """Name of the file that voids what earlier launches have said."""
+    """Return the name of the file that invalidates the addresses of earlier launches."""
     return f"{launch}.begun"
 
 
 def newest(names: Iterable[str]) -> tuple[ListeningPlace, ...]:
-    """Of the files of a task's folder those that count, in rank order; all are there where there are as many as its size."""
+    """Return the valid places among the files of a task's folder, in rank order.
+
+    The set is complete if it has as many places as their ``size``.
+    """
     places, launches = set(), {0}
     for name in names:
         if said := _SAID.fullmatch(name):

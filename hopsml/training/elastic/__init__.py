@@ -1,1 +1,1 @@
-"""Runs in a worker whose group may change: state, commits, samples."""
+"""Elastic training inside a worker: state, commits, and samplers for a group that may change."""

@@ -1,4 +1,4 @@
-"""How a commit is laid out: a description, then the raw content of the arrays; written and read without copies.
+"""Binary format of a commit: a description followed by the raw content of the arrays; no copies when read or written.
 
 8 bytes length of the description · the description (msgpack) · arrays, each at a multiple of 64 bytes
 """
@@ -24,6 +24,8 @@ ALIGNMENT = 64  # bytes
 
 
 class _Array(msgspec.Struct, frozen=True):
+    """Entry of one array in a commit's description; offset and length are in bytes."""
+
     key: str
     dtype: str
     shape: tuple[int, ...]
@@ -32,6 +34,8 @@ class _Array(msgspec.Struct, frozen=True):
 
 
 class _Description(msgspec.Struct, frozen=True):
+    """Header of a commit."""
+
     version: int
     step: int
     position: dict[str, int | float]
@@ -44,7 +48,7 @@ _decoder = msgspec.msgpack.Decoder(_Description)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The training state after ``step`` batches: arrays by key, pickled values by name, the data's position."""
+    """Training state after ``step`` batches: arrays by key, pickled values by name, position in the data."""
 
     step: int
     arrays: dict[str, NDArray[Any]]
@@ -53,12 +57,12 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return sum(array.nbytes for array in self.arrays.values()) + sum(map(len, self.values.values()))
 
 
 def encode(snapshot: Snapshot) -> list[Buffer]:
-    """The pieces of a commit in order; arrays are not copied."""
+    """Return the pieces of a commit in order; contiguous arrays are not copied."""
     import numpy as np
 
     contents: list[Buffer] = []
@@ -79,7 +83,14 @@ def encode(snapshot: Snapshot) -> list[Buffer]:
 
 
 def decode(content: memoryview) -> Snapshot:
-    """The opposite; the arrays are views of ``content``. Raises ValueError where it is not a commit of this version."""
+    """Return the snapshot in an encoded commit; its arrays are views of ``content``.
+
+    Args:
+        content: the concatenated pieces of ``encode``.
+
+    Raises:
+        ValueError: it is not a commit of this version.
+    """
     import numpy as np
 
     try:
@@ -101,15 +112,17 @@ def decode(content: memoryview) -> Snapshot:
 
 
 def unpickle(value: bytes) -> Any:
-    """A value as the user's code had it."""
+    """Return a value of the user's code from its pickled form."""
     return pickle.loads(value)
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return dtype.str if dtype.kind != "V" else dtype.name  # bfloat16 and float8 have names alone
+    """Return the name under which a type is stored."""
+    return dtype.str if dtype.kind != "V" else dtype.name  # bfloat16 and float8 are identified only by name
 
 
 def _dtype(name: str) -> Any:
+    """Return the numpy type of a stored name, from ``ml_dtypes`` if numpy does not have it."""
     import numpy as np
 
     try:

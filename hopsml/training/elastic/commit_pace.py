@@ -1,8 +1,9 @@
-"""Whether a commit is written at once, while the training waits, or behind, beside it: by what each has cost; pure.
+"""Choice between writing a commit synchronously and in the background, by the measured cost of each; pure.
 
-Written at once it costs the call and nothing else. Written behind it costs the call, and what the batches beside it take
-longer than others: an update that comes before a variable is written has to copy it, and all of them share one memory.
-Which is less depends on what lies between a commit and the update behind it, so both are tried.
+A synchronous commit costs the duration of the call and nothing else. A background commit costs the call, and the time
+by which the batches during the write take longer than others: an update of a variable that is not written yet has to
+copy it, and all share the memory bandwidth. Which costs less depends on what happens between a commit and the next
+update, so both are tried.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-_SETTLING = 2  # commits that have their memory made first: what they cost is no measure for others
-_TRIES = 3  # of each way before one is taken
-_LOOK_AGAIN = 32  # every so many commits the way that is not taken is tried
+_SETTLING = 2  # commits during which memory is first allocated; their cost is not representative
+_TRIES = 3  # of each mode before one is chosen
+_LOOK_AGAIN = 32  # number of commits after which the other mode is tried once more
 _KEPT_COSTS, _KEPT_BATCHES = 5, 9
 
 
 class CommitPace:
-    """Of one training; times in seconds."""
+    """Cost measurement and mode choice for the commits of one training; times are in seconds."""
 
     def __init__(self) -> None:
         self._commits = 0
-        self._usual: deque[float] = deque(maxlen=_KEPT_BATCHES)  # batches beside which nothing was written
+        self._usual: deque[float] = deque(maxlen=_KEPT_BATCHES)  # batches during which nothing was written
         self._costs: dict[bool, deque[float]] = {way: deque(maxlen=_KEPT_COSTS) for way in (True, False)}
-        self._call_s: float | None = None  # of a commit that is being written beside the training
-        self._longer_s = 0.0  # so much the batches beside it took longer, so far
+        self._call_s: float | None = None  # call duration of a commit that is being written in the background
+        self._longer_s = 0.0  # extra time of the batches since that commit
 
     @property
     def at_once(self) -> bool:
-        """How to write the next commit."""
+        """True if the next commit should be written synchronously."""
         if self._commits < _SETTLING:
             return False
-        for way in (True, False):  # at once comes first: it shows what a batch takes by itself
+        for way in (True, False):  # synchronous first, because it shows the duration of an undisturbed batch
             if len(self._costs[way]) < _TRIES:
                 return way
         cheaper = self._is_cheaper_at_once()
@@ -39,17 +40,23 @@ class CommitPace:
 
     @property
     def cost_s(self) -> float:
-        """What a commit costs the training, in the way that is taken; 0 where nobody knows yet."""
+        """Median cost of a commit in the cheaper mode, in seconds; 0 before the first measurement."""
         known = self._costs[self._is_cheaper_at_once()]
         return statistics.median(known) if known else 0.0
 
     def _is_cheaper_at_once(self) -> bool:
+        """Return True if synchronous commits have the lower median cost."""
         at_once, behind = self._costs[True], self._costs[False]
         return bool(at_once) and (not behind or statistics.median(at_once) <= statistics.median(behind))
 
     def committed(self, at_once: bool, call_s: float) -> None:
-        """A commit was made; ``call_s``: how long the training waited for it."""
-        self._settle(None)  # the one before is still being written, and costs more than is known
+        """Record the cost of a commit.
+
+        Args:
+            at_once: True if it was written synchronously.
+            call_s: seconds that the training waited for it.
+        """
+        self._settle(None)  # the previous one is still being written, so its final cost is not known
         self._commits += 1
         if not at_once:
             self._call_s, self._longer_s = call_s, 0.0
@@ -57,7 +64,12 @@ class CommitPace:
             self._costs[True].append(call_s)
 
     def batch(self, seconds: float, writing_s: float | None) -> None:
-        """A batch is over; ``writing_s``: what the newest commit took to write, None where it is being written still."""
+        """Record the end of a batch.
+
+        Args:
+            seconds: duration of the batch.
+            writing_s: seconds that writing the newest commit took; None while it is being written.
+        """
         if self._call_s is None:
             self._usual.append(seconds)
             return
@@ -67,7 +79,7 @@ class CommitPace:
             self._settle(writing_s)
 
     def _settle(self, writing_s: float | None) -> None:
-        """What a commit that was written behind has cost: no more than its writing took, whatever befell the batches."""
+        """Record the cost of a background commit, at most the duration of its write even if batches were slower."""
         if self._call_s is None:
             return
         longer_s = max(0.0, self._longer_s)

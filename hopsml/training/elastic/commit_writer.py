@@ -1,4 +1,4 @@
-"""Writes commits beside the training: one thread, one commit at a time, at most one waiting."""
+"""Background writing of commits into the slots of the agent: one thread, at most one further commit waiting."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hopsml.cluster.worker.context import CommitPort
 from hopsml.training.elastic import commit_format
 from hopsml.training.elastic.commit_format import Snapshot
 
-_ROOM = 0.8  # of the memory that is free may be used
+_ROOM = 0.8  # fraction of the free memory that may be used
 
 
 _made: tuple[CommitPort, CommitWriter] | None = None
 
 
 def writer_of(port: CommitPort) -> CommitWriter:
-    """The one of this process: two would not know of each other's newest commit, and write over it."""
+    """Return this process's only ``CommitWriter``: two would overwrite each other's newest commit."""
     global _made
     if _made is None or _made[0] is not port:
         _made = (port, CommitWriter(port))
@@ -26,7 +26,7 @@ def writer_of(port: CommitPort) -> CommitWriter:
 
 
 class CommitWriter:
-    """The worker's end of its agent's slots; see ``writer_of``."""
+    """Worker side of its agent's commit slots; obtained from ``writer_of``."""
 
     def __init__(self, port: CommitPort) -> None:
         self._port = port
@@ -35,25 +35,28 @@ class CommitWriter:
         self._waiting: Snapshot | None = None
         self._wake = threading.Condition()
         self._busy = self._closed = False
-        self._unwritten = False  # the arrays of the commit in hand are still to be written
-        self.writing_s = 0.0  # what the newest commit took to write
+        self._unwritten = False  # True until the arrays of the current commit are written
+        self.writing_s = 0.0  # seconds that writing the newest commit took
         self.problem: BaseException | None = None
-        self.written = -1  # the step of the newest complete commit of this process
+        self.written = -1  # step of this process's newest complete commit, -1 before the first
         port.at_end.append(self._settle)
         self._thread = threading.Thread(target=self._run, name="hopsml-commits", daemon=True)
         self._thread.start()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a commit is being written."""
+        """True while a commit is being written or waits to be written."""
         with self._wake:
             return self._busy or self._waiting is not None
 
     def write(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
-        """Hand over a snapshot, whose arrays are let go as they are written; waits while an earlier one is still waiting.
+        """Hand over a snapshot for writing; waits while an earlier one has not been started.
 
-        ``at_once``: waits until it is written, too; the agent hears of it beside the training in any case. Raises what the
-        last one ended with.
+        The snapshot's arrays are released as they are written. Raises the error of the previous commit, if it failed.
+
+        Args:
+            snapshot: the state to write.
+            at_once: wait until the snapshot is written; it is announced to the agent in the background in any case.
         """
         with self._wake:
             self._wake.wait_for(lambda: self._waiting is None)
@@ -65,31 +68,34 @@ class CommitWriter:
                 self._raise()
 
     def wait(self) -> None:
-        """Until everything that was handed over is complete. Raises what went wrong with it."""
+        """Wait until all snapshots handed over are written and announced; raise the error of one that failed."""
         with self._wake:
             self._wake.wait_for(lambda: self._waiting is None and not self._busy)
             self._raise()
 
     def _settle(self) -> None:
-        """The same at the process's end, where nobody commits any more who could be told."""
+        """Wait for the last commit at the process's end; print an error, as no later call could raise it."""
         try:
             self.wait()
         except BaseException as error:  # noqa: BLE001 the training itself has succeeded
             print(f"hopsml: the last commit could not be made: {type(error).__name__}: {error}", flush=True)
 
     def close(self) -> None:
-        """End the thread; for a process that lives on without commits."""
+        """End the thread, in a process that continues without commits."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
         self._thread.join()
 
     def _raise(self) -> None:
+        """Raise the error of the last failed commit once."""
         if self.problem is not None:
-            problem, self.problem = self.problem, None  # what follows may go well again: a disk was full for a moment
+            # Later commits may succeed, for instance if a disk was full for a moment.
+            problem, self.problem = self.problem, None
             raise problem
 
     def _run(self) -> None:
+        """Write snapshots until the writer is closed."""
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._waiting is not None or self._closed)
@@ -101,7 +107,7 @@ class CommitWriter:
             assert snapshot is not None
             try:
                 self._write(snapshot)
-            except BaseException as error:  # noqa: BLE001 raised where the training commits next
+            except BaseException as error:  # noqa: BLE001 raised by the next commit of the training
                 self.problem = error
             with self._wake:
                 del snapshot
@@ -109,12 +115,13 @@ class CommitWriter:
                 self._wake.notify_all()
 
     def _write(self, snapshot: Snapshot) -> None:
+        """Write one snapshot into a free slot and announce it to the agent."""
         if self._in_memory is None:
             self._in_memory = self._fits(snapshot.size)
         slots, began = self._port.slots, time.monotonic()
         slot = slots.free(self._newest)
         pieces = commit_format.encode(snapshot)
-        snapshot.arrays.clear()  # from now on the pieces alone hold them
+        snapshot.arrays.clear()  # only the pieces reference the arrays from here on
         length = slots.write(slot, snapshot.step, pieces, in_memory=self._in_memory)
         self._newest, self.written = slot, snapshot.step
         with self._wake:
@@ -124,7 +131,7 @@ class CommitWriter:
 
     @staticmethod
     def _fits(size: int) -> bool:
-        """Whether two commits of this size fit in memory; where not, that is said, and they go to disk."""
+        """Return True if two commits of this size fit in memory; otherwise print that commits go to disk."""
         room = memory_room()
         if 2 * size <= room:
             return True
@@ -138,14 +145,14 @@ class CommitWriter:
 
 
 def memory_room() -> int:
-    """Bytes of memory that may be used here beside what is in use."""
+    """Return the number of bytes of free memory that may be used here."""
     free = psutil.virtual_memory().available
     limit = _control_group_room()
     return int(_ROOM * min(free, limit if limit is not None else free))
 
 
 def _control_group_room() -> int | None:
-    """What this process's container may still use, in bytes; None without a limit."""
+    """Return the bytes that this process's container may still use; None without a limit."""
     try:
         with open("/sys/fs/cgroup/memory.max") as most, open("/sys/fs/cgroup/memory.current") as used:
             text = most.read().strip()

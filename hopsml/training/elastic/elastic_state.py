@@ -1,4 +1,7 @@
-"""``hopsml.elastic.State``: what a training has to go on with, and the loop that survives a changing group."""
+"""Training state that can be committed and restored, and the loop that survives changes of the group.
+
+It implements ``hopsml.elastic.State``.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,16 @@ _OWN = (
     *("_context", "_port", "_writer", "_sampler", "_batches", "_restored", "_progress"),
     *("_pace", "_divided", "_has_written", "_hold_s", "_committed_at", "_left_at", "_loop", "_later", "_is_noted"),
 )
-AUTOMATIC_SHARE = 0.01  # of the training's time that automatic commits may take
-_BESIDE = ""  # no value of a State has this name
-_LOOP = "loop"  # beside the position in the data: which of the function's loops that belongs to
+AUTOMATIC_SHARE = 0.01  # fraction of the training's time that automatic commits may take
+_BESIDE = ""  # key of additional data in a snapshot for joining workers; no value of a State has this name
+_LOOP = "loop"  # key in the position: index of the function's loop to which the position belongs
 
-_looping: tuple[CommitPort, State] | None = None  # the one of this process whose loops are counted
+_looping: tuple[CommitPort, State] | None = None  # this process's State whose loops are counted
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the others have given to a newcomer."""
+    """State received by a joining worker, with the additional data sent with it."""
 
     snapshot: Snapshot
     beside: Any
@@ -60,32 +63,42 @@ class State:
             state.losses = [*state.losses, loss]
             state.commit(every=10)        # or commit(): as often as costs at most 1 % of the time
 
-    A commit goes to the memory of the worker's agent and outlives the worker; ``resume`` starts from the newest one that
-    any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes), else from the
-    values as they were given. Outside of a run, or with one that nothing befalls, it is a plain loop.
+    A commit is stored in the memory of the worker's agent and outlives the worker. ``resume`` starts from the newest
+    commit that any surviving agent holds, else from the newest checkpoint of the run (or of the run that it resumes),
+    else from the values as they were given. Outside of a run, or in a run without failures, it is a plain loop.
 
-    Over hopsml's own collective (``implementation="hopsml"``, ``hopsml.all_reduce``) the loss of a worker, except
-    the chief, ends no other process: the others go on inside the step in which they are, with the values as they stand. Of
-    that step's batch the lost share may not be trained on; from the next one on the shares are those of the new group.
-    Nor does a newcomer end any: it begins beside the others from the newest commit and trains on one batch by itself, of
-    which nothing is kept; between two batches the others give it the chief's values. What is to be the same on all ranks
-    is in the values, then, or computed from ``batches``: what a loop counts by itself the newcomer has not counted.
+    With hopsml's own collective (``implementation="hopsml"``, ``hopsml.all_reduce``) the loss of a worker, except the
+    chief, ends no other process: the others continue inside the step they are in, with their present values. The
+    failed worker's share of that step's batch may not be trained on; from the next step on the shares are those of
+    the new group. A joining worker ends no process either: it starts from the newest commit and trains on one batch
+    by itself, whose results are discarded; between two batches the others send it the chief's values. Data that must
+    be the same on all ranks therefore belongs in the values, or must be computed from ``batches``: a joining worker
+    does not have what a loop has counted in other variables.
 
-    A loop that comes to its end commits once more, and the last commit of a run that finishes becomes a checkpoint before
-    the run is called FINISHED: for as long as the run's files have to be brought to its store. A note says where it could
-    not. A loop that is left early (``break``) commits itself what shall be kept.
+    A loop that runs to its end commits once more, and the last commit of a run that finishes becomes a checkpoint
+    before the run is recorded as FINISHED, within the time allowed for copying the run's files to its store. A note
+    reports a failure to do so. A loop that is left early (``break``) must call ``commit`` itself to retain its
+    results.
 
-    A function has one State, and as many loops over ``resume`` as it likes, always in the same order, each with a Sampler of
-    its own. One that goes on passes over the loops that were complete: they give no batch. The values are those of the
-    commit from the first loop on, and again when the loop begins that the commit belongs to, whatever was set between.
+    A function has one State, and any number of loops over ``resume``, always in the same order, each with its own
+    Sampler. A restarted function skips the loops that were complete: they yield no batch. The values are those of the
+    commit from the first loop on. They are set again when the loop begins to which the commit belongs, whatever the
+    function has assigned in between.
 
-    A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list or
-    tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled; names must
-    not be those of the methods. A compiled model brings its optimizer, and leaves its metrics out.
+    A value is a TensorFlow or Keras object (build a model before; an optimizer gets its variables here), a dict, list
+    or tuple of such objects, an object with ``state_dict`` and ``load_state_dict``, or anything that can be pickled.
+    Names must not be those of methods. A compiled model includes its optimizer, but not its metrics.
     """
 
     def __init__(self, **values: Any) -> None:
-        """Raises ArgumentError for a name that a method has, or for an object without variables yet."""
+        """Create a state of named values.
+
+        Args:
+            **values: the values by name.
+
+        Raises:
+            ArgumentError: a name is that of a method, or an object has no variables yet.
+        """
         for name in values:
             if name.startswith("_") or hasattr(type(self), name):
                 raise ArgumentError(f"State(): a value cannot be named '{name}'; choose another name")
@@ -95,8 +108,8 @@ class State:
         self._writer = writer_of(self._port) if self._port is not None else None
         self._sampler: Sampler | BatchReader | None = None
         self._batches: int = 0
-        self._loop: int = 0  # the one under way among the function's
-        self._later: Snapshot | None = None  # what a loop that is still to come goes on from
+        self._loop: int = 0  # index of the current loop among the function's loops, from 1
+        self._later: Snapshot | None = None  # restored snapshot that belongs to a later loop
         self._restored: bool = False
         self._divided: bool | None = None
         self._pace = CommitPace()
@@ -135,12 +148,15 @@ class State:
     def resume(self, data: Dataset) -> Iterator[Batch]: ...
 
     def resume(self, data: Sampler | Dataset) -> Iterator[Any]:
-        """This worker's batches, from where the training stands.
+        """Yield this worker's batches from the present position of the training on; call it on every rank.
 
-        Of a ``Sampler`` over all samples these are the indices of its samples, of ``hopsml.data`` the very rows.
+        Args:
+            data: a ``Sampler`` over all samples, which yields indices, or a data set of ``hopsml.data``, which yields
+                rows.
 
-        On every rank alike. Raises ArgumentError where the state to go on from is of another training, or where the function
-        has looped over another State before.
+        Raises:
+            ArgumentError: the state to continue from belongs to another training, or the function has looped over
+                another State before.
         """
         self._claim_loops()
         self._loop += 1
@@ -156,7 +172,10 @@ class State:
             self._finish()
 
     def _claim_loops(self) -> None:
-        """Raises ArgumentError for a second State: a commit holds the values of one; those of the other would be lost."""
+        """Register this State as the only one whose loops are counted; raise ArgumentError for a second one.
+
+        A commit holds the values of one State; those of the other would be lost.
+        """
         global _looping
         if self._port is None:
             return
@@ -169,21 +188,26 @@ class State:
             )
 
     def _has_batches(self, data: Sampler | BatchReader) -> bool:
-        """Divide what is left of the data among the group as it is now; whether there is a batch for this loop to do."""
+        """Divide the remaining data among the present group; return True if this loop has a batch to do."""
         if self._later is not None:
             return False
         data.join(*collective.place())
         return not data.is_exhausted
 
     def _meet_newcomers(self) -> None:
-        """Between two batches: wait where the group pauses for newcomers, and as one of these go on from what they have."""
+        """Wait at a pause for joining workers; on a joining worker, take over the state of the others."""
         if (given := self._meet()) is not None:
             self._take_up(given)
 
     def _meet(self, beside: Callable[[], Any] = tuple) -> Given | None:
-        """Between two batches: wait where the group pauses for newcomers. As one of these, what to go on from.
+        """Wait between two batches at a pause for joining workers; on a joining worker, return the received state.
 
-        ``beside``: what is given with the state, to be pickled; asked where there are newcomers.
+        Args:
+            beside: called on the chief when workers join; returns additional data, which is pickled and sent with the
+                state.
+
+        Returns:
+            The received state on a joining worker; None on all others, and if there is no pause.
         """
         generation = collective.paused()
         if generation is None:
@@ -204,19 +228,19 @@ class State:
         return Given(beside=commit_format.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
 
     def _take_up(self, given: Given) -> None:
-        """As a newcomer: go on from the state of the others; what has come of the batch alone is not kept."""
+        """Continue from the others' state as a joining worker; results of the batch done alone are discarded."""
         self._take(given.snapshot, adopts=given.snapshot.position.get(_LOOP, 1) <= self._loop)
         self._drop_held_gradients()
 
     def _drop_held_gradients(self) -> None:
-        """What has come of a batch that is not kept, and waits for the next one."""
+        """Drop gradients of a discarded batch that wait for the next one."""
         if self._trackables():
             from hopsml.training.tensorflow import gradient_hooks
 
             gradient_hooks.forget()
 
     def _begin(self, data: Sampler | BatchReader) -> None:
-        """Give ``data`` this worker's share, and restore everything from where the training stands."""
+        """Assign this worker's share of ``data``, and restore the values and the position in the data."""
         self._sampler = data
         data.join(*collective.place())
         self._restore()
@@ -224,11 +248,12 @@ class State:
             self._take(self._later)
 
     def _count(self, batches: int) -> None:
-        """Count batches as done; for loops that are not ``resume``, such as Keras's."""
+        """Count batches as done, for loops other than ``resume``, such as Keras's."""
         self._batches += batches
         self._tell_progress()
 
     def _tell_progress(self) -> None:
+        """Report the progress to the agent and the driver."""
         if self._port is not None:
             self._port.slots.progress = self._batches
         if self._sampler is not None and self._progress is not None:
@@ -237,7 +262,7 @@ class State:
                 self._progress.tell(self._batches, self._batches + left)
 
     def _finish(self) -> None:
-        """Commit the end of the loop, which need not be repeated if another worker fails in what comes after."""
+        """Commit the end of the loop, so that it is not repeated if another worker fails later."""
         if self._writer is None or collective.prospect() is not None:
             return
         self._writer.wait()  # a commit in the slot may not be announced yet
@@ -248,16 +273,22 @@ class State:
     # ------------------------------------------------------------------------------------------ commits
 
     def commit(self, every: int | None = None) -> bool:
-        """Keep the state as it is now; call it once a batch, after the step. Returns whether a commit was made.
+        """Commit the present state if a commit is due; call it once for each batch, after the step.
 
-        ``every``: batches from one commit to the next; the first one is made behind the first batch, so that a newcomer has
-        something to begin from. None: as often as holds the training up for at most 1 % of its time. Where the
-        group is about to change, the worker commits in any case and goes no further.
-
-        A run of fixed size (``num_workers=``) keeps none, and a note says so at the first call: start it with
+        If the group is about to change, the worker commits in any case and continues no further. A run of fixed size
+        (``num_workers=``) stores no commits, and a note reports this at the first call: start it with
         ``min_workers=``.
 
-        Raises ArgumentError naming a value that cannot be pickled, OSError where there is no room for the commit.
+        Args:
+            every: batches from one commit to the next; the first one is made after the first batch, so that a joining
+                worker can start from it. None: as often as delays the training by at most 1 % of its time.
+
+        Returns:
+            True if a commit was made.
+
+        Raises:
+            ArgumentError: a value cannot be pickled; the error names it.
+            OSError: there is not enough space for the commit.
         """
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
@@ -298,19 +329,20 @@ class State:
         )
 
     def _is_divided(self) -> bool:
-        """Whether torch's tensors are divided between workers (``fully_shard``); looked at once."""
+        """Return True if torch's tensors are divided between workers (``fully_shard``); checked once."""
         if self._divided is None:
             self._divided = "torch" in sys.modules and state_tensors.are_divided(self._values.values())
         return self._divided
 
     def _see_batch(self, writer: CommitWriter) -> None:
-        """Measure what a batch takes, and so what it costs that a commit is written beside it."""
+        """Measure the duration of a batch, and with it the cost of writing a commit in the background."""
         now = time.monotonic()
         if self._left_at is not None:
             self._pace.batch(now - self._left_at, None if writer.is_busy else writer.writing_s)
         self._left_at = now
 
     def _write(self, writer: CommitWriter) -> None:
+        """Write a commit in the mode that costs less, and record its cost."""
         began, at_once, self._has_written = time.monotonic(), self._pace.at_once, True
         writer.write(self._snapshot(), at_once=at_once)
         self._committed_at = self._left_at = time.monotonic()
@@ -318,6 +350,7 @@ class State:
         self._pace.committed(at_once, self._hold_s)
 
     def _is_due(self, every: int | None) -> bool:
+        """Return True if a commit is due by the number of batches or by the cost of commits."""
         if every is not None:
             return self._batches % every == 0 or self._is_first()
         if self._writer is None or self._writer.is_busy:
@@ -326,7 +359,7 @@ class State:
         return time.monotonic() - self._committed_at >= held_s / AUTOMATIC_SHARE
 
     def _is_first(self) -> bool:
-        """Whether no agent holds a commit from which a newcomer could begin, however rare they are to be."""
+        """Return True if no agent holds a commit from which a joining worker could start."""
         return not self._has_written and self._port is not None and self._port.newest < 0
 
     def _stand_still(self) -> None:
@@ -338,6 +371,7 @@ class State:
         threading.Event().wait()
 
     def _snapshot(self) -> Snapshot:
+        """Return the present values and the position in the data as a snapshot."""
         arrays, trackables = {}, self._trackables()
         if trackables:
             from hopsml.training.tensorflow import state_variables
@@ -359,7 +393,7 @@ class State:
     # ------------------------------------------------------------------------------------------ going on
 
     def _restore(self) -> None:
-        """Once in a process: set the values from the commit to go on from, if there is one."""
+        """Set the values from the commit or checkpoint to continue from, if there is one; once for each process."""
         if self._restored:
             return
         self._restored = True
@@ -369,9 +403,11 @@ class State:
         self._take(commit_format.decode(content))
 
     def _take(self, snapshot: Snapshot, adopts: bool = False) -> None:
-        """Set the values from a snapshot. Raises ArgumentError where it is of another training.
+        """Set the values from a snapshot; raise ArgumentError if it belongs to another training.
 
-        ``adopts``: nobody else writes to its arrays, nor are they needed again.
+        Args:
+            snapshot: the state to take over.
+            adopts: True if its arrays are used by nothing else and may be reused without a copy.
         """
         self._check(snapshot)
         tensors = {key: array for key, array in snapshot.arrays.items() if key.startswith(TENSORS)}
@@ -391,20 +427,22 @@ class State:
         self._tell_progress()
 
     def _find_place(self, data: Sampler | BatchReader, snapshot: Snapshot) -> None:
-        """Go to the snapshot's position where it is of the present loop."""
+        """Go to the snapshot's position in the data if it belongs to the present loop."""
         loop = int(snapshot.position.get(_LOOP, 1))
         if loop > self._loop > 0:
             self._later = snapshot
             data.pass_over()
-        elif loop < self._loop:  # as a newcomer: the others have just come to the end of the one before
+        elif loop < self._loop:  # on a joining worker: the others have just completed the previous loop
             data.rewind()
         else:
             data.go_to(snapshot.position)
 
     def _found(self) -> memoryview | None:
+        """Return the stored commit that this process continues from."""
         return found(self._context)
 
     def _check(self, snapshot: Snapshot) -> None:
+        """Raise ArgumentError if a snapshot does not hold the same plain values as this State."""
         plain = set(self._values) - set(self._trackables())
         if plain != set(snapshot.values):
             raise ArgumentError(
@@ -415,6 +453,7 @@ class State:
     # ------------------------------------------------------------------------------------------ what is in it
 
     def _trackables(self) -> dict[str, Any]:
+        """Return the values that TensorFlow tracks, by name."""
         if "tensorflow" not in sys.modules:
             return {}
         from hopsml.training.tensorflow import state_variables
@@ -422,6 +461,7 @@ class State:
         return {name: value for name, value in self._values.items() if state_variables.is_trackable(name, value)}
 
     def _variables(self) -> dict[str, Any]:
+        """Return the TensorFlow variables of all values."""
         trackables = self._trackables()
         if not trackables:
             return {}
@@ -431,6 +471,7 @@ class State:
 
 
 def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sampler | BatchReader]:
+    """Return a context manager for the batches of ``data``; raise ArgumentTypeError for other types."""
     if isinstance(data, Sampler):
         return contextlib.nullcontext(data)
     if not hasattr(data, "reader"):
@@ -442,7 +483,14 @@ def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sample
 
 
 def found(context: WorkerContext | None) -> memoryview | None:
-    """The commit that this process goes on from, held by an agent or stored as a checkpoint; None if there is none."""
+    """Return the commit that this process continues from, held by an agent or stored as a checkpoint.
+
+    Args:
+        context: this worker's context; None outside a run.
+
+    Returns:
+        The encoded commit; None if there is none.
+    """
     port = context.commits if context is not None else None
     if port is not None and port.newest >= 0:
         return memoryview(port.slots.read(port.newest))
@@ -452,6 +500,7 @@ def found(context: WorkerContext | None) -> memoryview | None:
 
 
 def _has_state_dict(value: Any) -> bool:
+    """Return True if a value has ``state_dict`` and ``load_state_dict``."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -463,10 +512,12 @@ def _apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _together(state: Any, tensors: dict[str, NDArray[Any]]) -> Any:
+    """Insert tensors into a state dictionary that was stored without them."""
     return state_tensors.together(state, tensors) if tensors else state
 
 
 def _load(value: Any, state: Any) -> None:
+    """Load a state dictionary into an object."""
     if "torch" in sys.modules:
         state_tensors.load(value, state)
     else:
@@ -474,6 +525,7 @@ def _load(value: Any, state: Any) -> None:
 
 
 def _pickled(name: str, value: Any) -> bytes:
+    """Return a value pickled; raise ArgumentError with its name if it cannot be."""
     try:
         return pickle.dumps(value, protocol=5)
     except Exception as error:

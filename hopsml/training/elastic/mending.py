@@ -1,8 +1,8 @@
-"""Has this worker's group go on, in this process, when members are lost or come: on a thread, when the agent says so.
+"""Reconfiguration of this worker's group in place, on a thread, when the agent reports failed or joining members.
 
-The training's own thread waits meanwhile inside the collective call that met a loss, or has not come to its next one; it
-notices nothing but the time. For newcomers it waits between two batches (``pause_point.py``). What was exported when the
-process began (TF_CONFIG, RANK, WORLD_SIZE) stays as it was.
+In between, the training's own thread waits inside the collective call that met the loss, or has not reached its next
+one; it only loses time. For joining workers it waits between two batches (``pause_point.py``). Environment variables
+that were set when the process started (TF_CONFIG, RANK, WORLD_SIZE) stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ from hopsml.training.elastic.pause_point import PausePoint
 if TYPE_CHECKING:
     from hopsml.collective.group import Group
 
-REFORM_S = 2.0  # for those that are left to find each other; the driver waits a little longer
-LOOK_S = 1.0  # between two looks whether the group waits for word that does not come
-PATIENCE_S = 5.0  # beyond the time in which the driver notices the loss of a whole machine
+REFORM_S = 2.0  # time limit for the remaining members to connect; the driver waits a little longer
+LOOK_S = 1.0  # between two checks for a group that waits without a message from the agent
+PATIENCE_S = 5.0  # in addition to the time within which the driver detects the loss of a whole machine
 
 
 def watch(group: Group, port: MendPort, reform: Callable[[WorkerContext], None], fixed: str = "") -> PausePoint:
-    """Say that the group can go on with other members, and from now on have it do so. Returns the training's pause point.
+    """Announce that the group can be reconfigured in place, and start the thread that does it.
 
-    ``reform`` connects this worker with the others, where the context says; it raises HopsmlError where it cannot.
-    ``fixed``: why no newcomer can come into the group.
+    Args:
+        group: this worker's group.
+        port: source of the agent's messages, and destination of the results.
+        reform: connects this worker with the others at the places given by the context; raises HopsmlError on
+            failure.
+        fixed: why no worker can join the group; "" if one can.
+
+    Returns:
+        The training's pause point.
     """
     pause_point = PausePoint()
     port.announce("mendable", -1, -1, fixed)
@@ -39,6 +46,8 @@ def watch(group: Group, port: MendPort, reform: Callable[[WorkerContext], None],
 
 
 class _Watch:
+    """Thread that handles the agent's messages about members."""
+
     def __init__(
         self, group: Group, port: MendPort, reform: Callable[[WorkerContext], None], pause_point: PausePoint
     ) -> None:
@@ -46,19 +55,19 @@ class _Watch:
         self._waits_since: float | None = None
 
     def run(self) -> None:
-        """Until the agent has nothing more to say."""
+        """Handle messages until the agent can send no more."""
         while not self._port.ended():
             word = self._port.take(LOOK_S)
             if isinstance(word, Pause):
                 self._group.ask_pause()
             elif word is not None:
-                # Beside this thread: another one may be lost before those that are left have found each other.
+                # On a further thread: another member may fail before the remaining ones have connected.
                 threading.Thread(target=self._mend, args=(self._place(word), word.meets), daemon=True).start()
             else:
                 self._look()
 
     def _place(self, word: Mend) -> WorkerContext:
-        """What this worker is in the generation that begins; known before any call of it returns."""
+        """Set and return this worker's context in the new generation, before any call of that generation returns."""
         before = current()
         assert before is not None and before.collective is not None
         rank, local_rank = word.place(before.collective.addresses[before.rank])
@@ -76,17 +85,18 @@ class _Watch:
         return context
 
     def _mend(self, context: WorkerContext, meets: bool) -> None:
+        """Reconfigure the group for a new generation, and report the outcome to the agent."""
         problem = ""
         try:
             self._reform(context)
             self._pause_point.open(context.generation, meets)
-        except (HopsmlError, OSError) as error:  # also where a newer word has taken the place of this one
+        except (HopsmlError, OSError) as error:  # also raised when a newer message has replaced this one
             problem = str(error)
         step = context.commits.slots.progress if context.commits is not None else -1
         self._port.announce("mended", context.generation, step, problem)
 
     def _look(self) -> None:
-        """Say that the group waits where nobody else seems to know of a loss: a connection may have broken by itself."""
+        """Report a group that waits although no loss has been reported: a single connection may have broken."""
         if not self._group.waiting:
             self._waits_since = None
             return

@@ -1,8 +1,8 @@
-"""Which samples a worker trains on: every sample once an epoch, whatever becomes of the group; pure.
+"""Assignment of samples to workers: every sample once in each epoch, however the group changes; pure.
 
-Global batches are consecutive pieces of the epoch's permutation, which depends on the seed and the epoch alone. A worker
-takes its share of each. So the position is one number for all, and a group of another size goes on behind the very
-sample where the last one stopped.
+Global batches are consecutive pieces of the epoch's permutation, which depends on the seed and the epoch alone. Each
+worker takes its share of each. The position is therefore one number for all workers, and a group of another size
+continues after the very sample at which the previous one stopped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ RAMP_EPOCHS = 5.0
 
 
 class Sampler:
-    """Indices of the samples, batch by batch.
+    """Sequence of sample indices in batches, divided among the workers of a group that may change.
 
         data = hopsml.elastic.Sampler(len(x), global_batch_size=128, seed=1, epochs=10)
         for batch in state.resume(data):        # this worker's indices, shape (n,), n may differ by one among workers
             images = x[batch]
             loss = sum_of_losses / data.batch_size  # of the whole global batch: exact also where shares are uneven
 
-    With ``scaling="constant"`` a global batch has ``global_batch_size`` samples whatever the number of workers; with
-    "linear" each worker has ``global_batch_size`` divided by ``reference_workers``, and the global batch grows with the
-    group; the learning rate, which is meant for ``reference_workers``, has to follow (arXiv 1706.02677, section 2.1):
+    With ``scaling="constant"`` a global batch has ``global_batch_size`` samples whatever the number of workers. With
+    "linear" each worker has ``global_batch_size`` divided by ``reference_workers``, and the global batch grows with
+    the group; the learning rate, which is meant for ``reference_workers``, has to follow (arXiv 1706.02677, section
+    2.1):
 
         for batch in state.resume(data):
             optimizer.learning_rate = 0.1 * data.learning_rate_scale
@@ -53,9 +54,23 @@ class Sampler:
         reference_workers: int = 1,
         ramp_epochs: float = RAMP_EPOCHS,
     ) -> None:
-        """Raises ArgumentTypeError or ArgumentError for a number without meaning.
+        """Create a sampler for a data set of known size.
 
-        ``drop_last``: leave out the last batch of an epoch where it is smaller than the others.
+        Args:
+            n_samples: samples in the data set.
+            global_batch_size: samples in a batch of the whole group; with ``scaling="linear"`` of a group of
+                ``reference_workers``.
+            seed: seed of the permutations.
+            epochs: number of passes over the data.
+            shuffle: permute the samples in each epoch.
+            drop_last: leave out the last batch of an epoch if it is smaller than the others.
+            scaling: "constant" or "linear".
+            reference_workers: number of workers for which ``global_batch_size`` and the learning rate are meant.
+            ramp_epochs: epochs over which the learning rate rises to that of a larger group; 0 for no ramp.
+
+        Raises:
+            ArgumentTypeError: an argument is not a number of the right type.
+            ArgumentError: a number is out of range.
         """
         for name, value in (
             ("n_samples", n_samples),
@@ -72,7 +87,7 @@ class Sampler:
                 "at all; keep the last one, or make batches smaller"
             )
         try:
-            seed = operator.index(seed)  # of NumPy's too, which a commit could not hold
+            seed = operator.index(seed)  # also a NumPy integer, which a commit could not hold
         except TypeError:
             raise ArgumentTypeError(f"seed={seed!r} is a {type(seed).__name__}; it must be a whole number") from None
         self.n_samples, self.global_batch_size, self.seed = n_samples, global_batch_size, seed
@@ -80,7 +95,7 @@ class Sampler:
         if isinstance(ramp_epochs, bool) or not isinstance(ramp_epochs, (int, float)) or not 0 <= ramp_epochs < 1e6:
             raise ArgumentError(f"ramp_epochs={ramp_epochs!r}: it must be a number of epochs, or 0 for none")
         self.scaling, self.reference_workers, self.ramp_epochs = scaling, reference_workers, ramp_epochs
-        self.epoch, self.offset = 0, 0  # of the next batch
+        self.epoch, self.offset = 0, 0  # position of the next batch
         self.rank, self.world_size = 0, 1
         self.batch_size = 0  # samples in the present global batch
         self._permutation: tuple[int, NDArray[np.int64]] | None = None
@@ -91,16 +106,17 @@ class Sampler:
     def join(self, rank: int, world_size: int) -> None:
         """Use the share of worker ``rank`` in a group of ``world_size`` workers from now on.
 
-        With ``drop_last`` what is left of an epoch may be too little for a batch of a larger group: the next one begins.
+        With ``drop_last``, the rest of an epoch may be too small for a batch of a larger group; then the next epoch
+        begins.
         """
         self.rank, self.world_size = rank, world_size
-        if self._samples == 0:  # even if the rate was asked for before there was a group
+        if self._samples == 0:  # also if the rate was read before there was a group
             self._ramp = None
         if self.offset and self._leaves_out(self.n_samples - self.offset):
             self.epoch, self.offset = self.epoch + 1, 0
 
     def rewind(self) -> None:
-        """Begin at the first epoch again."""
+        """Return to the beginning of the first epoch."""
         self.epoch, self.offset, self._ramp = 0, 0, None
 
     def pass_over(self) -> None:
@@ -108,12 +124,12 @@ class Sampler:
         self.epoch, self.offset = self.epochs, 0
 
     def _leaves_out(self, samples: int) -> bool:
-        """Whether so many samples at the end of an epoch are dropped."""
+        """Return True if this number of samples at the end of an epoch is dropped."""
         return self.drop_last and samples < self.size
 
     @property
     def size(self) -> int:
-        """Samples in a full global batch with the present group."""
+        """Number of samples in a full global batch of the present group."""
         if self.scaling == "constant":
             return self.global_batch_size
         return max(1, round(self.global_batch_size * self.world_size / self.reference_workers))
@@ -129,7 +145,7 @@ class Sampler:
         return self.epoch * self.n_samples + self.offset
 
     def _present_ramp(self) -> Ramp:
-        """The learning rate's ramp towards the factor that belongs to the present group."""
+        """Return the ramp of the learning rate towards the factor for the present group."""
         target, length = self.size / self.global_batch_size, self.ramp_epochs * self.n_samples
         before = first_ramp(target, length) if self._ramp is None else self._ramp
         self._ramp = before.towards(target, self._samples, length)
@@ -138,7 +154,7 @@ class Sampler:
     # ------------------------------------------------------------------------------------------ the position
 
     def position(self) -> dict[str, int | float]:
-        """The position in the data, for ``go_to`` after a restart or in another group; the same on all ranks."""
+        """Return the position in the data, for ``go_to`` in a later process or group; the same on all ranks."""
         position: dict[str, int | float] = {"n_samples": self.n_samples, "seed": self.seed}
         position |= {"epoch": self.epoch, "offset": self.offset}
         if self.scaling == "linear":
@@ -147,7 +163,14 @@ class Sampler:
         return position
 
     def go_to(self, position: Mapping[str, int | float]) -> None:
-        """Continue from a ``position()``. Raises ArgumentError if it belongs to other data or another order."""
+        """Continue from a position in the data.
+
+        Args:
+            position: result of ``position()``.
+
+        Raises:
+            ArgumentError: it belongs to a data set of another size or to another seed.
+        """
         for name in ("n_samples", "seed"):
             if position[name] != getattr(self, name):
                 raise ArgumentError(
@@ -163,12 +186,12 @@ class Sampler:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all epochs have been consumed."""
+        """True if all epochs have been consumed."""
         return self.epoch >= self.epochs
 
     @property
     def batches_left(self) -> int:
-        """Global batches until the end of the last epoch, with the group as it is now."""
+        """Number of global batches until the end of the last epoch, for the present group."""
         if self.is_exhausted:
             return 0
         return self._batches_in(self.n_samples - self.offset) + (self.epochs - self.epoch - 1) * self._batches_in(
@@ -176,15 +199,24 @@ class Sampler:
         )
 
     def _batches_in(self, samples: int) -> int:
+        """Return the number of global batches in a part of an epoch."""
         return samples // self.size if self.drop_last else -(-samples // self.size)
 
     def next_batch(self) -> NDArray[np.int64]:
-        """This worker's indices of the next global batch, counted as consumed. Raises StopIteration after the last."""
+        """Return this worker's indices of the next global batch and count it as consumed.
+
+        Raises:
+            StopIteration: all epochs are consumed.
+        """
         mine: NDArray[np.int64] = share(self.next_global_batch(), self.rank, self.world_size)
         return mine
 
     def next_global_batch(self) -> NDArray[np.int64]:
-        """All workers' indices of the next global batch, counted as consumed. Raises StopIteration after the last."""
+        """Return all workers' indices of the next global batch and count it as consumed.
+
+        Raises:
+            StopIteration: all epochs are consumed.
+        """
         if self.is_exhausted:
             raise StopIteration
         batch = self._order(self.epoch)[self.offset : self.offset + self.size]
@@ -192,7 +224,7 @@ class Sampler:
         return batch
 
     def advance(self) -> None:
-        """Count the next global batch as consumed, without giving its indices."""
+        """Count the next global batch as consumed, without returning its indices."""
         self.batch_size = min(self.size, self.n_samples - self.offset)
         self.offset += self.batch_size
         left = self.n_samples - self.offset
@@ -200,6 +232,7 @@ class Sampler:
             self.epoch, self.offset = self.epoch + 1, 0
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
+        """Return the permutation of an epoch."""
         import numpy as np
 
         if self._permutation is None or self._permutation[0] != epoch:
@@ -212,13 +245,14 @@ class Sampler:
 
 
 def share(batch: Any, rank: int, world_size: int) -> Any:
-    """A worker's part of a global batch: consecutive, and of a length that differs by at most one among workers."""
+    """Return a worker's part of a global batch: consecutive samples; lengths differ by at most one among workers."""
     base, more = divmod(len(batch), world_size)
     start = rank * base + min(rank, more)
     return batch[start : start + base + (rank < more)]
 
 
 def _check_count(name: str, value: Any) -> None:
+    """Raise an error if a value is not an integer of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of 1 or more")
     if value < 1:
@@ -229,12 +263,13 @@ def _check_count(name: str, value: Any) -> None:
 class Ramp:
     """Factor of the learning rate as a function of the samples seen since the beginning of the training.
 
-    With a global batch k times as large the learning rate is multiplied by k (the linear scaling rule), which holds only
-    once the weights no longer change fast. So a rise is spread over some epochs, in equal parts with every batch: gradual
-    warm-up, arXiv 1706.02677, section 2.2, which takes 5. A fall needs no such time, and must not wait: the old rate is too
-    high for the smaller batch.
+    With a global batch k times as large the learning rate is multiplied by k (the linear scaling rule), which holds
+    only once the weights no longer change fast. A rise is therefore spread over some epochs, in equal parts with
+    every batch: gradual warm-up, arXiv 1706.02677, section 2.2, which takes 5. A fall applies at once, because the
+    old rate is too high for the smaller batch.
 
-    From ``start`` at ``began`` samples to ``target`` at ``began + length`` samples, and ``target`` from there on.
+    The factor goes from ``start`` at ``began`` samples to ``target`` at ``began + length`` samples, and is ``target``
+    from there on.
     """
 
     start: float
@@ -243,19 +278,28 @@ class Ramp:
     length: float = 0.0  # samples
 
     def factor(self, samples: int) -> float:
-        """The factor after ``samples`` samples; 1.0 means the rate that was given for the reference group."""
+        """Return the factor after ``samples`` samples; 1.0 means the rate given for the reference group."""
         done = samples - self.began
         if self.target <= self.start or done >= self.length:
             return self.target
         return self.start + (self.target - self.start) * max(0.0, done / self.length)
 
     def towards(self, target: float, samples: int, length: float) -> Ramp:
-        """A ramp from the present factor to another target; this one if the target is the same."""
+        """Return a ramp from the present factor to another target; this one if the target is the same.
+
+        Args:
+            target: the new factor.
+            samples: samples seen so far.
+            length: samples over which the factor changes.
+        """
         if target == self.target:
             return self
         return Ramp(self.factor(samples), target, samples, length)
 
 
 def first_ramp(target: float, length: float) -> Ramp:
-    """The ramp of a training that begins: from 1.0 (the reference group's rate) to ``target`` over ``length`` samples."""
+    """Return the ramp at the start of a training: from 1.0 to ``target`` over ``length`` samples.
+
+    1.0 is the rate of the reference group.
+    """
     return Ramp(1.0, target, 0, length)

@@ -1,6 +1,7 @@
-"""Gives a training's state, as the chief has it, to newcomers: over the group, by all members, in calls that outlast losses.
+"""Transfer of the chief's training state to joining workers, by broadcasts of the whole group that survive losses.
 
-As a commit has it, in parts of a few megabytes. Only a newcomer keeps what comes.
+The state is encoded as in a commit and sent in parts of a few megabytes. Only joining workers store the received
+data.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ PART = 8 << 20  # bytes
 
 
 def room(size: int) -> NDArray[np.uint8]:
-    """Memory for a state of about ``size`` bytes, which the system has given already: it does so slowly.
+    """Return allocated memory for a state of about ``size`` bytes, aligned for the arrays in it.
 
-    It begins where the arrays of a state in it are aligned.
+    The memory is filled once, because the system allocates pages slowly on first use.
     """
     import numpy as np
 
@@ -33,7 +34,7 @@ def room(size: int) -> NDArray[np.uint8]:
 
 
 def send(group: Group, snapshot: Snapshot) -> None:
-    """As the chief: give the state to all others. Large arrays are not copied."""
+    """Send the chief's state to all other members; call it on the chief. Large arrays are not copied."""
     import numpy as np
 
     pieces = [np.frombuffer(piece, np.uint8) for piece in commit_format.encode(snapshot)]
@@ -45,7 +46,7 @@ def send(group: Group, snapshot: Snapshot) -> None:
 
 
 def _parts(pieces: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-    """The same bytes in parts of ``PART``, but for the last one: views, where a part lies within a piece."""
+    """Return the same bytes in parts of ``PART`` (the last may be smaller), as views where possible."""
     import numpy as np
 
     parts, waiting, size = list[Any](), list[Any](), 0
@@ -61,9 +62,17 @@ def _parts(pieces: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
 
 
 def receive(group: Group, into: NDArray[np.uint8] | None) -> Snapshot | None:
-    """As any other member; a newcomer has room for it, ``into`` which it goes where it is large enough.
+    """Take part in the broadcast of the chief's state; call it on every member but the chief.
 
-    Raises ValueError where the chief is of another version.
+    Args:
+        group: the group of all members.
+        into: on a joining worker, memory for the state, which is used if it is large enough; None on others.
+
+    Returns:
+        The chief's state on a joining worker, else None.
+
+    Raises:
+        ValueError: the chief runs another version of the format.
     """
     import numpy as np
 

@@ -1,1 +1,1 @@
-"""Training with large batches: what a recipe that was tuned at one batch size becomes at another; pure."""
+"""Training with large batches: learning rates, schedules, layer-wise optimizers, and choice of the batch size."""

@@ -1,4 +1,4 @@
-"""Batches that grow with the training, through the number of workers: arXiv 1711.00489; pure but for the request."""
+"""Batch sizes that grow during training through the number of workers: arXiv 1711.00489; pure but for the request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BatchSizeSchedule:
-    """How many workers train, by epochs; each keeps its share, so that the global batch grows with them.
+    """Schedule of the number of workers by epoch; the batch of each stays the same, so the global batch grows.
 
         sizes = hopsml.large_batch.BatchSizeSchedule.doubling(workers=2, every=10, most=8)
         data = hopsml.elastic.Sampler(len(x), 256, epochs=40, scaling="linear", reference_workers=2)
@@ -21,13 +21,15 @@ class BatchSizeSchedule:
             sizes.follow(data)
             optimizer.learning_rate = 0.1 * data.learning_rate_scale
 
-    The learning rate is the Sampler's: it rises over its ``ramp_epochs`` from what it is when the group grows, amid a
-    warm-up too, so nothing is multiplied twice.
+    The learning rate follows the Sampler: when the group grows, it rises from its present value over the Sampler's
+    ``ramp_epochs``, also during a warm-up, so nothing is multiplied twice.
 
     Args:
-        changes: pairs of an epoch, from which on, and a number of workers; the first is of epoch 0.
+        changes: pairs of an epoch and the number of workers from that epoch on; the first epoch is 0.
 
-    Raises ArgumentError or ArgumentTypeError for epochs that do not ascend from 0, and for numbers below 1.
+    Raises:
+        ArgumentError: epochs do not ascend from 0, or a number is below 1.
+        ArgumentTypeError: a value is not a number of the right type.
     """
 
     def __init__(self, changes: Iterable[tuple[float, int]]) -> None:
@@ -39,7 +41,7 @@ class BatchSizeSchedule:
 
     @classmethod
     def doubling(cls, workers: int, every: float, most: int) -> BatchSizeSchedule:
-        """Twice as many workers every ``every`` epochs, up to ``most``."""
+        """Return a schedule that doubles the number of workers every ``every`` epochs, up to ``most``."""
         count("most", most, count("workers", workers))
         number("every", every, 0, above=True)
         changes = [(0.0, workers)]
@@ -48,15 +50,20 @@ class BatchSizeSchedule:
         return cls(changes)
 
     def workers(self, epoch: float) -> int:
-        """How many are to train when ``epoch`` epochs are over."""
+        """Return the scheduled number of workers after ``epoch`` epochs."""
         return [workers for begins, workers in self.changes if begins <= epoch][-1]
 
     def follow(self, sampler: Sampler) -> None:
-        """Ask for as many workers as the sampler's epoch wants, once for each change (``hopsml.elastic.resize``).
+        """Request the number of workers scheduled for the sampler's epoch, once for each change.
 
-        The group changes at its next commit, if the driver has the slots; outside a run nothing happens.
+        It calls ``hopsml.elastic.resize``. The group changes at its next commit, if the driver has the slots; outside
+        a run nothing happens.
 
-        Raises ArgumentError for a sampler whose batch does not grow with the group.
+        Args:
+            sampler: sampler of the training.
+
+        Raises:
+            ArgumentError: the sampler's batch does not grow with the group.
         """
         if sampler.scaling != "linear":
             raise ArgumentError(

@@ -1,4 +1,7 @@
-"""How large a batch pays: the gradient noise scale of arXiv 1812.06162, appendix A.1; pure but for one exchange."""
+"""Estimate of the useful batch size by the gradient noise scale: arXiv 1812.06162, appendix A.1.
+
+Pure but for one exchange.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,22 @@ from hopsml.training.large_batch.numbers import count, number
 
 
 class GradientNoiseScale:
-    """Estimates tr(S) / |G|^2, the batch size above which larger batches save few steps.
+    """Estimator of tr(S) / |G|^2, the batch size above which larger batches save few steps.
 
         noise = hopsml.large_batch.GradientNoiseScale(small_batch=32, big_batch=32 * workers)
         noise.add(small, big)          # squared norms: of the workers' own gradients (their mean), of the reduced one
         noise.advise()                 # a batch size, a power of two
 
-    Estimates of both parts are averaged apart over about ``1 / (1 - decay)`` steps: the mean of their quotients is none.
+    Numerator and denominator are averaged separately over about ``1 / (1 - decay)`` steps, because the mean of their
+    quotients would be biased.
 
-    Raises ArgumentError for batches that do not differ.
+    Args:
+        small_batch: samples of the smaller batch, such as that of one worker.
+        big_batch: samples of the larger batch, such as that of the group.
+        decay: weight of the past in the moving averages, from 0 to below 1.
+
+    Raises:
+        ArgumentError: ``big_batch`` is not larger than ``small_batch``, or a number is out of range.
     """
 
     def __init__(self, small_batch: int, big_batch: int, decay: float = 0.99) -> None:
@@ -33,7 +43,15 @@ class GradientNoiseScale:
         self._noise, self._signal, self._weight = 0.0, 0.0, 0.0
 
     def add(self, small_squared_norm: float, big_squared_norm: float) -> None:
-        """Take in one step. Raises ArgumentError for what is no squared norm; a step of overflow must not be given."""
+        """Add one step by its squared gradient norms; a step with an overflow must be left out.
+
+        Args:
+            small_squared_norm: squared norm of the small batch's gradient, averaged over the workers.
+            big_squared_norm: squared norm of the big batch's gradient.
+
+        Raises:
+            ArgumentError: a value is negative or not finite.
+        """
         small = number("small_squared_norm", float(small_squared_norm), 0)
         big = number("big_squared_norm", float(big_squared_norm), 0)
         less, more = self.small_batch, self.big_batch
@@ -44,9 +62,14 @@ class GradientNoiseScale:
         self._weight = self.decay * self._weight + (1 - self.decay)
 
     def add_gradients(self, own: Iterable[Any], reduced: Iterable[Any]) -> None:
-        """Take in a step by its gradients, lists of arrays: this worker's, and the mean of all workers'.
+        """Add one step by its gradients, lists of arrays; all workers must call it.
 
-        All workers call it: the squared norms of their own are averaged. Outside a run it is this process's alone.
+        The squared norms of the workers' own gradients are averaged over the workers; outside a run this process's
+        norm is used alone.
+
+        Args:
+            own: this worker's gradients.
+            reduced: the mean of all workers' gradients.
         """
         from hopsml.training.collective import all_reduce
 
@@ -55,15 +78,20 @@ class GradientNoiseScale:
 
     @property
     def noise_scale(self) -> float:
-        """The estimate, in samples; infinite where no gradient stands out of the noise, nan before the first step."""
+        """Estimated noise scale in samples; infinite if no gradient exceeds the noise, nan before the first step."""
         if not self._weight:
             return math.nan
         return max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf
 
     def advise(self, least: int = 1, most: int = 1 << 20) -> int:
-        """The batch size to go on with: the power of two nearest to the noise scale, within the limits.
+        """Return the recommended batch size: the power of two nearest to the noise scale, within the limits.
 
-        Raises ArgumentError before the first step, and where no power of two lies within the limits.
+        Args:
+            least: smallest batch size.
+            most: largest batch size.
+
+        Raises:
+            ArgumentError: no step has been added, or no power of two lies within the limits.
         """
         low, high = math.ceil(math.log2(count("least", least))), math.floor(math.log2(count("most", most)))
         if low > high:
@@ -76,7 +104,7 @@ class GradientNoiseScale:
 
 
 def squared_norm(arrays: Iterable[Any]) -> float:
-    """The sum of all squares, in float64; of what numpy makes arrays of."""
+    """Return the sum of the squares of all elements, in float64, of anything that numpy converts to arrays."""
     import numpy as np
 
     return float(sum(np.sum(np.square(np.asarray(one, np.float64))) for one in arrays))

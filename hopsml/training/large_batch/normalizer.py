@@ -1,4 +1,4 @@
-"""What a number that was chosen at one batch size is at another; pure."""
+"""Conversion of hyper-parameters tuned at one batch size to another; pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ SCALINGS = ("linear", "sqrt", "none")
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Carries numbers from ``reference_batch_size`` to ``batch_size``, both in samples of the whole group's batch.
+    """Conversion of numbers from ``reference_batch_size`` to ``batch_size``, both in samples of the group's batch.
 
         at = hopsml.large_batch.Normalizer(reference_batch_size=256, batch_size=8192)
         at.learning_rate(0.1), at.decay(0.99), at.steps(1000)
 
-    Raises ArgumentError or ArgumentTypeError for a size that is no whole number of 1 or more.
+    Args:
+        reference_batch_size: batch size at which the numbers were tuned.
+        batch_size: batch size to convert to.
+
+    Raises:
+        ArgumentError: a size is below 1.
+        ArgumentTypeError: a size is not an integer.
     """
 
     reference_batch_size: int
@@ -29,21 +35,27 @@ class Normalizer:
 
     @property
     def ratio(self) -> float:
-        """How many reference batches one batch holds."""
+        """Number of reference batches in one batch."""
         return self.batch_size / self.reference_batch_size
 
     def learning_rate(self, value: float, rule: str = "linear") -> float:
-        """A learning rate: times the ratio ("linear", arXiv 1706.02677), its square root ("sqrt", 1904.00962), or as it is.
+        """Return a learning rate scaled to the batch size.
 
-        Raises ArgumentError for another rule.
+        Args:
+            value: the learning rate at the reference batch.
+            rule: multiply by the ratio ("linear", arXiv 1706.02677), by its square root ("sqrt", 1904.00962), or not
+                at all ("none").
+
+        Raises:
+            ArgumentError: another rule.
         """
         choice("scaling", rule, SCALINGS)
         return value * {"linear": self.ratio, "sqrt": math.sqrt(self.ratio), "none": 1.0}[rule]
 
     def decay(self, value: float) -> float:
-        """A factor by which the past counts at each step (momentum, beta): as long a memory in samples."""
+        """Return a decay factor for each step (momentum, beta) that gives the same memory in samples."""
         return float(number("decay", value, 0, 1) ** self.ratio)
 
     def steps(self, value: int) -> int:
-        """A number of steps (between logs, commits, of a warm-up): as many samples, 1 step at least."""
+        """Return a number of steps (between logs, commits, of a warm-up) that covers as many samples; at least 1."""
         return max(1, round(count("steps", value, 0) / self.ratio))

@@ -11,7 +11,17 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
-    """``value`` where it is a whole number of ``least`` or more; raises ArgumentTypeError or ArgumentError otherwise."""
+    """Return ``value`` if it is an integer of ``least`` or more.
+
+    Args:
+        name: name of the argument, for the error.
+        value: the value to check.
+        least: lower bound.
+
+    Raises:
+        ArgumentTypeError: it is not an integer.
+        ArgumentError: it is too small.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(
             f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of {least} or more"
@@ -24,7 +34,20 @@ def count(name: str, value: Any, least: int = 1) -> int:
 def number(
     name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False, below: bool = False
 ) -> float:
-    """``value`` where it is a finite number within the bounds, which ``above`` and ``below`` leave out."""
+    """Return ``value`` as a float if it is a finite number within the bounds; raise an error otherwise.
+
+    Args:
+        name: name of the argument, for the error.
+        value: the value to check.
+        least: lower bound.
+        most: upper bound.
+        above: exclude the lower bound itself.
+        below: exclude the upper bound itself.
+
+    Raises:
+        ArgumentTypeError: it is not a number.
+        ArgumentError: it is not finite, or out of bounds.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number")
     outside = not least <= value <= most or (above and value == least) or (below and value == most)
@@ -36,7 +59,7 @@ def number(
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """``value`` where it is one of ``known``; the ArgumentError names the nearest otherwise."""
+    """Return ``value`` if it is one of ``known``; raise ArgumentError with the nearest name otherwise."""
     names = list(known)
     if value not in names:
         raise ArgumentError(f"{name}={value!r} is not known; {suggestions.instead(str(value), names, '')}")
@@ -44,7 +67,7 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 class PlainNumbers:
-    """What schedules are computed with where steps are Python's numbers; TensorFlow's twin is of tensors."""
+    """Functions for computing schedules with Python numbers; a counterpart for TensorFlow uses tensors."""
 
     cos = staticmethod(math.cos)
     exp = staticmethod(math.exp)
@@ -53,5 +76,5 @@ class PlainNumbers:
 
     @staticmethod
     def where(condition: Any, first: Any, second: Any) -> Any:
-        """The first where the condition holds."""
+        """Return ``first`` if the condition holds, else ``second``."""
         return first if condition else second

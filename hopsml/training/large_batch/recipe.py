@@ -1,4 +1,4 @@
-"""A training's numbers as tuned at one batch size, and what they are at another: ``Recipe(...).at(8192, n)``; pure."""
+"""Hyper-parameters tuned at one batch size, converted to another: ``Recipe(...).at(8192, n)``; pure."""
 
 from __future__ import annotations
 
@@ -22,29 +22,34 @@ WITH_BETAS = ("lamb", "adam")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What was tuned, all of it at ``reference_batch_size``.
+    """Hyper-parameters of a training, all tuned at ``reference_batch_size``.
 
         recipe = hopsml.large_batch.Recipe(reference_batch_size=256, learning_rate=0.1, epochs=90)
         plan = recipe.at(8192, n_samples=len(x))
 
     Args:
         reference_batch_size: samples of the whole group's batch at which the numbers were tuned.
-        learning_rate: the highest one, at the reference batch.
-        epochs: how long the training is.
-        momentum: of "momentum", "lars" and "rmsprop_warmup".
-        weight_decay: lambda; not of biases and normalisations, nor of any variable of fewer than two axes.
-        schedule: how the rate falls: Constant(), Steps(), Cosine(), Polynomial(), SlowStart().
-        scaling: how the rate follows the batch: "linear", "sqrt" or "none".
-        warmup_epochs: over which the rate rises from ``learning_rate`` to that of the batch. None: 5; none with
-            "rmsprop_warmup" and SlowStart(), which are warm-ups of their own.
+        learning_rate: the highest learning rate, at the reference batch.
+        epochs: length of the training.
+        momentum: momentum of "momentum", "lars" and "rmsprop_warmup".
+        weight_decay: lambda; not applied to biases and normalisations, nor to any variable of fewer than two axes.
+        schedule: decrease of the rate: Constant(), Steps(), Cosine(), Polynomial(), SlowStart().
+        scaling: scaling of the rate with the batch: "linear", "sqrt" or "none".
+        warmup_epochs: epochs over which the rate rises from ``learning_rate`` to that of the batch. None: 5, but at
+            most half of ``epochs``; 0 with "rmsprop_warmup" and SlowStart(), which include a warm-up.
         optimizer: "momentum", "lars", "lamb", "adam" or "rmsprop_warmup".
-        label_smoothing: of the targets, from 0 to 1.
-        momentum_correction: whether a change of the rate leaves past gradients their weight (1706.02677, section 3).
-        trust: eta of LARS. beta1, beta2: of "lamb" and "adam". epsilon: None for the optimizer's own.
-        keep_memory: whether momentum and betas follow the batch, too, so that the past counts for as many samples as at the
-            reference batch; the papers keep them as they are.
+        label_smoothing: smoothing of the targets, from 0 to 1.
+        momentum_correction: preserve the weight of past gradients when the rate changes (1706.02677, section 3).
+        trust: eta of LARS.
+        beta1: decay of the first moment of "lamb" and "adam".
+        beta2: decay of the second moment of "lamb" and "adam".
+        epsilon: epsilon of the optimizer; None for its default.
+        keep_memory: convert momentum and betas to the batch, too, so that the past counts for as many samples as at
+            the reference batch; the papers leave them unchanged.
 
-    Raises ArgumentError or ArgumentTypeError, which name the number and its rule.
+    Raises:
+        ArgumentError: a number is out of range, or a name is unknown; the error names it and its rule.
+        ArgumentTypeError: a value has the wrong type.
     """
 
     reference_batch_size: int
@@ -84,6 +89,7 @@ class Recipe:
         self._check_warmup()
 
     def _check_warmup(self) -> None:
+        """Set the default length of the warm-up, and check it against the epochs and the schedule."""
         if self.warmup_epochs is None:
             own = self.optimizer == "rmsprop_warmup" or isinstance(self.schedule, schedules.SlowStart)
             object.__setattr__(self, "warmup_epochs", 0.0 if own else min(schedules.WARMUP_EPOCHS, self.epochs / 2))
@@ -106,9 +112,14 @@ class Recipe:
             )
 
     def at(self, batch_size: int, n_samples: int) -> BatchPlan:
-        """The numbers at a batch of ``batch_size`` samples, of the whole group, over ``n_samples`` samples an epoch.
+        """Return the hyper-parameters for another batch size.
 
-        Raises ArgumentError for a batch that is larger than the data.
+        Args:
+            batch_size: samples in a batch of the whole group.
+            n_samples: samples in an epoch.
+
+        Raises:
+            ArgumentError: the batch is larger than the data.
         """
         return BatchPlan(
             recipe=self, batch_size=count("batch_size", batch_size), n_samples=count("n_samples", n_samples)
@@ -117,7 +128,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """A recipe's numbers at one batch size; ``print(plan)`` shows what was, what is, and by which rule."""
+    """Hyper-parameters of a recipe at one batch size; ``print(plan)`` shows old and new values and the rules."""
 
     recipe: Recipe
     batch_size: int
@@ -132,60 +143,66 @@ class BatchPlan:
 
     @property
     def normalizer(self) -> Normalizer:
-        """Carries any other number from the reference batch to this one."""
+        """Conversion of any other number from the reference batch to this one."""
         return Normalizer(self.recipe.reference_batch_size, self.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the last of which may be smaller."""
+        """Number of batches in an epoch, the last of which may be smaller."""
         return -(-self.n_samples // self.batch_size)
 
     @property
     def steps(self) -> int:
-        """Batches of the whole training."""
+        """Number of batches in the whole training."""
         return max(1, math.ceil(self.recipe.epochs * self.steps_per_epoch - 1e-9))
 
     @property
     def warmup_steps(self) -> int:
-        """Steps before the highest rate is reached; 0 where the rate is not higher than at the reference batch."""
+        """Steps before the highest rate is reached; 0 if the rate is not higher than at the reference batch."""
         if self.peak_learning_rate <= self.recipe.learning_rate:
             return 0
         return math.ceil(float(self.recipe.warmup_epochs or 0) * self.steps_per_epoch - 1e-9)
 
     @property
     def peak_learning_rate(self) -> float:
-        """The rate at the end of the warm-up, before the schedule lowers it."""
+        """Learning rate at the end of the warm-up, before the schedule lowers it."""
         return self.normalizer.learning_rate(self.recipe.learning_rate, self.recipe.scaling)
 
     def learning_rate_at(self, epoch: Any, space: Any = PlainNumbers) -> Any:
-        """The learning rate when ``epoch`` epochs (a fraction, too) are over."""
+        """Return the learning rate after ``epoch`` epochs, which may be a fraction.
+
+        Args:
+            epoch: epochs done.
+            space: arithmetic functions for the type of ``epoch``.
+        """
         recipe = self.recipe
         length = float(recipe.warmup_epochs or 0)
         rate = schedules.warm_up(epoch, recipe.learning_rate, self.peak_learning_rate, length, space)
         return rate * recipe.schedule.factor(epoch, length, recipe.epochs, space)
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of a step; 0 is the first."""
+        """Return the learning rate of a step, counted from 0."""
         return float(self.learning_rate_at(count("step", step, 0) / self.steps_per_epoch))
 
     @property
     def base_momentum(self) -> float:
-        """Momentum before correction."""
+        """Momentum before the correction for changes of the rate."""
         return self._memory(self.recipe.momentum)
 
     @property
     def betas(self) -> tuple[float, float]:
-        """Of LAMB and Adam."""
+        """Decay factors beta1 and beta2 of LAMB and Adam."""
         return self._memory(self.recipe.beta1), self._memory(self.recipe.beta2)
 
     def _memory(self, value: float) -> float:
+        """Return a decay factor, converted to the batch size if ``keep_memory`` is set."""
         return self.normalizer.decay(value) if self.recipe.keep_memory else value
 
     def momentum(self, step: int) -> float:
-        """The momentum of a step for an optimizer whose velocity holds the rate, as Keras's SGD: m * new rate / old rate.
+        """Return the momentum of a step for an optimizer whose velocity includes the rate, such as Keras's SGD.
 
-        Without correction it is always the same. Optimizers that ``keras`` and ``torch`` give need none: their velocity does
-        not hold the rate, which is the same training.
+        It is m * new rate / old rate; without correction it is constant. Optimizers made by ``keras`` and ``torch``
+        need no correction: their velocity does not include the rate, which results in the same training.
         """
         if not self.recipe.momentum_correction or step == 0:
             return self.base_momentum
@@ -193,28 +210,35 @@ class BatchPlan:
         return self.base_momentum * self.learning_rate(step) / before if before else self.base_momentum
 
     def sgd_share_at(self, epoch: float) -> float:
-        """How much of an update is SGD's when so many epochs are over; the rest is RMSprop's, of "rmsprop_warmup" alone."""
+        """Return SGD's share of an update after ``epoch`` epochs; 1 unless the optimizer is "rmsprop_warmup".
+
+        RMSprop has the rest.
+        """
         return float(schedules.sgd_share(epoch)) if self.recipe.optimizer == "rmsprop_warmup" else 1.0
 
     def keras(self) -> keras.optimizers.Optimizer:
-        """A new optimizer of Keras 3 that follows the plan: for ``model.compile``, loops, and under strategies.
+        """Return a new Keras 3 optimizer that follows the plan: for ``model.compile``, loops, and under strategies.
 
-        Raises ArgumentError where Keras runs on another backend than TensorFlow.
+        Raises:
+            ArgumentError: Keras runs on another backend than TensorFlow.
         """
         made: Any = importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(
             self
-        )  # which knows plans
+        )  # the module imports this one
         return made
 
     def torch(self, module: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """A new optimizer of the module's parameters, and the scheduler whose ``step()`` follows each of its own."""
+        """Return a new optimizer of the module's parameters, and its scheduler.
+
+        Call the scheduler's ``step()`` after each step of the optimizer.
+        """
         made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.plan_optimizers").make(
             self, module
-        )  # which knows plans
+        )  # the module imports this one
         return made
 
     def as_config(self) -> dict[str, Any]:
-        """Numbers and texts from which ``from_config`` makes the same plan."""
+        """Return numbers and texts from which ``from_config`` builds the same plan."""
         recipe = {each.name: getattr(self.recipe, each.name) for each in fields(Recipe)}
         schedule = {each.name: getattr(self.recipe.schedule, each.name) for each in fields(self.recipe.schedule)}
         if "boundaries" in schedule:
@@ -224,7 +248,7 @@ class BatchPlan:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> BatchPlan:
-        """The plan of ``as_config``."""
+        """Return the plan described by the result of ``as_config``."""
         schedule = dict(config["recipe"]["schedule"])
         kind = schedule.pop("kind")
         if "boundaries" in schedule:
@@ -242,6 +266,7 @@ class BatchPlan:
         )
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the rows of the printed table: name, reference value, value here, rule."""
         recipe, factor = self.recipe, f"x {self.peak_learning_rate / self.recipe.learning_rate:g}"
         before = -(-self.n_samples // recipe.reference_batch_size)
         rows = [

@@ -1,9 +1,9 @@
-"""Update rules as functions of arrays: the same text for numpy, TensorFlow and torch; pure.
+"""Optimizer update rules as functions of arrays, with the same code for numpy, TensorFlow and torch; pure.
 
-They use operators and the functions ``sqrt``, ``sum`` and ``where`` of a ``space``: numpy and torch are one as they are.
-Weights, gradients and what an optimizer keeps are given; new values are returned and nothing is changed. ``layerwise`` is
-False for what has no norm of its own worth a name: biases, the scales of normalisations, scalars. Their ratio is 1, and they
-do not decay.
+They use operators and the functions ``sqrt``, ``sum`` and ``where`` of a ``space``: numpy and torch can be passed as
+they are. Weights, gradients and the optimizer's state are arguments; new values are returned and nothing is modified.
+``layerwise`` is False for variables whose norm is not meaningful: biases, the scales of normalisations, scalars.
+Their ratio is 1, and they do not decay.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 
 def is_layerwise(shape: Sequence[Any]) -> bool:
-    """Whether a variable of this shape has a ratio and a decay of its own: one of two axes or more."""
+    """Return True if a variable of this shape has its own ratio and decay: one of two axes or more."""
     return len(shape) > 1
 
 
 def norm(x: Any, space: Any) -> Any:
-    """The Euclidean norm over all axes."""
+    """Return the Euclidean norm over all axes."""
     return space.sqrt(space.sum(x * x))
 
 
 def lars_ratio(
     weight_norm: Any, gradient_norm: Any, eta: float, weight_decay: float, epsilon: float, space: Any
 ) -> Any:
-    """eta * |w| / (|g| + weight_decay * |w| + epsilon), 1 where a norm is 0: arXiv 1708.03888, section 4."""
+    """Return eta * |w| / (|g| + weight_decay * |w| + epsilon), or 1 if a norm is 0: arXiv 1708.03888, section 4."""
     known = (weight_norm > 0) & (gradient_norm > 0)
     one = weight_norm * 0.0 + 1.0
     below = space.where(known, gradient_norm + weight_decay * weight_norm + epsilon, one)
@@ -33,7 +33,7 @@ def lars_ratio(
 
 
 def lamb_ratio(weight_norm: Any, update_norm: Any, space: Any) -> Any:
-    """|w| / |u|, 1 where a norm is 0: arXiv 1904.00962, algorithm 2 with the identity for phi."""
+    """Return |w| / |u|, or 1 if a norm is 0: arXiv 1904.00962, algorithm 2 with the identity for phi."""
     known = (weight_norm > 0) & (update_norm > 0)
     one = weight_norm * 0.0 + 1.0
     return space.where(known, weight_norm / space.where(known, update_norm, one), one)
@@ -42,10 +42,10 @@ def lamb_ratio(weight_norm: Any, update_norm: Any, space: Any) -> Any:
 def momentum(
     weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, absorbs: bool = False
 ) -> tuple[Any, Any]:
-    """New weight and velocity of gradient descent with momentum.
+    """Return the new weight and velocity of gradient descent with momentum.
 
-    With ``absorbs`` the velocity holds the rate (as Keras's SGD): a change of the rate then needs the corrected momentum
-    m * new / old (arXiv 1706.02677, section 3). Without, as torch's, it does not, and needs none.
+    With ``absorbs`` the velocity includes the rate (as in Keras's SGD): a change of the rate then needs the corrected
+    momentum m * new / old (arXiv 1706.02677, section 3). Without it, as in torch, no correction is needed.
     """
     if absorbs:
         velocity = momentum * velocity + rate * gradient
@@ -68,7 +68,10 @@ def lars(
     layerwise: bool = True,
     absorbs: bool = False,
 ) -> tuple[Any, Any]:
-    """New weight and velocity by LARS: arXiv 1708.03888, algorithm 1. ``absorbs`` as of ``momentum``."""
+    """Return the new weight and velocity by LARS: arXiv 1708.03888, algorithm 1.
+
+    ``absorbs`` is explained at ``momentum``.
+    """
     if layerwise:
         ratio = lars_ratio(norm(weight, space), norm(gradient, space), eta, weight_decay, epsilon, space)
         gradient = ratio * (gradient + weight_decay * weight)
@@ -90,7 +93,10 @@ def lamb(
     weight_decay: float = 0.0,
     layerwise: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """New weight, first and second moment by LAMB: arXiv 1904.00962, algorithm 2. ``step`` is 1 for the first."""
+    """Return the new weight, first and second moment by LAMB: arXiv 1904.00962, algorithm 2.
+
+    ``step`` is 1 for the first step.
+    """
     first = beta1 * first + (1 - beta1) * gradient
     second = beta2 * second + (1 - beta2) * gradient * gradient
     update = first / (1 - beta1**step) / (space.sqrt(second / (1 - beta2**step)) + epsilon)
@@ -116,9 +122,9 @@ def rmsprop_warmup(
     weight_decay: float = 0.0,
     layerwise: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """New weight, velocity and second moment between RMSprop and SGD: arXiv 1711.04325, section 2.1.
+    """Return the new weight, velocity and second moment between RMSprop and SGD: arXiv 1711.04325, section 2.1.
 
-    ``share``: how much is SGD's at this step (``schedules.sgd_share``). ``layerwise`` concerns the weight decay alone.
+    ``share`` is SGD's share at this step (``schedules.sgd_share``). ``layerwise`` affects the weight decay only.
     """
     if layerwise:
         gradient = gradient + weight_decay * weight
@@ -129,5 +135,5 @@ def rmsprop_warmup(
 
 
 def smooth_labels(one_hot: Any, smoothing: float) -> Any:
-    """Targets of which ``smoothing`` is spread over all n classes (last axis): (1 - s) y + s / n (1512.00567, section 7)."""
+    """Return smoothed targets (1 - s) y + s / n over the n classes of the last axis: 1512.00567, section 7."""
     return one_hot * (1 - smoothing) + smoothing / one_hot.shape[-1]

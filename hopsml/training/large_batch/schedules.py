@@ -1,7 +1,7 @@
-"""Learning rates over the epochs of a training: the factor of the highest rate, and the gradual warm-up before; pure.
+"""Learning-rate schedules by epoch: the factor of the highest rate, and the gradual warm-up before; pure.
 
-A schedule's ``factor`` uses operators and a small ``space`` of functions alone, so that the same text serves Python's
-numbers and the tensors of a step that TensorFlow has compiled.
+A schedule's ``factor`` uses operators and the few functions of a ``space`` only, so that the same code works on
+Python numbers and on the tensors of a compiled TensorFlow step.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ WARMUP_EPOCHS = 5.0  # arXiv 1706.02677, section 2.2
 
 @dataclass(frozen=True)
 class Constant:
-    """The highest rate until the end."""
+    """Schedule that retains the highest rate until the end."""
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
-        """1, whatever the epoch."""
+        """Return 1 for every epoch, in the type of ``epoch``."""
         return epoch * 0.0 + 1.0
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The rate is multiplied by ``decay`` at each of ``boundaries``, in epochs: arXiv 1706.02677, section 5.1.
+    """Schedule that multiplies the rate by ``decay`` at each of ``boundaries``: arXiv 1706.02677, section 5.1.
 
-    Raises ArgumentError for boundaries that do not ascend, and a ``decay`` that is not between 0 and 1.
+    Args:
+        boundaries: ascending epochs.
+        decay: factor above 0 and at most 1.
+
+    Raises:
+        ArgumentError: boundaries do not ascend, or ``decay`` is out of range.
     """
 
     boundaries: tuple[float, ...] = (30.0, 60.0, 80.0)
@@ -44,7 +49,7 @@ class Steps:
             raise ArgumentError(f"Steps(boundaries={self.boundaries}): they must ascend, each an epoch of its own")
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
-        """The factor at ``epoch``, which may be a fraction."""
+        """Return the factor at ``epoch``, which may be a fraction."""
         return _pieces(
             epoch, self.boundaries, [self.decay**passed for passed in range(len(self.boundaries) + 1)], space
         )
@@ -52,7 +57,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Cosine:
-    """From the end of the warm-up to the last epoch the rate falls along half a cosine to ``end`` of it (1608.03983)."""
+    """Schedule that falls along half a cosine, from the end of the warm-up to ``end`` of the rate (1608.03983).
+
+    It ends with the last epoch. ``end`` is a fraction of the highest rate, from 0 to 1.
+    """
 
     end: float = 0.0
 
@@ -60,14 +68,17 @@ class Cosine:
         number("end", self.end, 0, 1)
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
-        """The factor at ``epoch``, which may be a fraction."""
+        """Return the factor at ``epoch``, which may be a fraction."""
         passed = _passed(epoch, warmup_epochs, epochs, space)
         return self.end + (1 - self.end) * 0.5 * (1 + space.cos(math.pi * passed))
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """From the end of the warm-up to the last epoch the rate falls as (1 - passed)^power: arXiv 1708.03888, section 5."""
+    """Schedule that falls as (1 - passed)^power from the end of the warm-up to the last epoch.
+
+    arXiv 1708.03888, section 5.
+    """
 
     power: float = 2.0
 
@@ -75,19 +86,20 @@ class Polynomial:
         number("power", self.power, 0, above=True)
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
-        """The factor at ``epoch``, which may be a fraction."""
+        """Return the factor at ``epoch``, which may be a fraction."""
         return (1 - _passed(epoch, warmup_epochs, epochs, space)) ** self.power
 
 
 @dataclass(frozen=True)
 class SlowStart:
-    """A low rate at first instead of a warm-up, then three falls: arXiv 1711.04325, section 2.2.
+    """Schedule with a low rate at first instead of a warm-up, then three falls: arXiv 1711.04325, section 2.2.
 
-    0.5 until 40 of 90 epochs, 0.075 until 70, 0.01 until 85, then 0.001; other lengths have them in proportion.
+    The factor is 0.5 until epoch 40 of 90, 0.075 until 70, 0.01 until 85, then 0.001; for other lengths the epochs
+    are in proportion.
     """
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
-        """The factor at ``epoch``, which may be a fraction."""
+        """Return the factor at ``epoch``, which may be a fraction."""
         return _pieces(epoch, [epochs * until / 90 for until in (40, 70, 85)], [0.5, 0.075, 0.01, 0.001], space)
 
 
@@ -95,10 +107,10 @@ Schedule = Constant | Steps | Cosine | Polynomial | SlowStart
 
 
 def warm_up(epoch: Any, start: float, target: float, warmup_epochs: float, space: Any = PlainNumbers) -> Any:
-    """The highest rate at ``epoch``: from ``start`` to ``target`` in equal parts over ``warmup_epochs``, then ``target``.
+    """Return the rate at ``epoch`` of a linear warm-up from ``start`` to ``target``, and ``target`` afterwards.
 
-    Gradual warm-up, arXiv 1706.02677, section 2.2. A ``target`` below ``start`` holds at once: the higher rate would be too
-    high for it.
+    Gradual warm-up, arXiv 1706.02677, section 2.2. A ``target`` below ``start`` applies at once, because the higher
+    rate would be too high for it.
     """
     if warmup_epochs <= 0 or target <= start:
         return epoch * 0.0 + target
@@ -106,9 +118,9 @@ def warm_up(epoch: Any, start: float, target: float, warmup_epochs: float, space
 
 
 def sgd_share(epoch: Any, center: float = 10.0, period: float = 5.0, space: Any = PlainNumbers) -> Any:
-    """How much of an update is SGD's, the rest is RMSprop's: arXiv 1711.04325, section 2.1.
+    """Return SGD's share of an update, of which RMSprop has the rest: arXiv 1711.04325, section 2.1.
 
-    It grows as an exponential to 1/2 at ``center`` epochs, then in a line to 1 at ``center + period / 2``, without a jump.
+    It grows exponentially to 1/2 at ``center`` epochs, then linearly to 1 at ``center + period / 2``, without a jump.
     """
     distance = (epoch - center) / period
     zero = distance * 0.0
@@ -117,12 +129,13 @@ def sgd_share(epoch: Any, center: float = 10.0, period: float = 5.0, space: Any 
 
 
 def _passed(epoch: Any, warmup_epochs: float, epochs: float, space: Any) -> Any:
-    """The share of the time between warm-up and end that is over."""
+    """Return the fraction of the time between warm-up and end that has passed."""
     passed = (epoch - warmup_epochs) / max(epochs - warmup_epochs, 1e-12)
     return space.minimum(space.maximum(passed, epoch * 0.0), epoch * 0.0 + 1.0)
 
 
 def _pieces(epoch: Any, boundaries: Any, factors: list[float], space: Any) -> Any:
+    """Return a piecewise constant function of the epoch."""
     found = epoch * 0.0 + factors[0]
     for boundary, factor in zip(boundaries, factors[1:], strict=True):
         found = space.where(epoch >= boundary, epoch * 0.0 + factor, found)

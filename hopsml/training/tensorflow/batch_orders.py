@@ -1,7 +1,7 @@
 """Same order of a ``PyDataset``'s batches on all workers of a group, for ``fit`` of Keras 3.
 
-Keras shuffles the batches by Python's random numbers, independently in each process: a global batch would consist of shares
-of different batches, and rows would be used twice or never.
+Keras shuffles the batches by Python's random numbers, independently in each process: a global batch would consist of
+shares of different batches, and rows would be used twice or never.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 
 
 class _Thread(threading.local):
+    """Random source of one thread."""
+
     source: random.Random | None = None  # random numbers for shuffles in this thread; None: Python's own
 
 
@@ -69,6 +71,7 @@ def share(adapter: Any, strategy: Any) -> None:
 
 @contextlib.contextmanager
 def _drawing_from(owner: Any) -> Iterator[None]:
+    """Use the source of ``owner`` for shuffles of this thread inside the block."""
     _thread.source = getattr(owner, "_hopsml_source", None)
     try:
         yield

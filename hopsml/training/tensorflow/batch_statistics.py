@@ -1,11 +1,11 @@
-"""Batch normalisation under MultiWorkerMirroredStrategy: all workers hold one set of moving statistics.
+"""Batch normalisation under MultiWorkerMirroredStrategy with the same moving statistics on all workers.
 
-Keras 3 and tf_keras let every worker keep moving statistics of its own batches. Workers then evaluate differently, and
-with Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the statistics that a
-``strategy.run`` has updated are averaged over the replicas at its end, all of them in one merged reduction. The update
-is linear in the batch's mean and variance, so this equals averaging these before the update.
+In Keras 3 and tf_keras the moving statistics of every worker are those of its share of the batches. Workers then
+evaluate differently, and with Keras 3 the chief's checkpoint holds the statistics of its part of the data. Here the
+statistics that a ``strategy.run`` has updated are averaged over the replicas at its end, all of them in one merged
+reduction. The update is linear in the batch's mean and variance, so this equals averaging these before the update.
 
-A layer that is called inside a tf.function of its own within the step is averaged right there: the step's own trace may
+A layer that is called inside a separate tf.function within the step is averaged right there: the step's own trace may
 never see that call (the function may have been traced before), and workers must not differ in what they reduce.
 """
 
@@ -28,13 +28,15 @@ _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean",
 
 @dataclass
 class _Step:
-    """One ``strategy.run`` of this replica: the graph it is traced in (None when eager), what it updated."""
+    """State of one ``strategy.run`` of this replica: its graph (None when eager), and the updated statistics."""
 
     graph: Any
     updated: dict[int, Any] = field(default_factory=dict)
 
 
 class _Thread(threading.local):
+    """Present step of a replica's thread."""
+
     step: _Step | None = None
 
 
@@ -52,12 +54,13 @@ def install_keras3() -> None:
 
 
 def install_tf_keras(module: ModuleType) -> None:
-    """Repair the layers of tf_keras; ``module`` is the one that defines its batch normalisation."""
+    """Patch the batch normalisation of tf_keras; ``module`` is the one that defines it."""
     _average_after_call(module.BatchNormalizationBase)
     _average_after_step()
 
 
 def _average_after_step() -> None:
+    """Patch TensorFlow's strategies to average the statistics at the end of each step; done once."""
     from tensorflow.python.distribute import mirrored_run
 
     global _steps_average
@@ -75,7 +78,7 @@ def _average_after_step() -> None:
 
 
 def keeps_one_set(strategy: Any) -> bool:
-    """True if a strategy's replicas train one model: those of a group, and those mirrored in one process."""
+    """Return True if a strategy's replicas train one model: those of a group, and those mirrored in one process."""
     import tensorflow as tf
 
     mirrors = mirrored.applies(current()) and isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -83,7 +86,7 @@ def keeps_one_set(strategy: Any) -> bool:
 
 
 def averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """``fn``, followed by the average of the statistics that it has updated; runs in the replica's thread."""
+    """Wrap ``fn`` so that the statistics that it has updated are averaged afterwards, in the replica's thread."""
 
     def step_then_average(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         outer, _thread.step = _thread.step, _Step(_function_graph())
@@ -100,6 +103,7 @@ def averaging(fn: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Resu
 
 
 def _average_after_call(layer_class: Any) -> None:
+    """Patch a layer class to register the statistics that a call updates."""
     original = layer_class.call
 
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -112,13 +116,14 @@ def _average_after_call(layer_class: Any) -> None:
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """A Keras 3 variable holds TensorFlow's as ``value``; a variable of tf_keras is one itself."""
+    """Return the TensorFlow variable inside a Keras 3 variable; a variable of tf_keras is one itself."""
     import tensorflow as tf
 
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _note_update(variables: list[Any]) -> None:
+    """Register updated statistics for the end of the step, or average them at once where the step cannot."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
@@ -132,7 +137,12 @@ def _note_update(variables: list[Any]) -> None:
 
 
 def _average(variables: list[Any], nested: bool) -> None:
-    """Replace each replica's values by their mean; ``nested`` where a merge call is not possible."""
+    """Replace each replica's values by their mean.
+
+    Args:
+        variables: the statistics.
+        nested: True where a merge call is not possible.
+    """
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
@@ -147,7 +157,7 @@ def _average(variables: list[Any], nested: bool) -> None:
 
 
 def _function_graph() -> Any:
-    """The function being traced, seen through the branches and loops inside it; None when eager."""
+    """Return the function being traced, seen through the branches and loops inside it; None when eager."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -159,7 +169,7 @@ def _function_graph() -> Any:
 
 
 def _keep_statistics_of_empty_batch(layer_class: Any) -> None:
-    """A worker whose share of the last batch is empty must not turn the statistics into NaN for everybody."""
+    """Patch a layer class so that an empty share of the last batch does not turn the statistics into NaN."""
     original = layer_class._moments
 
     def moments(self: Any, inputs: Any, mask: Any) -> Any:

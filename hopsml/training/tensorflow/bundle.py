@@ -1,6 +1,6 @@
-"""TensorFlow's checkpoint files (a tensor bundle), apart from the objects in them: what they would hold, and writing that.
+"""Reading of tensors for TensorFlow's checkpoint files (tensor bundles), and writing of these files, separately.
 
-So one process can read the variables, and another one write what ``tf.train.load_checkpoint`` reads.
+One process can read the variables, and another one write what ``tf.train.load_checkpoint`` reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class ServedVariables:
-    """Reads what lies on parameter servers by one call: by itself each variable costs several, of some milliseconds."""
+    """Reader of all variables on parameter servers in one call.
+
+    Reading each variable separately costs several calls of some milliseconds.
+    """
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -24,7 +27,13 @@ class ServedVariables:
         self._read: Callable[[], list[Any]] | None = None
 
     def read(self, names: list[str], owners: list[Any], specs: list[Any]) -> list[Any]:
-        """Tensors in the order of ``specs``; ``owners``, whose they are, tell whether the last function still holds."""
+        """Return tensors in the order of ``specs``, through a traced function that is reused for the same variables.
+
+        Args:
+            names: names of the tensors.
+            owners: objects that the tensors belong to; the function is reused only if they are the same.
+            specs: specifications of the tensors.
+        """
         import tensorflow as tf
 
         known = self._names == names and all(a is b for a, b in zip(self._owners, owners, strict=True))
@@ -35,11 +44,17 @@ class ServedVariables:
 
 
 def read(checkpoint: Any, served: ServedVariables | None = None) -> dict[str, NDArray[Any]] | None:
-    """The tensors that ``checkpoint.write`` would write, by their names in the file; on CPU they are not copied.
+    """Return the tensors that ``checkpoint.write`` would write, by their names in the file.
 
-    None where they are not all whole arrays (the state of a dataset's iterator, a variable in parts): TensorFlow has to
-    write those itself. What parameter servers hold is fetched, by ``served`` at once. On all ranks, where reading a variable
-    needs every rank.
+    On CPU they are not copied. All ranks must call it if reading a variable needs every rank.
+
+    Args:
+        checkpoint: a ``tf.train.Checkpoint``.
+        served: fetches all variables on parameter servers in one call.
+
+    Returns:
+        The tensors by name. None if they are not all whole arrays (the state of a dataset's iterator, a variable in
+            parts): TensorFlow has to write those itself.
     """
     from tensorflow.python.training.saving.saveable_object import SaveSpec
 
@@ -60,6 +75,7 @@ def read(checkpoint: Any, served: ServedVariables | None = None) -> dict[str, ND
 
 
 def _tensor_of(spec: Any) -> Any:
+    """Return the tensor of a specification, read on its device."""
     import tensorflow as tf
 
     with tf.device(spec.device):
@@ -67,6 +83,7 @@ def _tensor_of(spec: Any) -> Any:
 
 
 def _brought(spec: Any) -> Any:
+    """Return the tensor of a specification, copied to the chief."""
     import tensorflow as tf
 
     tensor = _tensor_of(spec)
@@ -75,13 +92,14 @@ def _brought(spec: Any) -> Any:
 
 
 def _is_served(tensor: Any) -> bool:
+    """Return True for a tensor on a parameter server."""
     from tensorflow.python.training.saving.saveable_object import SaveSpec
 
     return isinstance(tensor, SaveSpec) and f"/job:{PS}/" in str(tensor.device)
 
 
 def write(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write what ``read`` has found as ``prefix.index`` and ``prefix.data-00000-of-00001``."""
+    """Write the result of ``read`` as ``prefix.index`` and ``prefix.data-00000-of-00001``."""
     import tensorflow as tf
 
     tf.raw_ops.SaveV2(
@@ -90,7 +108,7 @@ def write(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _flat(by_object: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, str, str, Any]]:
-    """Owner, name, slice and tensor (or what gives it) of all."""
+    """Yield owner, name, slice and tensor (or its specification) of all entries."""
     for owner, tensors in by_object.items():
         for name, value in tensors.items():
             for slice_spec, tensor in value.items() if isinstance(value, dict) else (("", value),):
@@ -98,6 +116,7 @@ def _flat(by_object: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, str
 
 
 def _is_array(slice_spec: str, tensor: Any) -> bool:
+    """Return True for a whole tensor of a type that numpy has."""
     import tensorflow as tf
 
     return not slice_spec.strip() and not tensor.dtype.is_quantized and tensor.dtype not in (tf.variant, tf.resource)

@@ -1,6 +1,7 @@
-"""What callbacks of ``fit`` have counted so far, which a newcomer is given: it has not seen what they counted.
+"""Transfer of the counters of ``fit`` callbacks to a joining worker, which has not seen what they counted.
 
-``EarlyStopping`` would otherwise stop some workers and not others, and ``ReduceLROnPlateau`` lower the rate of some alone.
+Otherwise ``EarlyStopping`` would stop some workers and not others, and ``ReduceLROnPlateau`` would lower the rate on
+some only.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from typing import Any
 
 DECIDING = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "BackupAndRestore")
 
-State = tuple[str, Any]  # of one callback: the name of its class, and what it has counted
+State = tuple[str, Any]  # of one callback: the name of its class, and its counters
 
 
 def read(callbacks: Sequence[Any]) -> list[State]:
-    """What each has counted: its ``state_dict()``, or, of those of Keras's that decide by it, its numbers and arrays."""
+    """Return each callback's counters: its ``state_dict()``, or the plain attributes of Keras's own callbacks.
+
+    Only Keras's callbacks that decide by their counters (``DECIDING``) are included.
+    """
     return [(type(one).__name__, _counted(one)) for one in callbacks]
 
 
 def give(callbacks: Sequence[Any], states: Sequence[State]) -> None:
-    """Have each go on from what its counterpart, at the same place in the list and of the same class, has counted."""
+    """Restore each callback's counters from those of its counterpart.
+
+    The counterpart has the same position in the list and the same class.
+    """
     for one, (kind, counted) in zip(callbacks, states, strict=False):
         if type(one).__name__ != kind:
             continue
@@ -30,21 +37,24 @@ def give(callbacks: Sequence[Any], states: Sequence[State]) -> None:
 
 
 def _counted(callback: Any) -> Any:
+    """Return the counters of one callback, empty if it has none."""
     if _has_state_dict(callback):
         return callback.state_dict()
     return {name: value for name, value in vars(callback).items() if _is_plain(value)} if _decides(callback) else {}
 
 
 def _decides(callback: Any) -> bool:
+    """Return True for a callback of Keras that decides by what it has counted."""
     return any(kind.__name__ in DECIDING for kind in type(callback).__mro__)
 
 
 def _has_state_dict(callback: Any) -> bool:
+    """Return True if a callback has ``state_dict`` and ``load_state_dict``."""
     return callable(getattr(callback, "state_dict", None)) and callable(getattr(callback, "load_state_dict", None))
 
 
 def _is_plain(value: Any) -> bool:
-    """A number or None, an array, or a list of arrays, such as the best weights."""
+    """Return True for a number or None, an array, or a list of arrays, such as the best weights."""
     import numpy as np
 
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` of Keras 3 and tf_keras: checkpoints to go on from, and reports to the driver.
+"""Callbacks for ``fit`` of Keras 3 and tf_keras: checkpoints to resume from, and reports to the driver.
 
 They derive from neither framework's class, so that one class serves both and importing it imports none.
 """
@@ -21,68 +21,74 @@ Logs = dict[str, Any] | None
 
 
 class FitHooks:
-    """Base of callbacks for Keras 3 and tf_keras: all hooks of ``fit``, ``evaluate``, ``predict``, doing nothing."""
+    """Base class of callbacks for Keras 3 and tf_keras, with empty hooks of ``fit``, ``evaluate``, ``predict``."""
 
     model: Any = None
     params: dict[str, Any] | None = None
     _supports_tf_logs = False
-    _chief_worker_only = False  # all ranks run it; what only the chief does is decided inside
+    _chief_worker_only = False  # runs on all ranks; callbacks decide themselves what only the chief does
 
     def set_model(self, model: Any) -> None:
-        """Called by Keras before training."""
+        """Store the model that is trained; called by Keras before training."""
         self.model = model
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Called by Keras before training."""
+        """Store the parameters of ``fit``; called by Keras before training."""
         self.params = params
 
     def _nothing(self, *arguments: Any, **named: Any) -> None:
-        """Called by Keras."""
+        """Ignore a call by Keras."""
 
     on_train_begin = on_train_end = on_test_begin = on_test_end = _nothing
     on_predict_begin = on_predict_end = on_epoch_begin = on_epoch_end = _nothing
     on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
     on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
 
-    def _implements_train_batch_hooks(self) -> bool:  # asked by tf_keras, which refuses them with parameter servers
+    def _implements_train_batch_hooks(self) -> bool:
+        """Return False with parameter servers, for which tf_keras refuses hooks of training batches."""
         return not _with_servers()
 
     def _implements_test_batch_hooks(self) -> bool:
+        """Return False, because the hooks of test batches do nothing."""
         return False
 
     def _implements_predict_batch_hooks(self) -> bool:
+        """Return False, because the hooks of prediction batches do nothing."""
         return False
 
 
 def _with_servers() -> bool:
-    """Whether ``fit`` of tf_keras hands its steps to workers: it calls back at the end of an epoch alone."""
+    """Return True if ``fit`` of tf_keras sends its steps to workers, and calls back at the end of epochs only."""
     import tensorflow as tf
 
     return bool(getattr(tf.distribute.get_strategy(), "_should_use_with_coordinator", False))
 
 
 class CheckpointCallback(FitHooks):
-    """Saves the model and its optimizer while ``fit`` runs, and restores them when it begins.
+    """Callback that saves the model and its optimizer while ``fit`` runs, and restores them when it begins.
 
-    Keras 3 goes on at the epoch that was restored. tf_keras does not let a callback choose the epoch:
+    Keras 3 continues at the epoch that was restored. tf_keras does not let a callback choose the epoch:
 
         callback = hopsml.tensorflow.CheckpointCallback()
         model.fit(..., initial_epoch=callback.restore(model), callbacks=[callback])
 
-    A checkpoint within an epoch holds the weights at that step; ``fit`` then repeats that epoch from its
-    beginning, because a dataset's position is not part of it.
+    A checkpoint within an epoch holds the weights at that step; ``fit`` then repeats that epoch from its beginning,
+    because the checkpoint does not include a dataset's position.
 
-    A function may call ``fit`` several times, always in the same order: each has checkpoints of its own, and after a restart
-    those that were complete get their weights and history back and train no more. A ``directory`` that is given belongs to
-    every ``fit`` that it is given to.
+    A function may call ``fit`` several times, always in the same order: each call has its own checkpoints. After a
+    restart, calls that were complete restore their weights and history and train no more. A ``directory`` that is
+    given is used by every ``fit`` to which the callback is passed.
     """
 
     def __init__(
         self, every: int | Literal["epoch"] = "epoch", keep: int = 3, directory: str | os.PathLike[str] | None = None
     ) -> None:
-        """``every``: "epoch", or the number of steps from one checkpoint to the next.
+        """Create a callback for one or several calls of ``fit``.
 
-        ``directory``: default the run's, where each ``fit`` of the function has a place of its own.
+        Args:
+            every: "epoch", or the number of steps from one checkpoint to the next.
+            keep: number of newest checkpoints to retain.
+            directory: default the run's, with a separate folder for each ``fit`` of the function.
         """
         if every != "epoch" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ArgumentError(f"every={every!r}: it must be 'epoch', or a number of steps of 1 or more")
@@ -90,8 +96,8 @@ class CheckpointCallback(FitHooks):
         self._keep = keep
         self._directory = directory
         self._checkpointer: Checkpointer | None = None
-        self._number = 0  # of the fit among those of the function, where the directory is the run's
-        self._begun = False  # the fit that the checkpointer was made for
+        self._number = 0  # number of the fit among those of the function, if the directory is the run's
+        self._begun = False  # True once the fit that the checkpointer was made for has begun
         self._saved_step = 0
         self._epoch = 0
         self._history: dict[str, list[Any]] = {}
@@ -99,11 +105,14 @@ class CheckpointCallback(FitHooks):
 
     @property
     def initial_epoch(self) -> int:
-        """The epoch to go on with, 0 before anything was restored."""
+        """Epoch to continue with, 0 before anything was restored."""
         return self._epoch
 
     def restore(self, model: Any) -> int:
-        """Restore ``model``; the epoch to go on with. On all ranks; ``fit`` does it by itself otherwise."""
+        """Restore ``model`` and return the epoch to continue with; call it on all ranks.
+
+        ``fit`` calls it otherwise.
+        """
         if self._checkpointer is not None and not self._begun:
             return self._epoch
         self._begun = False
@@ -120,28 +129,31 @@ class CheckpointCallback(FitHooks):
         return self._epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Restore, and tell Keras 3 where to go on."""
+        """Restore the model, and set Keras 3's initial epoch."""
         if self.restore(self.model):
             self.model._initial_epoch = self._epoch
         self._begun = True
         if self._number > 1 and self._checkpointer is not None and not self._checkpointer.notes:
             optimizers.build_compiled([self.model])  # restoring needs the optimizer's variables
-            self._save()  # a checkpoint of this fit shows that those before it are over
+            self._save()  # a checkpoint of this fit shows that the earlier ones are complete
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Note the epoch that a checkpoint within it has to repeat."""
+        """Record the epoch that a restart from a checkpoint within it has to repeat."""
         self._epoch = epoch
         self._give_history_back()
         if self._directory is None:
             fits.trains()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Save when ``every`` steps have been made since the last checkpoint; behind an epoch's last one when it is over."""
+        """Save if ``every`` steps have been made since the last checkpoint.
+
+        The last step of an epoch is saved at the end of the epoch instead.
+        """
         if self._is_due() and batch + 1 != (self.params or {}).get("steps"):
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Save, where an epoch is the measure."""
+        """Save at the end of an epoch, if ``every`` is "epoch" or its number of steps has been reached."""
         self._epoch = epoch + 1
         self._remember(logs)
         if self._every == "epoch" or self._is_due():
@@ -149,24 +161,28 @@ class CheckpointCallback(FitHooks):
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Save the last step, unless it is saved already."""
-        self.model._initial_epoch = None  # else the model's next fit would begin there, too
+        self.model._initial_epoch = None  # otherwise the model's next fit would begin there, too
         self._give_history_back()
         if self._step() > self._saved_step:
             self._save()
 
     def _is_due(self) -> bool:
+        """Return True if ``every`` steps have been made since the last checkpoint."""
         return isinstance(self._every, int) and self._step() - self._saved_step >= self._every
 
     def _step(self) -> int:
+        """Return the number of the model's updates so far."""
         return optimizers.updates(self.model)
 
     def _save(self) -> Path:
+        """Save a checkpoint of the present step."""
         assert self._checkpointer is not None  # made when training began
         self._saved_step = self._step()
         epochs = int((self.params or {}).get("epochs") or 0)
         return self._checkpointer.save(self._saved_step, epoch=self._epoch, epochs=epochs, history=self._history)
 
     def _remember(self, logs: Logs) -> None:
+        """Append an epoch's metrics to the history."""
         import numpy as np  # the metrics of an epoch are its numbers, or arrays of them
 
         for name, value in (logs or {}).items():
@@ -187,23 +203,31 @@ def give_history_back(model: Any, history: Mapping[str, Sequence[Any]]) -> None:
 
 
 class ReportCallback(FitHooks):
-    """Sends the chief's step, loss and metrics to the driver: at most once an interval, and every epoch."""
+    """Callback that sends the chief's step, loss and metrics to the driver.
+
+    It sends at most once an interval, and at every epoch.
+    """
 
     def __init__(self, interval_s: float = 1.0) -> None:
-        """``interval_s``: seconds between two messages within an epoch; 0 sends every step."""
+        """Create the callback for one or several calls of ``fit``.
+
+        Args:
+            interval_s: seconds between two messages within an epoch; 0 sends every step.
+        """
         if not interval_s >= 0:
             raise ArgumentError(f"interval_s={interval_s!r}: it must be 0 or more seconds")
         self._interval_s = interval_s
         self._next = 0.0
         self._progress = ProgressSender()
-        self._epoch, self._batches = 0, 0  # batches of an epoch, where Keras does not know before
+        # Batches of an earlier epoch, used if Keras does not know the number in advance.
+        self._epoch, self._batches = 0, 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Forget the epochs of another call of ``fit``."""
+        """Reset the count of batches from an earlier call of ``fit``."""
         self._batches = 0
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Note the epoch, which is all that can be told as long as nobody knows how many batches it has."""
+        """Record the epoch, and report it as progress if the number of batches is unknown."""
         self._epoch = epoch
         if not self._steps():
             self._progress.tell(epoch, (self.params or {}).get("epochs") or 0, "epoch")
@@ -216,21 +240,23 @@ class ReportCallback(FitHooks):
             self._send(logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Send the epoch's values, those of the validation among them."""
+        """Send the epoch's values, including those of the validation."""
         self._epoch = epoch + 1
         self._tell_progress(0, at_once=True)
         self._send(logs)
 
     def _steps(self) -> int:
-        """Batches of an epoch: as Keras knows, or as an earlier one had; 0 for unknown."""
+        """Return the batches of an epoch, known to Keras or counted in an earlier epoch; 0 for unknown."""
         return (self.params or {}).get("steps") or (self._batches if self._epoch else 0)
 
     def _tell_progress(self, batch: int, at_once: bool = False) -> None:
+        """Report the progress if the number of batches is known."""
         steps, epochs = self._steps(), (self.params or {}).get("epochs") or 0
         if batch <= steps:
             self._progress.tell(self._epoch * steps + batch, epochs * steps, at_once=at_once)
 
     def _send(self, logs: Logs) -> None:
+        """Send values with the present step, on the chief."""
         self._next = time.monotonic() + self._interval_s
         context = current()
         if context is None or not context.is_chief:
@@ -239,7 +265,7 @@ class ReportCallback(FitHooks):
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are one number. A metric may give one for each class: it stands in the history, and is not reported."""
+    """Return the values that are single numbers; a metric with one value for each class is left out."""
     import numpy as np
 
     return {name: float(np.reshape(value, ())) for name, value in values.items() if np.size(value) == 1}

@@ -1,8 +1,9 @@
 """Checkpoints of TensorFlow objects: complete or absent, the same on every rank.
 
-All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's state is kept: the others
-read theirs, or write it to a folder that goes away, where reading a variable needs every rank (those synchronised on read).
-The chief picks what is restored, and sends it to the ranks that do not see the very same files.
+All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's state is stored.
+Where reading a variable needs every rank (variables that are synchronised on read), the others read theirs as well,
+or write it to a temporary folder. The chief chooses the checkpoint to restore, and sends it to the ranks that do not
+see the very same files.
 """
 
 from __future__ import annotations
@@ -30,32 +31,41 @@ _WRITE = "hopsml.training.tensorflow.bundle:write"
 
 
 class Checkpointer:
-    """Saves and restores TensorFlow objects: models, optimizers, variables, datasets' iterators.
+    """Saving and restoring of TensorFlow objects: models, optimizers, variables, datasets' iterators.
 
         checkpointer = hopsml.tensorflow.Checkpointer(model=model, optimizer=optimizer)
-        step = checkpointer.restore_latest()          # 0 when there is nothing to go on from
+        step = checkpointer.restore_latest()          # 0 when there is nothing to continue from
         ...
         checkpointer.save(step)                       # on every rank
 
-    ``notes`` holds, after a restore, what was given to ``save`` beside the step.
+    After a restore, ``notes`` holds what was passed to ``save`` in addition to the step.
 
-    In a worker ``save`` holds the training up only until its agent has a copy of the state in memory. From there it goes to
-    the agent's disk and to the run's shared storage, beside the training. What that means for a loss:
+    In a worker ``save`` delays the training only until its agent has a copy of the state in memory. From there it is
+    written to the agent's disk and to the run's shared storage in the background. Consequences of failures:
 
-    - The worker ends, however: everything that was saved arrives.
-    - The agent, its executor or its machine is lost: what had not reached shared storage is lost, so the run goes on from
-      the newest checkpoint there. ``save(durable=True)``, or ``wait()``, comes back when that is the one just saved.
-    - A disk or a store takes nothing: the training goes on, a note says so, and another one that it is over. The end of a
-      run waits for the last checkpoint, for as long as its files have to be brought to its store, and names what is missing.
-    - Where saving is faster than the disk for long, those in between are passed over for newer ones.
+    - The worker ends in any way: everything that was saved arrives.
+    - The agent, its executor or its machine fails: what had not reached shared storage is lost, so the run continues
+      from the newest checkpoint there. ``save(durable=True)``, or ``wait()``, returns when that is the one just
+      saved.
+    - A disk or a store refuses writes: the training continues, a note reports it, and another note its end. The end
+      of a run waits for the last checkpoint, within the time allowed for copying files to the store, and names what
+      is missing.
+    - If saving is faster than the disk for long, checkpoints in between are skipped in favour of newer ones.
 
-    Elsewhere, and for a state that memory does not take, or not as arrays, ``save`` writes to this machine's disk itself.
+    Outside a worker, and for a state that does not fit in memory or cannot be read as arrays, ``save`` writes to this
+    machine's disk itself.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, keep: int = 3, **trackables: Any) -> None:
-        """``directory``: default the run's checkpoint directory. ``keep``: how many of the newest stay.
+        """Create a checkpointer for named objects.
 
-        Raises ArgumentError where there is no directory (outside of a run, none given) or nothing to save.
+        Args:
+            directory: default the run's checkpoint directory.
+            keep: number of newest checkpoints to retain.
+            **trackables: the objects to save, by name.
+
+        Raises:
+            ArgumentError: there is no directory (outside of a run, none given) or nothing to save.
         """
         import tensorflow as tf
 
@@ -69,14 +79,22 @@ class Checkpointer:
         self.notes: dict[str, Any] = {}
         self._served = bundle.ServedVariables() if parameter_servers.is_chief(self._context) else None
         self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
-        self._last: tuple[HeldCheckpoint | None, str] | None = None  # what was saved, where
+        self._last: tuple[HeldCheckpoint | None, str] | None = None  # the newest save: its slot and its folder
 
     def save(self, step: int, *, durable: bool = False, **notes: Any) -> Path:
-        """Save as checkpoint ``step`` (0 or more) with JSON ``notes``; the folder that it has, or will have, on all ranks.
+        """Save the objects as checkpoint ``step``, and return its folder; call it on all ranks.
 
-        ``durable``: wait until it is on shared storage; see ``wait``.
+        The folder may be written only after the call returns.
 
-        Raises ArgumentTypeError or ArgumentError for a bad step, OSError when the chief itself has to write and cannot.
+        Args:
+            step: 0 or more.
+            durable: wait until the checkpoint is on shared storage; see ``wait``.
+            **notes: values for JSON that are stored with the step.
+
+        Raises:
+            ArgumentTypeError: ``step`` is not an integer.
+            ArgumentError: ``step`` is negative.
+            OSError: the chief has to write itself and cannot.
         """
         if isinstance(step, bool) or not isinstance(step, int):
             raise ArgumentTypeError(f"step={step!r}: it must be an int, not {type(step).__name__}")
@@ -96,15 +114,20 @@ class Checkpointer:
         return target
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until what was saved last is on the run's shared storage; on ranks other than the chief at once.
+        """Wait until the newest save is on the run's shared storage; ranks other than the chief return at once.
 
-        Raises OSError where this machine's disk does not take it, StorageTimeout after ``timeout_s`` seconds.
+        Args:
+            timeout_s: seconds to wait; None waits without limit.
+
+        Raises:
+            OSError: this machine's disk refuses the checkpoint.
+            StorageTimeout: ``timeout_s`` seconds have passed.
         """
         if self._handover is not None and self._last is not None:
             self._handover.wait_stored(*self._last, timeout_s)
 
     def _save(self, description: checkpoint_files.Description) -> HeldCheckpoint | None:
-        """By the agent where that is possible, else by this process, behind what the agent still has to write."""
+        """Have the agent write a checkpoint if possible, else write it here after the agent's earlier ones."""
         write: Callable[[str], object] = functools.partial(self._checkpoint.write, options=self._options())
         arrays = self._read()
         if self._handover is not None and arrays is not None:
@@ -116,37 +139,46 @@ class Checkpointer:
         return None
 
     def _options(self) -> Any:
-        """By whom TensorFlow has files written and read: a parameter server may be on another machine than they."""
+        """Return TensorFlow's options for reading and writing files on the chief.
+
+        A parameter server may be on another machine than the files.
+        """
         import tensorflow as tf
 
         device = "/job:chief/replica:0/task:0/device:CPU:0" if parameter_servers.is_chief(self._context) else None
         return tf.train.CheckpointOptions(experimental_io_device=device)
 
     def _read(self) -> dict[str, Any] | None:
+        """Return the objects' tensors for the agent; None if the agent cannot write them."""
         return bundle.read(self._checkpoint, self._served) if self._handover is not None else None
 
     def _take_part(self, unused: Path) -> None:
-        """What the chief does, as far as it needs every rank: both do the same for the same objects."""
+        """Take part in the chief's save as far as it needs every rank; both do the same for the same objects."""
         if self._read() is None:
             self._checkpoint.write(str(unused / "variables"))
             shutil.rmtree(unused)
 
     def _wait_written(self) -> None:
+        """Wait until the agent has written all earlier checkpoints to this machine's disk."""
         if self._handover is not None:
             self._handover.wait_written()
 
     def restore_latest(self) -> int:
-        """Restore the directory's newest complete checkpoint, else the one that the run goes on from.
+        """Restore the directory's newest complete checkpoint, else the one that the run continues from.
 
-        Returns its step, 0 when there is none. Variables that do not exist yet get their values when they are made.
+        Variables that do not exist yet get their values when they are created.
 
-        Raises ArgumentError when the objects have variables that the checkpoint does not hold.
+        Returns:
+            Its step, 0 if there is none.
+
+        Raises:
+            ArgumentError: the objects have variables that the checkpoint does not hold.
         """
         self._wait_written()
         source = self._agree_on_source()
         if source is None:
             return 0
-        # Keras makes an optimizer's variables at the first step; they must be there to be restored.
+        # Keras creates an optimizer's variables at the first step; they must exist to be restored.
         optimizers.build_compiled(self._trackables.values())
         status = self._checkpoint.read(source.prefix, options=self._options())
         try:
@@ -160,7 +192,7 @@ class Checkpointer:
         return source.step
 
     def _needs_every_rank(self) -> bool:
-        """Whether some variable is synchronised on read, which is a reduction over all ranks."""
+        """Return True if some variable is synchronised on read, which is a reduction over all ranks."""
         from tensorflow.python.checkpoint import trackable_view
         from tensorflow.python.distribute.values import SyncOnReadVariable
 
@@ -172,14 +204,14 @@ class Checkpointer:
         return False
 
     def _is_in_run_dir(self) -> bool:
-        """Whether it is on its store already, where no mirror adds what a run that goes on looks for."""
+        """Return True if the directory is in the run directory itself, where no mirror adds the manifest."""
         if self._context is None:
             return False
         scheme, _, path = urls.split(self._context.run_url)
         return scheme in ("", "file") and self._directory.is_relative_to(path)
 
     def _agree_on_source(self) -> checkpoint_files.SavedStep | None:
-        """The checkpoint that all ranks restore, in a folder that this rank can read."""
+        """Return the checkpoint that all ranks restore, in a folder that this rank can read."""
         strategy = latest_strategy()
         if not in_group(strategy):
             return self._newest()
@@ -196,6 +228,7 @@ class Checkpointer:
         return checkpoint_files.read_saved_step(folder)
 
     def _newest(self) -> checkpoint_files.SavedStep | None:
+        """Return the checkpoint to restore, by this process alone; None if there is none."""
         if newest := checkpoint_files.newest_sound(self._directory):
             return newest
         resume = self._resume()
@@ -209,11 +242,12 @@ class Checkpointer:
         return saved
 
     def _resume(self) -> Path | None:
-        """The checkpoint that the run goes on from."""
+        """Return the checkpoint that the run continues from."""
         return self._context.resume_checkpoint if self._context is not None else None
 
 
 def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | None) -> Path:
+    """Return the directory of checkpoints, created if it does not exist."""
     if given is None and context is None:
         raise ArgumentError("Checkpointer() needs directory=... here: this process is not a worker of a run")
     directory = Path(given) if given is not None else context.checkpoint_dir  # type: ignore[union-attr]
@@ -226,6 +260,7 @@ def _directory(given: str | os.PathLike[str] | None, context: WorkerContext | No
 
 
 def _positive(keep: int) -> int:
+    """Return the number of checkpoints to retain, checked."""
     if isinstance(keep, bool) or not isinstance(keep, int):
         raise ArgumentTypeError(f"keep={keep!r}: it must be an int, not {type(keep).__name__}")
     if keep < 1:

@@ -1,4 +1,4 @@
-"""Whose collectives ``hopsml.tensorflow.strategy()`` takes where nobody names them: one decision, alike on all workers."""
+"""Choice of the collectives for ``hopsml.tensorflow.strategy()`` if none are requested; the same on all workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOST = "steps take about twice as long"
 
 
 class Chosen(NamedTuple):
-    """``why``: for people, behind "because"; empty outside of a run."""
+    """Chosen collectives and the reason, worded to follow "because"; it is empty outside of a run."""
 
     implementation: Implementation
     why: str
@@ -22,13 +22,13 @@ class Chosen(NamedTuple):
 def choose(
     context: WorkerContext | None, asked: Implementation, given: Sequence[str], gradients: Sequence[str] = ()
 ) -> Chosen:
-    """Decide for this worker; imports TensorFlow where that depends on its devices.
+    """Return the collectives for this worker; imports TensorFlow if the choice depends on its devices.
 
     Args:
-        context: of the worker; None outside of a run.
+        context: context of the worker; None outside of a run.
         asked: the strategy's argument.
         given: names of the strategy's arguments that are settings of TensorFlow's collectives.
-        gradients: of those that are settings of hopsml's collective; only one of the two is given.
+        gradients: names of those that are settings of hopsml's collective; only one of the two is given.
     """
     if asked != "auto":
         return Chosen(asked, "strategy() names them")
@@ -57,6 +57,7 @@ def choose(
 
 
 def _by_devices() -> Chosen:
+    """Choose hopsml's collectives for workers without GPUs, if its library for TensorFlow is present."""
     import tensorflow as tf
 
     if tf.config.get_visible_devices("GPU"):

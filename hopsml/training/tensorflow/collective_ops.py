@@ -1,12 +1,13 @@
-"""hopsml's collective operations for TensorFlow: between the members of the group that this process is in at the moment.
+"""hopsml's collective operations for TensorFlow, among the members of this process's present group.
 
-They are in a library of C++ (``native/tensorflow``) that belongs to one version of TensorFlow. Whoever changes who is in the
-group changes nothing in a function that was traced before: rank and size are read when the function runs.
+They are in a C++ library (``native/tensorflow``) built for one version of TensorFlow. A change of the group's members
+changes nothing in a function that was traced before: rank and size are read when the function runs.
 
-All members make the same calls in the same order. Within a process every operation touches one resource, so that
-TensorFlow keeps the order of the program, through functions, branches and loops; what the members call is compared, and
-where it differs all of them get InvalidArgumentError instead of a wrong sum. A member that is lost is UnavailableError, one
-that takes no part in time DeadlineExceededError, both with its rank; a group that was ended here is AbortedError.
+All members make the same calls in the same order. Within a process every operation uses one resource, so that
+TensorFlow preserves the order of the program, through functions, branches and loops. The members' calls are compared,
+and if they differ all members get InvalidArgumentError instead of a wrong sum. The loss of a member raises
+UnavailableError, a member that takes no part in time DeadlineExceededError, both with its rank; a group that was
+ended here raises AbortedError.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Wire = Literal["same", "float16", "bfloat16"]
 
 LIBRARIES = Path(__file__).with_name("lib")
 PACK_BYTES = 4 << 20
-_BUILT_FOR = b"hopsml was built for TensorFlow "  # with the version behind it, in the library
+_BUILT_FOR = b"hopsml was built for TensorFlow "  # followed by the version, in the library
 _loading = threading.Lock()
 
 
@@ -36,14 +37,14 @@ def all_reduce(
     label: str = "",
     pack_bytes: int = PACK_BYTES,
 ) -> list[Any]:
-    """The reduction of each tensor over the group, equal to the last bit on all members.
+    """Return the reduction of each tensor over the group, equal to the last bit on all members.
 
     Args:
         tensors: float32, 64, 16, bfloat16, int32 or int64, of the same shapes on all members; types may be mixed.
         reduction: "mean" divides by the size of the group at the time of the call.
-        wire: what float32 is sent as; sums are made in float32 all the same.
-        label: what this is to people, for messages.
-        pack_bytes: small tensors travel together, up to so many bytes.
+        wire: type in which float32 is sent; sums are computed in float32 all the same.
+        label: description of the call for messages.
+        pack_bytes: small tensors are sent together, up to this number of bytes.
     """
     _refuse_compiled()
     if _is_alone():
@@ -70,12 +71,12 @@ def all_reduce(
 
 
 def all_gather(value: Any, label: str = "") -> Any:
-    """The members' rows one below the other, in rank order; members may have another number of rows each."""
+    """Return the members' rows concatenated in rank order; members may have different numbers of rows."""
     return gathered_from(value, label)[0]
 
 
 def gathered_from(value: Any, label: str = "") -> tuple[Any, Any]:
-    """As ``all_gather``, with the number of members whose rows these are."""
+    """Return the members' rows as ``all_gather`` does, and the number of members that they are from."""
     import tensorflow as tf
 
     _refuse_compiled()
@@ -88,7 +89,7 @@ def gathered_from(value: Any, label: str = "") -> tuple[Any, Any]:
 
 
 def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
-    """The value of the member with rank ``root``; type and shape are the same on all members."""
+    """Return the value of the member with rank ``root``; type and shape are the same on all members."""
     _refuse_compiled()
     if _is_alone():
         return _itself(value)
@@ -98,21 +99,21 @@ def broadcast(value: Any, root: int = 0, label: str = "") -> Any:
 
 
 def rank() -> Any:
-    """A tensor with the rank of this process at the time of the call."""
+    """Return a tensor with the rank of this process at the time when it is computed."""
     library = load()
     with _on_host():
         return library.hopsml_group().rank
 
 
 def size() -> Any:
-    """A tensor with the number of members at the time of the call."""
+    """Return a tensor with the number of members at the time when it is computed."""
     library = load()
     with _on_host():
         return library.hopsml_group().size
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Both as they are now, as numbers. Raises FailedPreconditionError where this process is in no group."""
+    """Return the present rank and size as numbers; raise FailedPreconditionError if this process is in no group."""
     import tensorflow as tf
 
     with tf.init_scope():
@@ -121,13 +122,14 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def load() -> Any:
-    """The operations' Python functions. Raises UnsupportedVersion where there is no library for this TensorFlow."""
+    """Return the operations' Python functions; raise UnsupportedVersion if this TensorFlow has no library."""
     with _loading:
         return _loaded()
 
 
 @functools.cache
 def _loaded() -> Any:
+    """Load the library and register the operations' gradients."""
     import tensorflow as tf
 
     path = LIBRARIES / f"libhopsml_tensorflow-{tf.__version__}.so"
@@ -138,7 +140,10 @@ def _loaded() -> Any:
 
 
 def check_library(path: Path, version: str) -> None:
-    """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``; another one may end the process."""
+    """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``.
+
+    Loading a library for another version may terminate the process.
+    """
     remedy = (
         "build it with `make setup` in a clone, or install a wheel that `make wheel` has made there, "
         "or train with implementation='tensorflow'"
@@ -158,40 +163,43 @@ def check_library(path: Path, version: str) -> None:
 
 @functools.cache
 def _order_variable() -> Any:
+    """Return the variable whose resource orders all operations."""
     import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 
     with tf.init_scope(), tf.device("CPU:0"):
-        # Not tf.Variable, which the strategy in whose scope this may be would make a value of the group.
+        # Not tf.Variable, which a surrounding strategy scope would turn into a distributed variable.
         return resource_variable_ops.ResourceVariable(0, trainable=False, name="hopsml_order")
 
 
 def _on_host() -> Any:
-    """The operations have no other kernels; what lies on a GPU is copied."""
+    """Place operations on the CPU, which has their only kernels; tensors on a GPU are copied."""
     import tensorflow as tf
 
     return tf.device("CPU:0")
 
 
 def _order() -> Any:
-    """The resource that all operations touch."""
+    """Return the resource that all operations use."""
     return _order_variable().handle
 
 
 def _name_of(tensor: Any) -> str:
+    """Return a tensor's name for messages; "" when eager."""
     import tensorflow as tf
 
     return "" if tf.executing_eagerly() else str(tensor.name)
 
 
 def _is_alone() -> bool:
-    """Whether a call is not the group's: of a newcomer who has not come to the others' next batch yet."""
+    """Return True if a call is not the group's: on a joining worker that has not reached the others' next batch."""
     import tensorflow as tf
 
     return collective.is_aside() and tf.executing_eagerly()
 
 
 def _itself(value: Any) -> Any:
+    """Return a copy of a value, the result of a call made alone."""
     import tensorflow as tf
 
     return tf.identity(value)
@@ -210,6 +218,7 @@ def _refuse_compiled() -> None:
 
 
 def _register_gradients() -> None:
+    """Register the operations' gradients with TensorFlow."""
     import tensorflow as tf
 
     @tf.RegisterGradient("HopsmlAllReduce")

@@ -1,12 +1,13 @@
-"""A strategy whose workers are the members of hopsml's own group. Imports TensorFlow: import it inside functions.
+"""Distribution strategy whose workers are the members of hopsml's group.
 
-For code that looks at it, it is a MultiWorkerMirroredStrategy, and all that this one promises holds: the meaning of a global
-batch, variables that begin equal and stay so, variables that are summed when they are read, what may be called where. Below
-it differs in one thing: no server of TensorFlow's is started, and the values of all workers meet in the operations of
-``collective_ops``. Each worker has one device.
+It imports TensorFlow: import it inside functions. To other code it is a MultiWorkerMirroredStrategy with the same
+guarantees: the meaning of a global batch, variables that begin equal and stay so, variables that are summed when they
+are read, the places where functions may be called. The implementation differs in one point: no TensorFlow server is
+started, and values of all workers are combined by the operations of ``collective_ops``. Each worker has one device.
 
-Who is in the group may change. What a function has traced goes on with the new group, as it reads rank and size when it
-runs; what is a number in Python (``num_replicas_in_sync``, the shares of a distributed dataset) is that of the moment.
+The members of the group may change. A traced function continues with the new group, because it reads rank and size
+when it runs; a number in Python (``num_replicas_in_sync``, the shares of a distributed dataset) is that of the
+moment.
 """
 
 from __future__ import annotations
@@ -44,14 +45,20 @@ from hopsml.training.tensorflow.gradient_exchange import GradientExchange
 
 
 class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """Trains over hopsml's group, of which this process is a member.
+    """Distribution strategy that trains over hopsml's group, of which this process is a member.
 
-    Raises ArgumentError on a worker with several GPUs, UnsupportedVersion where hopsml's operations are not built for this
-    TensorFlow, FailedPreconditionError where this process is in no group.
+    Raises:
+        ArgumentError: the worker has several GPUs.
+        UnsupportedVersion: hopsml's operations are not built for this TensorFlow.
+        FailedPreconditionError: this process is in no group.
     """
 
     def __init__(self, gradients: GradientSettings | None = None) -> None:
-        """``gradients``: what is done with those that optimizers reduce; by default nothing but their sum."""
+        """Create the strategy for this worker.
+
+        Args:
+            gradients: treatment of the gradients that optimizers reduce; by default they are only summed.
+        """
         distribute_lib.Strategy.__init__(self, CollectiveExtended(self, gradients or GradientSettings()))
         loss_scaling.install()
         gradient_hooks.install()
@@ -60,13 +67,13 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
 
 
 class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):  # type: ignore[misc]
-    """What the strategy does with variables, values and data."""
+    """Implementation of the strategy's operations on variables, values and data."""
 
-    spans_group = True  # also while it has one member: others may join
+    spans_group = True  # also while it has one member, because others may join
 
     def __init__(self, strategy: CollectiveStrategy, gradients: GradientSettings) -> None:
         distribute_lib.StrategyExtendedV1.__init__(self, strategy)
-        collective_ops.rank_and_size()  # there is a group, and there are the operations
+        collective_ops.rank_and_size()  # fails if there is no group, or no library with the operations
         gpus = tf.config.list_logical_devices("GPU")
         if len(gpus) > 1:
             raise ArgumentError(
@@ -88,75 +95,91 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
 
     @staticmethod
     def _canonical(device: str) -> str:
+        """Return the full name of a device of this process."""
         return str(device_lib.canonical_name("/job:localhost/replica:0/task:0" + device))
 
-    # ---- who is in the group
+    # ---- members of the group
 
     @property
     def _num_workers(self) -> int:
+        """Present number of members."""
         return _place()[1]
 
     @property
     def _id_in_cluster(self) -> int:
+        """Present rank of this worker."""
         return _place()[0]
 
     @property
     def _is_chief(self) -> bool:
+        """True on rank 0."""
         return self._id_in_cluster == 0
 
     @property
     def _task_id(self) -> int:
-        return self._id_in_cluster  # tf_keras names folders by it, of workers that are not the chief
+        """Task index of this worker, its present rank."""
+        return self._id_in_cluster  # tf_keras names folders of workers other than the chief by it
 
     def _in_multi_worker_mode(self) -> bool:
+        """Return True, also for a group of one member."""
         return True
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
+        """Return 0, the only replica of a worker."""
         return 0
 
     # ---- calls
 
     def _use_merge_call(self) -> bool:
-        return False  # there is nothing to merge within a worker
+        """Return False, because there is nothing to merge within a worker."""
+        return False
 
     def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a step on this worker's device, and average the statistics that it has updated."""
         args, kwargs = distribute_utils.select_replica(0, (args, kwargs))
         if self.gradient_exchange is not None and self.gradient_exchange.settings.double_buffering:
-            transfers.release()  # what the step before this one gave travels beside this one
+            transfers.release()  # results of the previous step are sent during this one
         with tf.device(self._devices[0]), CollectiveReplicaContext(self._container_strategy()):
             return batch_statistics.averaging(fn)(*args, **kwargs)
 
     # ---- values of all workers
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        """Return the sum or mean of a value over all workers."""
         if distribute_utils.is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value
         return group_reduction.reduce(reduce_op, _own(value))
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        """Return the sums or means of several values over all workers."""
         return group_reduction.reduce(reduce_op, [_own(value) for value, _ in value_destination_pairs])
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Return the sum or mean of a value inside a replica."""
         return group_reduction.reduce(reduce_op, value)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:
+        """Return the values of all workers joined along an axis."""
         return group_reduction.gather(_own(value), axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """Return the tensor for this worker's device."""
         return tensor  # to the devices of this worker, as in TensorFlow's strategies
 
     # ---- variables
 
     def _get_variable_creator_initial_value(self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any) -> Any:
+        """Return a function for a variable's initial value, which is that of rank 0 on all workers."""
+
         def initial_value() -> Any:
             value = kwargs["initial_value"]
             value = value() if callable(value) else value
-            value = getattr(value, "wrapped_value", value)  # of a variable that a checkpoint waits for
+            value = getattr(value, "wrapped_value", value)  # of a variable that a checkpoint will restore
             with tf.device(device):
                 value = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
             if value.dtype in (tf.string, tf.resource, tf.variant):
                 return value
-            # Without its name, which ranks may number differently; what they say is compared.
+            # Without its name, which ranks may number differently; the members' labels are compared.
             return collective_ops.broadcast(value, label="an initial value")
 
         return initial_value
@@ -164,37 +187,40 @@ class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExten
     # ---- data
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        """Divide a dataset among the workers."""
         return super()._experimental_distribute_dataset(input_pipelines.prompt(dataset), options)
 
     def _input_workers_with_options(self, options: Any = None) -> Any:
+        """Return the devices that read the input."""
         on_device = not options or options.experimental_fetch_to_device
         return input_lib.InputWorkers([(self._worker_device, self._devices if on_device else (self._worker_device,))])
 
 
 def _place() -> tuple[int, int]:
-    """Rank and number of workers; of a newcomer that prepares alone those that it is to have."""
+    """Return rank and number of workers; on a joining worker that prepares alone, those that it will have."""
     return collective.prospect() or collective_ops.rank_and_size()
 
 
 def _exchange(gradients: GradientSettings) -> GradientExchange | None:
+    """Return the gradient exchange for the settings; None if they are the defaults."""
     context = current()
     changes = context is not None and context.spec.group.regroups
     return GradientExchange(gradients, changes) if gradients.given else None
 
 
 class CollectiveReplicaContext(distribute_lib.ReplicaContext):  # type: ignore[misc]
-    """What a step that runs under the strategy asks."""
+    """Replica context of a step that runs under the strategy."""
 
     def __init__(self, strategy: CollectiveStrategy) -> None:
         super().__init__(strategy, replica_id_in_sync_group=0)
 
     @property
     def replica_id_in_sync_group(self) -> Any:
-        """A tensor, which is the rank at the time when it is computed."""
+        """Tensor with the rank at the time when it is computed."""
         return collective_ops.rank()
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """The sum or mean over all workers; None in a structure stays None."""
+        """Return the sum or mean over all workers; None in a structure stays None."""
         flat = tf.nest.flatten(value)
         known = [leaf for leaf in flat if leaf is not None]
         reduced = iter(super().all_reduce(reduce_op, known, options) if known else ())
@@ -202,14 +228,14 @@ class CollectiveReplicaContext(distribute_lib.ReplicaContext):  # type: ignore[m
 
 
 class _HostReduction:
-    """Reduces what lies in the host's memory, in the place where TensorFlow's strategy has its operations for that."""
+    """Reduction of values in host memory, with the interface of TensorFlow's cross-device operations."""
 
     def reduce(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """The sum or mean of ``value`` over all workers."""
+        """Return the sum or mean of ``value`` over all workers."""
         return group_reduction.reduce(reduce_op, _own(value))
 
 
 def _own(value: Any) -> Any:
-    """This worker's part of a distributed value; any other value itself."""
+    """Return this worker's part of a distributed value; any other value itself."""
     value = value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
     return tf.identity(value) if isinstance(value, tf.Variable) else value

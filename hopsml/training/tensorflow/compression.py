@@ -1,7 +1,8 @@
-"""What of a list of gradients travels, and what comes of it: whole, as the largest entries, by two thin matrices, by Adasum.
+"""Compression of gradients for the reduction over the group: none, largest entries, low-rank matrices, or Adasum.
 
-A way has ``types`` (of what it receives, for each transfer), ``send`` and ``receive``; between these two lies the group.
-What a way keeps from step to step is this worker's own, is in no commit and no checkpoint, and begins with zeros again.
+A compression method has ``types`` (of the data received in each transfer), ``send`` and ``receive``; the group's
+operation is between these two. The state that a method retains between steps belongs to this worker only; it is in no
+commit and no checkpoint, and restarts from zeros.
 """
 
 from __future__ import annotations
@@ -14,72 +15,72 @@ from hopsml.training.tensorflow import collective_ops, transfers
 from hopsml.training.tensorflow.collective_ops import Wire
 from hopsml.training.tensorflow.transfers import Transfer
 
-_SMALL = 1024  # entries; up to here a gradient travels whole
+_SMALL = 1024  # number of entries up to which a gradient is sent whole
 
 
 class Way(Protocol):
-    """How some gradients, always those of the same variables, become those of the group."""
+    """Compression method: turns some gradients, always of the same variables, into those of the group."""
 
     def types(self) -> list[list[Any]]:
-        """Of what is received for each transfer."""
+        """Return the types of the received data, for each transfer."""
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """What travels."""
+        """Return the transfers that carry the gradients."""
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """The group's gradients: as sums of all workers'."""
+        """Return the group's gradients as sums over all workers."""
 
     def forget(self) -> None:
-        """Begin as with a first step: nothing was left out before."""
+        """Reset the state to that before the first step, with no remainder of earlier gradients."""
 
 
 class _KeepsNothing:
-    """Ways that are the same in each step."""
+    """Base class of compression methods without state between steps."""
 
     def forget(self) -> None:
-        """See ``Way``."""
+        """Do nothing, because there is no state."""
 
 
 class Whole(_KeepsNothing):
-    """The sum; all have one type."""
+    """No compression: the sum of dense gradients of one type."""
 
     def __init__(self, variables: Sequence[Any], dtype: Any, wire: Wire = "same") -> None:
         self._shapes, self._dtype = [variable.shape for variable in variables], dtype
         self._wire: Wire = wire if dtype.name == "float32" else "same"
 
     def types(self) -> list[list[Any]]:
-        """See ``Way``."""
+        """Return the types of the received data: one for each gradient."""
         return [[self._dtype] * len(self._shapes)]
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """See ``Way``."""
+        """Return one transfer that sums all gradients."""
         import tensorflow as tf
 
         return [Transfer("sum", [tf.convert_to_tensor(one) for one in gradients], self._wire)]
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Way``."""
+        """Return the received sums with the variables' shapes."""
         import tensorflow as tf
 
         return [tf.ensure_shape(one, shape) for one, shape in zip(received[0], self._shapes, strict=True)]
 
 
 class Rows(_KeepsNothing):
-    """One sparse gradient, whose rows are gathered; members may have another number of them."""
+    """No compression of one sparse gradient: its rows are gathered; members may have different numbers of rows."""
 
     def __init__(self, dtype: Any, index_type: Any, dense_shape: Sequence[int | None]) -> None:
         self._types, self._shape = (dtype, index_type), dense_shape
 
     def types(self) -> list[list[Any]]:
-        """See ``Way``."""
+        """Return the types of the received values and indices."""
         return [[one] for one in self._types]
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """See ``Way``."""
+        """Return one transfer for the values and one for the indices."""
         return [Transfer("rows", [gradients[0].values]), Transfer("rows", [gradients[0].indices])]
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Way``."""
+        """Return the gathered rows as one sparse gradient."""
         import tensorflow as tf
 
         (values,), (indices,) = received
@@ -90,9 +91,9 @@ class Rows(_KeepsNothing):
 
 
 class TopK:
-    """Of each gradient the share of its entries that are largest; the others are added to the next step's.
+    """Compression that sends the largest entries of each gradient, a given share of them.
 
-    Raises nothing: NaN and infinity count as largest, and travel.
+    The other entries are added to the next step's gradient. NaN and infinity count as largest and are sent.
     """
 
     def __init__(self, variables: Sequence[Any], share: float) -> None:
@@ -104,13 +105,13 @@ class TopK:
         self._left = [local_variable(tf.zeros([size]), "left") for size in self._sizes]
 
     def types(self) -> list[list[Any]]:
-        """See ``Way``."""
+        """Return the type of the received rows of values and positions."""
         import tensorflow as tf
 
         return [[tf.float32]]
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """See ``Way``: one row of values and the bits of their places."""
+        """Return one transfer: a row of values, and a row with the bits of their positions."""
         import tensorflow as tf
 
         values, places = [], []
@@ -126,11 +127,11 @@ class TopK:
         return [Transfer("rows", [pairs[None]])]
 
     def forget(self) -> None:
-        """See ``Way``."""
+        """Clear the remainders of earlier gradients."""
         _clear(self._left)
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Way``; summed in rank order, the same on all."""
+        """Return the sums of the received entries, added in rank order and so equal on all workers."""
         import tensorflow as tf
 
         pairs = tf.ensure_shape(received[0][0], [None, 2, sum(self._counts)])
@@ -143,10 +144,11 @@ class TopK:
 
 
 class PowerSgd:
-    """Each gradient, as a matrix, by two thin ones (Vogels et al. 2019); what they miss is added to the next step's.
+    """Compression of each gradient, as a matrix, into two low-rank ones (Vogels et al. 2019).
 
-    The first of them is summed in the step itself, as the second needs it. All workers begin with the same one; where others
-    may come into the group (``changes``) all begin anew with them.
+    The approximation error is added to the next step's gradient. The first matrix is summed in the step itself,
+    because the second needs it. All workers start with the same one. Where workers may join the group (``changes``),
+    all restart with that matrix when one joins.
     """
 
     def __init__(self, variables: Sequence[Any], rank: int, changes: bool = False) -> None:
@@ -167,13 +169,13 @@ class PowerSgd:
         self._steps = local_variable(tf.constant(0, tf.int64), "steps") if changes else None
 
     def types(self) -> list[list[Any]]:
-        """See ``Way``."""
+        """Return the types of the received data: one for each gradient."""
         import tensorflow as tf
 
         return [[tf.float32] * len(self._shapes)]
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """See ``Way``."""
+        """Sum the first matrices, and return one transfer that sums the second ones."""
         import tensorflow as tf
 
         wholes = [tf.reshape(gradient, left.shape) + left for gradient, left in zip(gradients, self._left, strict=True)]
@@ -193,13 +195,16 @@ class PowerSgd:
         return [Transfer("sum", sent)]
 
     def forget(self) -> None:
-        """See ``Way``; all members see that this one has no steps behind it, and begin anew with the first matrix."""
+        """Clear the errors and the count of steps.
+
+        The other members then see that this one has done no steps, and all restart with the first matrix.
+        """
         _clear(self._left)
         if self._steps is not None:
             self._steps.assign(0)
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Way``."""
+        """Return the products of the two matrices, and update the errors."""
         import tensorflow as tf
 
         members = tf.cast(collective_ops.size(), tf.float32)
@@ -215,11 +220,11 @@ class PowerSgd:
 
 
 class Adasum(_KeepsNothing):
-    """Adaptive sum (Maleki et al. 2021): of what gradients of two workers have in common the mean, of the rest the sum.
+    """Adaptive sum (Maleki et al. 2021): the mean of the common part of two workers' gradients, the sum of the rest.
 
-    Workers are combined in pairs, the pairs again, and so on, for each variable by itself; one without a partner goes on to
-    the next round as it is. Every worker gathers all gradients and does all of it, with memory for as many sets of gradients
-    as there are workers.
+    Workers are combined in pairs, then the pairs, and so on, for each variable separately; one without a partner
+    enters the next round unchanged. Every worker gathers all gradients and computes all of it, with memory for as
+    many sets of gradients as there are workers.
     """
 
     def __init__(self, variables: Sequence[Any], dtype: Any, wire: Wire = "same") -> None:
@@ -227,14 +232,14 @@ class Adasum(_KeepsNothing):
         self._wire: Wire = wire if dtype.name == "float32" else "same"
 
     def types(self) -> list[list[Any]]:
-        """See ``Way``."""
+        """Return the types of the received rows, and of their scales if sent as float16."""
         import tensorflow as tf
 
         sent = self._dtype if self._wire == "same" else tf.as_dtype(self._wire)
         return [[sent], *([[tf.float32]] if self._wire == "float16" else [])]
 
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
-        """See ``Way``."""
+        """Return one transfer with all gradients as a row, and one with their scales if sent as float16."""
         import tensorflow as tf
 
         flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
@@ -246,7 +251,7 @@ class Adasum(_KeepsNothing):
         return [rows, Transfer("rows", [tf.stack(scales)[None]])] if self._wire == "float16" else [rows]
 
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
-        """See ``Way``."""
+        """Return the adaptive sums of all workers' gradients."""
         import tensorflow as tf
 
         sizes = [shape.num_elements() for shape in self._shapes]
@@ -257,15 +262,15 @@ class Adasum(_KeepsNothing):
         if self._wire == "float16":
             scales = tf.ensure_shape(received[1][0], [None, len(sizes)])
             parts = [part * scales[:, number, None] for number, part in enumerate(parts)]
-        # By what has come: the group's size of another moment may be another one.
+        # The number of received rows, because the group's size at another moment may differ.
         members = tf.cast(tf.shape(received[0][0])[0], self._dtype)
         combined = adaptive_sums(parts)
-        # Losses were divided by the number of workers so that a sum is a mean; what is no mean is not to be divided.
+        # Losses were divided by the number of workers so that a sum is a mean; an adaptive sum must not be divided.
         return [tf.reshape(one * members, shape) for one, shape in zip(combined, self._shapes, strict=True)]
 
 
 def adaptive_sums(parts: Sequence[Any]) -> list[Any]:
-    """Of each tensor (workers, entries) the rows' adaptive sum; the number of rows may be known only when it runs."""
+    """Return the adaptive sum of the rows of each tensor (workers, entries); the number of rows may be dynamic."""
     import tensorflow as tf
 
     def several(*parts: Any) -> Any:
@@ -280,7 +285,7 @@ def adaptive_sums(parts: Sequence[Any]) -> list[Any]:
 
 
 def _adaptive_sum(first: Any, second: Any) -> Any:
-    """Row by row; products in float64, as squares of float32 may overflow."""
+    """Return the adaptive sum row by row; products are in float64, because squares of float32 may overflow."""
     import tensorflow as tf
 
     a, b = tf.cast(first, tf.float64), tf.cast(second, tf.float64)
@@ -294,7 +299,7 @@ def _adaptive_sum(first: Any, second: Any) -> Any:
 
 
 def _power_of_two(values: Any) -> Any:
-    """What finite ones are divided by so that the largest is just below what float16 can hold."""
+    """Return the power of two that scales finite values to just below float16's largest number."""
     import tensorflow as tf
 
     size = tf.where(tf.math.is_finite(values), tf.abs(values), 0.0)
@@ -303,12 +308,18 @@ def _power_of_two(values: Any) -> Any:
 
 
 def matrix_sides(shape: Any) -> tuple[int, int]:
-    """Of a gradient as a matrix: its last dimension, before it all others."""
+    """Return the sides of a gradient as a matrix: the product of all dimensions but the last, and the last."""
     return int(math.prod(shape[:-1])), int(shape[-1])
 
 
 def compressible(variable: Any, dtype: Any, rank: int | None = None) -> bool:
-    """Whether a variable's dense gradient is worth it; ``rank`` for matrices."""
+    """Return True if compressing a variable's dense gradient saves data.
+
+    Args:
+        variable: the variable.
+        dtype: type of its gradient.
+        rank: rank of PowerSGD's matrices; None for other methods.
+    """
     shape = variable.shape
     if dtype.name != "float32" or not shape.is_fully_defined() or shape.num_elements() <= _SMALL:
         return False
@@ -319,6 +330,7 @@ def compressible(variable: Any, dtype: Any, rank: int | None = None) -> bool:
 
 
 def _clear(variables: Sequence[Any]) -> None:
+    """Set variables to zero."""
     import tensorflow as tf
 
     for one in variables:
@@ -326,7 +338,7 @@ def _clear(variables: Sequence[Any]) -> None:
 
 
 def local_variable(value: Any, name: str) -> Any:
-    """A variable of this worker alone, whichever strategy this is under."""
+    """Return a variable of this worker only, whichever strategy is active."""
     import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 

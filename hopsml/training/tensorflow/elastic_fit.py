@@ -1,4 +1,4 @@
-"""``fit`` of Keras 3 in a group that may change: commits, parks with the group, goes on at the same sample."""
+"""Keras 3's ``fit`` in a group that may change: commits, pauses, and continuation at the same sample."""
 
 from __future__ import annotations
 
@@ -16,49 +16,55 @@ from hopsml.training.tensorflow import callback_state, fit_feed, fits
 from hopsml.training.tensorflow.callbacks import FitHooks, Logs, give_history_back
 from hopsml.training.tensorflow.fits import FitCheckpointer
 
-_fits = 0  # of this process so far
-_batches = 0  # that they have done
-_given: Given | None = None  # as a newcomer: the state of the others, who are at a later one
+_fits = 0  # number of calls of ``fit`` in this process so far
+_batches = 0  # number of batches that they have done
+_given: Given | None = None  # on a joining worker: the state of the others, who are in a later call of ``fit``
 
 
 class ElasticCallback(FitHooks):
-    """Makes ``fit`` as elastic as ``hopsml.elastic.State`` makes a loop; part of ``hopsml.tensorflow.callbacks()``.
+    """Callback that makes ``fit`` elastic, as ``hopsml.elastic.State`` makes a loop.
 
-    The model, its optimizer and the position in the data are committed to the memory of the worker's agent. After a loss or
-    a change of the group ``fit`` goes on from the newest commit, in the middle of an epoch where it was there. The history
-    that ``fit`` returns is that of all epochs; metrics of an epoch within which the group changed are of its rest, and other
-    callbacks begin anew.
+    It is one of ``hopsml.tensorflow.callbacks()``. The model, its optimizer and the position in the data are
+    committed to the memory of the worker's agent. After a loss or a change of the group ``fit`` continues from the
+    newest commit, in the middle of an epoch if it was made there. The history that ``fit`` returns covers all epochs;
+    metrics of an epoch during which the group changed are those of its rest, and other callbacks start from their
+    initial state.
 
-    Over hopsml's own collective the loss of a worker, except the chief, ends no other process: ``fit`` goes on in the
-    batch, of which the lost share may not be trained on, and divides what follows among those that are left. Nor does a
-    newcomer end any: it trains on one batch by itself, of which nothing is kept, when training begins; between two batches
-    of the others it gets their state, and what their ``EarlyStopping``, ``ReduceLROnPlateau`` and ``ModelCheckpoint`` have
-    counted. A callback of your own that counts gives it on by ``state_dict()`` and ``load_state_dict()``.
+    With hopsml's own collective the loss of a worker, except the chief, ends no other process: ``fit`` continues in
+    the present batch, of which the failed worker's share may not be trained on, and divides later batches among the
+    remaining workers. A joining worker ends no process either: when training begins it trains on one batch by itself,
+    whose results are discarded; between two batches of the others it receives their state, and the counters of their
+    ``EarlyStopping``, ``ReduceLROnPlateau`` and ``ModelCheckpoint``. A user's callback that counts passes its
+    counters on by ``state_dict()`` and ``load_state_dict()``.
 
-    A function may call ``fit`` several times, always in the same order: those that were complete are passed over.
+    A function may call ``fit`` several times, always in the same order: calls that were complete are skipped.
     """
 
     def __init__(self, every: int | None = None, scaling: Scaling = "constant", reference_workers: int = 1) -> None:
-        """``every``: batches between two commits; None: as often as costs at most 1 % of the time.
+        """Create the callback for one or several calls of ``fit``.
 
-        ``scaling``: "constant" keeps the global batch whatever the group's size; "linear" keeps each worker's, which is
-        ``batch_size`` divided by ``reference_workers``, and the learning rate follows; see ``hopsml.elastic.Sampler``.
+        Args:
+            every: batches between two commits; None: as often as costs at most 1 % of the time.
+            scaling: "constant" keeps the global batch whatever the group's size; "linear" keeps each worker's batch,
+                which is ``batch_size`` divided by ``reference_workers``, and the learning rate follows; see
+                ``hopsml.elastic.Sampler``.
+            reference_workers: number of workers for which ``batch_size`` and the learning rate are meant.
         """
         self._every, self._scaling, self._reference = every, scaling, reference_workers
         self._state: elastic_state.State | None = None
         self._feed: fit_feed.Feed | None = None
         self._rate = _Rate()
         self._went_on = False
-        self._workers = 1  # that the data is divided among
+        self._workers = 1  # number of workers that the data is divided among
         self._companions: tuple[Any, ...] = ()  # all callbacks of this fit
-        self._given: Given | None = None  # as a newcomer: what is to be taken up at the first batch
+        self._given: Given | None = None  # on a joining worker: state to take over at the first batch
 
     def set_companions(self, callbacks: tuple[Any, ...]) -> None:
-        """Called when training begins, with all of its callbacks."""
+        """Store all callbacks of this ``fit``; called when training begins."""
         self._companions = callbacks
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Restore the newest commit of this ``fit``; skip it if it was complete, begin anew if there is no commit of it."""
+        """Restore the newest commit of this ``fit``, skip it if it was complete, or start it without a commit."""
         global _fits
         _fits += 1
         epochs = int((self.params or {}).get("epochs", 1))
@@ -67,13 +73,13 @@ class ElasticCallback(FitHooks):
         if self._feed.fixed:
             collective.keep_out(self._feed.fixed)
         self._state = elastic_state.State(model=self.model, fit=_fits, done=0, history={}, rate=None)
-        self._state._progress = None  # ReportCallback tells it
+        self._state._progress = None  # ReportCallback sends the progress instead
         if _given is not None:
             self._come_to(_given, epochs)
             return
         committed, order = _committed()
         if committed is not None and committed > _fits:
-            # What a later one began with holds what came of this one.
+            # The first commit of a later fit includes the results of this one.
             self._pass_over(epochs)
             return
         if committed is None or committed < _fits:
@@ -84,33 +90,40 @@ class ElasticCallback(FitHooks):
             self._join_others(epochs)
 
     def _pass_over(self, epochs: int) -> None:
+        """Skip this ``fit``, which was complete."""
         self.model._initial_epoch, self._feed = epochs, None
 
     def _go_on(self, order: int, epochs: int) -> None:
         """Start from the newest commit, which is of this ``fit``."""
         assert self._feed is not None and self._state is not None
-        self._feed.position.seed = order  # a continued run keeps the order it began with
+        self._feed.position.seed = order  # a continued run retains the order it began with
         self._state._begin(self._feed.position)
         self._feed.join()
         self._went_on = True
         self._rate = _Rate(self._state.rate)
-        # One that was over is not begun again, whatever ended it; with more epochs it goes on.
+        # A fit that was complete is not repeated, however it ended; with more epochs it continues.
         self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
 
     def _join_others(self, epochs: int) -> None:
-        """As a newcomer: train on one batch alone, so that nobody waits for what is traced, then wait to be let in."""
+        """Prepare a joining worker by training on one batch alone, then wait for admission.
+
+        The others therefore need not wait for this worker's tracing.
+        """
         import tensorflow as tf
 
         assert self._feed is not None and self._state is not None
-        with contextlib.suppress(tf.errors.OutOfRangeError, StopIteration):  # of a share without samples
+        with contextlib.suppress(tf.errors.OutOfRangeError, StopIteration):  # raised for a share without samples
             self.model.train_function(self._feed.alone())
         given = self._state._meet()
         if given is not None:
-            collective.step_aside()  # Keras and callbacks reduce what they reset before the first batch
+            collective.step_aside()  # Keras and callbacks reduce values that they reset before the first batch
             self._come_to(given, epochs)
 
     def _come_to(self, given: Given, epochs: int) -> None:
-        """As a newcomer: begin where the others are; their state is taken up at the first batch, behind all callbacks."""
+        """Continue a joining worker at the others' position.
+
+        Their state is taken over at the first batch, after all callbacks.
+        """
         global _given
         assert self._feed is not None and self._state is not None
         number, _ = _position_of(given.snapshot)
@@ -129,7 +142,7 @@ class ElasticCallback(FitHooks):
         self.model._initial_epoch = self._feed.position.epoch
 
     def _between(self) -> None:
-        """Between two batches: wait where newcomers come; as one of them, take up what the others have given."""
+        """Wait between two batches for joining workers; on a joining worker, take over the others' state."""
         global _batches
         assert self._feed is not None and self._state is not None
         if self._given is not None:
@@ -160,7 +173,7 @@ class ElasticCallback(FitHooks):
             self._went_on = bool(self._state.history)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Commit: validation and callbacks of the epoch before are over, so that it counts as done."""
+        """Commit after the validation and callbacks of the previous epoch, so that it counts as done."""
         if self._feed is None or self._state is None:
             return
         fits.trains()
@@ -179,24 +192,27 @@ class ElasticCallback(FitHooks):
         give_history_back(self.model, self._state.history)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """With linear scaling set the learning rate that the group's present size requires."""
+        """Set the learning rate for the group's present size, with linear scaling."""
         if self._feed is not None and self._scaling == "linear":
             self._rate.scale(self.model.optimizer, self._feed.position.learning_rate_scale)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Commit, where it is time; the last batch of an epoch counts once its validation is over."""
+        """Commit the state if a commit is due.
+
+        The last batch of an epoch is committed after the epoch's validation.
+        """
         global _batches
         if self._feed is None or self._state is None:
             return
         self._state._count(self._feed.advance(batch))
         _batches = self._state.batches
-        if self._feed.position.world_size != self._workers:  # the next validation divides its data anew, too
+        if self._feed.position.world_size != self._workers:  # the next validation divides its data again, too
             self._workers, self.model._eval_epoch_iterator = self._feed.position.world_size, None
         if not self._feed.is_last(batch):
             self._commit()
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Tell the driver that a validation proceeds, so that it is not taken for a standstill."""
+        """Report the progress of a validation to the driver, so that it is not taken for a standstill."""
         if self._state is not None:
             self._state._tell_progress()
 
@@ -211,9 +227,9 @@ class ElasticCallback(FitHooks):
             self._state.history = history
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """Commit that this ``fit`` is complete: a function that is begun again passes it over."""
+        """Commit that this ``fit`` is complete, so that a restarted function skips it."""
         global _batches
-        self.model._initial_epoch = 0  # for the next one
+        self.model._initial_epoch = 0  # for the model's next fit
         if self._feed is None or self._state is None:
             return
         self._restore_history()
@@ -224,25 +240,32 @@ class ElasticCallback(FitHooks):
         _batches = self._state.batches
 
     def _implements_test_batch_hooks(self) -> bool:
+        """Return True, because the hooks of test batches report progress."""
         return True
 
     def _commit(self) -> None:
+        """Commit the state if a commit is due."""
         assert self._state is not None
         self._state.rate = self._rate.base
         self._state.commit(every=self._every)
 
 
 def _committed() -> tuple[int | None, int]:
-    """Which ``fit`` the commit to go on from belongs to, None without a commit, and the seed of its order.
+    """Return the number of the ``fit`` that the commit belongs to (None without a commit), and the seed of its order.
 
-    Raises ArgumentError for the commit of another loop.
+    Raises:
+        ArgumentError: the commit was made by another kind of loop.
     """
     content = elastic_state.found(current())
     return (None, 0) if content is None else _position_of(commit_format.decode(content))
 
 
 def _position_of(snapshot: Snapshot) -> tuple[int, int]:
-    """Which ``fit`` it belongs to, and the seed of its order. Raises ArgumentError where it is another loop's."""
+    """Return the number of the ``fit`` that a snapshot belongs to, and the seed of its order.
+
+    Raises:
+        ArgumentError: the snapshot was made by another kind of loop.
+    """
     values = snapshot.values
     if "fit" not in values:
         raise ArgumentError(
@@ -253,13 +276,17 @@ def _position_of(snapshot: Snapshot) -> tuple[int, int]:
 
 
 class _Rate:
-    """The learning rate without the group's factor; follows what the user's callbacks set meanwhile."""
+    """Learning rate without the group's factor; it follows changes made by the user's callbacks."""
 
     def __init__(self, base: float | None = None) -> None:
         self.base, self._set = base, None if base is None else -1.0
 
     def scale(self, optimizer: Any, factor: float) -> None:
-        """Set the optimizer's rate to base times ``factor``. Raises ArgumentError for a schedule: its steps would change."""
+        """Set the optimizer's rate to base times ``factor``.
+
+        Raises:
+            ArgumentError: the optimizer has a schedule, whose steps would change.
+        """
         if not hasattr(optimizer.learning_rate, "assign"):
             raise ArgumentError(
                 'scaling="linear" sets the learning rate, but the optimizer follows a schedule of its own: give it a number'

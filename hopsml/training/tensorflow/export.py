@@ -1,4 +1,4 @@
-"""The trained model, as a SavedModel in the run's export folder."""
+"""Export of the trained model as a SavedModel in the run's export folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from hopsml.training.tensorflow.keras_callbacks import private_folder
 
 
 def export(model: Any, name: str = "model") -> Path:
-    """Write ``model`` (Keras or tf.Module) as a SavedModel to ``<export_dir>/<name>``; that folder.
+    """Write ``model`` as a SavedModel to ``<export_dir>/<name>``, and return that folder; call it on all ranks.
 
-    All ranks call it, since reading some variables needs all of them; only the chief's files stay. They
-    appear under their name when they are complete; an earlier export of the name is replaced.
+    Reading some variables needs all ranks; only the chief's files are retained. They appear under their name when
+    they are complete; an earlier export of the name is replaced.
 
-    Raises ArgumentError outside of a run and for a name that is no file name.
+    Args:
+        model: a Keras model or tf.Module.
+        name: name of the folder.
+
+    Raises:
+        ArgumentError: the call is outside of a run, or ``name`` is not a file name.
     """
     context = current()
     if context is None:

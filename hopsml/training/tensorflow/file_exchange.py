@@ -1,7 +1,7 @@
-"""Files from the chief to the other workers, by the strategy's own collectives.
+"""Transfer of files from the chief to the other workers, by the strategy's own collectives.
 
-Workers need not share a disk, and the copy that each one might find for itself need not be the same; what the
-chief sends is. All workers of the strategy must call these functions at the same place of the program.
+Workers need not share a disk, and copies found by each one may differ; what the chief sends is the same. All workers
+of the strategy must call these functions at the same place of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ CHUNK_BYTES = 16 * 2**20
 
 
 def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
-    """The chief's ``data`` on every worker; what the others pass is ignored. A newcomer has its own until it is let in."""
+    """Return the chief's ``data`` on every worker; a joining worker returns its own until it is admitted.
+
+    Args:
+        strategy: the strategy of the group.
+        data: the bytes to send; ignored on workers other than the chief.
+    """
     if collective.is_alone():
         return data or b""
     sends = leads(strategy)
@@ -32,7 +37,7 @@ def broadcast_bytes(strategy: Any, data: bytes | None) -> bytes:
 
 
 def _broadcast_chunk(strategy: Any, chunk: bytes | None, length: int) -> bytes:
-    """The chief adds its bytes, taken as integers, to the zeros of the others."""
+    """Add the chief's bytes, taken as integers, to the zeros of the others."""
     import numpy as np
 
     words = -(-length // 4)
@@ -44,7 +49,7 @@ def _broadcast_chunk(strategy: Any, chunk: bytes | None, length: int) -> bytes:
 
 
 def _sum(strategy: Any, values: Any, dtype: str) -> Any:
-    """The sum over the workers (not over their devices), on the host."""
+    """Return the sum over the workers (not over their devices), on the host."""
     import tensorflow as tf
 
     extended = strategy.extended
@@ -58,10 +63,10 @@ def _sum(strategy: Any, values: Any, dtype: str) -> Any:
 
 
 def share_folder(strategy: Any, folder: Path) -> bool:
-    """Make ``folder`` on every worker hold what it holds on the chief; False if the chief has no such folder.
+    """Make ``folder`` on every worker hold what it holds on the chief; return False if the chief has no such folder.
 
-    Files are sent one after another, ``CHUNK_BYTES`` at a time. A worker that holds the very same path (a
-    shared disk) would write to what the chief reads, so each worker must pass a folder of its own.
+    Files are sent one after another, ``CHUNK_BYTES`` at a time. Each worker must pass its own folder: on a shared
+    disk, a worker with the chief's path would write to the files that the chief reads.
     """
     sends = leads(strategy)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if sends and folder.is_dir() else []
@@ -81,7 +86,7 @@ def share_folder(strategy: Any, folder: Path) -> bool:
 
 
 def all_agree(strategy: Any, agreed: bool) -> bool:
-    """Whether every worker of the group passed True; a collective, which all must call."""
+    """Return True if every worker of the group passed True; a collective, which all must call."""
     if collective.is_alone():
         return agreed
     return int(_sum(strategy, [int(agreed)], "int32")[0]) == strategy.extended._num_workers

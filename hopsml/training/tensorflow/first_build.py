@@ -1,8 +1,8 @@
-"""Creation of all variables of a Keras 3 model under a strategy before its first step: layers, metrics and optimizers.
+"""Creation of all variables of a Keras 3 model under a strategy before its first step.
 
-Keras calls the model on a first batch to create them. A model with a custom ``train_step`` may have no ``call``, or a
-``call`` that takes other arguments than the data: the missing variables are then created by a trace of that step, as only
-the step determines how they are used.
+They are those of layers, metrics and optimizers. Keras calls the model on a first batch to create them. A model with
+a custom ``train_step`` may have no ``call``, or a ``call`` that takes other arguments than the data: the missing
+variables are then created by a trace of that step, as only the step determines how they are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _prepares = False  # True while a step is traced for the variables that it creat
 
 
 def install() -> None:
-    """Patch Keras's optimizers to create their variables alone while a step is traced for what it creates."""
+    """Patch Keras's optimizers to only create their variables while a step is traced for that purpose."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
@@ -27,6 +27,7 @@ def install() -> None:
 
 
 def _build_only_while_preparing(optimizer: Any) -> None:
+    """Patch an optimizer class to create its variables without an update while a step is traced."""
     original = optimizer.apply
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -42,8 +43,8 @@ def _build_only_while_preparing(optimizer: Any) -> None:
 def build(model: Any, batch: Any) -> None:
     """Build a compiled model for ``batch`` or its specification, within the scope of its strategy.
 
-    A model with a custom step that cannot be called on the data is built as far as possible; its first step builds the rest.
-    An exception of the model's ``call`` is passed on if Keras's own step will call the model on the data.
+    A model with a custom step that cannot be called on the data is built as far as possible; its first step builds
+    the rest. An exception of the model's ``call`` is passed on if Keras's own step will call the model on the data.
     """
     if not _has_own_step(model):
         model._symbolic_build(data_batch=batch)
@@ -60,9 +61,9 @@ def build(model: Any, batch: Any) -> None:
 
 
 def build_for_commits(model: Any, batch: Any) -> None:
-    """Build optimizers that the model's own step uses, where a commit may be restored to it before its first step.
+    """Build optimizers that the model's own step uses, if a commit may be restored to it before its first step.
 
-    Prints the names of those that cannot be built so: a run that begins anew would not find a place for their variables.
+    Prints the names of those that cannot be built: a restarted run could not restore their variables from a commit.
     """
     context = current()
     if context is None or context.commits is None or not unbuilt_optimizers(model):
@@ -76,7 +77,7 @@ def build_for_commits(model: Any, batch: Any) -> None:
 
 
 def unbuilt_optimizers(model: Any) -> list[str]:
-    """Return the attributes that hold optimizers without variables, other than the optimizer the model is compiled with."""
+    """Return the names of attributes with optimizers without variables, except the optimizer compiled with."""
     compiled = getattr(model, "optimizer", None)
     return [
         name
@@ -86,6 +87,7 @@ def unbuilt_optimizers(model: Any) -> list[str]:
 
 
 def _has_own_step(model: Any) -> bool:
+    """Return True if the model's class overrides the training or test step."""
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
     kind = type(model)
@@ -93,11 +95,12 @@ def _has_own_step(model: Any) -> bool:
 
 
 def _layers_are_built(model: Any) -> bool:
+    """Return True if all layers have their variables."""
     return all(layer.built for layer in model._flatten_layers(include_self=False))
 
 
 def _trace(model: Any, batch: Any) -> str:
-    """Run the model's step on symbols, for what it creates; return the error that has ended it early, else an empty text."""
+    """Run the model's step on symbols, for what it creates; return the error that has ended it early, else ""."""
     from keras.src import backend, tree
 
     def symbol(leaf: Any) -> Any:
@@ -117,6 +120,7 @@ def _trace(model: Any, batch: Any) -> str:
 
 @contextlib.contextmanager
 def _preparing() -> Iterator[None]:
+    """Let optimizers only create their variables inside the block."""
     global _prepares
     _prepares = True
     try:

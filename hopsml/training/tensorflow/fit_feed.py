@@ -1,11 +1,11 @@
-"""What ``fit`` of Keras 3 trains on in a group that may change: from an exact position on, in an order that all know.
+"""Training data of Keras 3's ``fit`` in a group that may change: from an exact position on, in a common order.
 
-``fit`` iterates its data by an epoch iterator of Keras. The feed takes its place for the batches of training, so that it
-begins in the middle of an epoch, and so that the n-th epoch has the same order in every process.
+``fit`` iterates its data by an epoch iterator of Keras. The feed replaces it for the batches of training, so that it
+can begin in the middle of an epoch, and so that the n-th epoch has the same order in every process.
 
-Arrays: each worker gathers its share of every global batch; the order is the ``Sampler``'s, and where shares are uneven,
-sample weights make the mean that of the global batch. Anything else, a ``tf.data.Dataset`` above all: it is divided as
-TensorFlow divides it, by global batches, and what was trained on already is drawn and dropped.
+Arrays: each worker gathers its share of every global batch; the order is the ``Sampler``'s, and if shares are uneven,
+sample weights make the mean that of the global batch. Any other data, a ``tf.data.Dataset`` above all: it is divided
+as TensorFlow divides it, by global batches, and batches that were trained on already are drawn and dropped.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ from hopsml.training.tensorflow.groups import in_group
 from hopsml.training.tensorflow.input_pipelines import prompt
 from hopsml.training.tensorflow.shuffled_arrays import rows, sliceable
 
-_HANDING_ON = {"train_step", "unpack_x_y_sample_weight"}  # of super(), and of keras.utils
-_UNKNOWN = 1 << 40  # batches in an epoch whose end nobody knows
+# Names called by steps that pass their data on: of super(), and of keras.utils.
+_HANDING_ON = {"train_step", "unpack_x_y_sample_weight"}
+_UNKNOWN = 1 << 40  # batches in an epoch of unknown length
 _latest: weakref.ref[Any] | None = None
 
 
 def install(trainer: ModuleType) -> None:
-    """Patch Keras's epoch iterator to use a feed where one is set; ``trainer``: ``keras.src.backend.tensorflow.trainer``."""
+    """Patch Keras's epoch iterator to use a feed if one is set.
+
+    Args:
+        trainer: the module ``keras.src.backend.tensorflow.trainer``.
+    """
     iterator = trainer.TFEpochIterator
     enumerate_iterator = iterator._enumerate_iterator
 
@@ -52,9 +57,17 @@ def install(trainer: ModuleType) -> None:
 
 
 def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, seed: int) -> Feed:
-    """The feed of the ``fit`` of ``model`` that is about to begin, in the place of its epoch iterator.
+    """Create the feed of the ``fit`` of ``model`` that is about to begin, in place of its epoch iterator.
 
-    Raises ArgumentError for data whose order no two workers share, or that cannot be scaled.
+    Args:
+        model: the model.
+        epochs: epochs to train.
+        scaling: "constant" or "linear", as of ``Sampler``.
+        reference_workers: as of ``Sampler``.
+        seed: seed of the order.
+
+    Raises:
+        ArgumentError: workers would not agree on the order of the data, or the data cannot be scaled.
     """
     epoch_iterator = _latest() if _latest is not None else None
     if epoch_iterator is None:
@@ -84,7 +97,7 @@ def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, se
                 "pass shuffle=False to fit(), and let the data have an order that all workers share"
             )
         of_rows = getattr(getattr(adapter, "_dataset", None), "_hopsml_feed", None)
-        if of_rows is not None:  # hopsml.data's
+        if of_rows is not None:  # a data set of hopsml.data
             feed = of_rows(strategy, options["epochs"], epoch_iterator.steps_per_execution)
         else:
             feed = DatasetFeed(epoch_iterator, strategy, options)
@@ -93,27 +106,34 @@ def of_fit(model: Any, epochs: int, scaling: Scaling, reference_workers: int, se
 
 
 def _is_of_arrays(adapter: Any) -> bool:
+    """Return True if ``fit`` was given arrays."""
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     return isinstance(adapter, ArrayDataAdapter)
 
 
 class Feed(ABC):
-    """Batches of ``fit`` from ``position`` on. ``total``: in the present epoch, None while unknown."""
+    """Base class of sources of batches for ``fit``, from ``position`` on.
+
+    ``total`` is the number of batches in the present epoch, None if unknown.
+    """
 
     total: int | None
-    fixed = ""  # why no newcomer can take a share of the data in the middle of an epoch
+    fixed = ""  # why a joining worker cannot take a share of the data in the middle of an epoch
 
     def __init__(self, position: Sampler, strategy: Any, steps_per_execution: int) -> None:
         self.position, self.steps_per_execution = position, steps_per_execution
         self._strategy, self._together = strategy, current() is not None and in_group(strategy)
-        self._epochs_told = 0  # that a ``PyDataset`` knows of
+        self._epochs_told = 0  # number of epochs announced to a ``PyDataset``
         self.between: Callable[[], object] = lambda: (
             None
-        )  # called between two batches, before the first one of an epoch too
+        )  # called between two batches, also before the first one of an epoch
 
     def join(self) -> bool:
-        """Take this worker's share of the data, all of it where the strategy spans one worker; whether it is another one."""
+        """Take this worker's share of the data; return True if the share has changed.
+
+        The share is all of the data if the strategy spans one worker.
+        """
         rank, size = collective.place() if self._together else (0, 1)
         if (rank, size) == (self.position.rank, self.position.world_size):
             return False
@@ -126,7 +146,7 @@ class Feed(ABC):
             self.position.epoch, self.position.offset = epoch, 0
 
     def advance(self, end_step: int) -> int:
-        """A call of the train function has ended with batch ``end_step`` of the epoch; returns how many batches it had."""
+        """Count the batches of a train function call that ended with batch ``end_step``; return their number."""
         begin_step = end_step - self.steps_per_execution + 1
         batches = self.steps_per_execution if self.total is None else min(end_step + 1, self.total) - begin_step
         for _ in range(batches):
@@ -134,11 +154,11 @@ class Feed(ABC):
         return batches
 
     def is_last(self, end_step: int) -> bool:
-        """Whether batch ``end_step`` is the last of the epoch."""
+        """Return True if batch ``end_step`` is the last of the epoch."""
         return self.total is not None and end_step + 1 >= self.total
 
     def steps(self, epoch_iterator: Any) -> Iterator[Any]:
-        """The interface of Keras's epoch iterator: first and last batch of each call, and the iterator for it."""
+        """Yield first and last batch of each call and the iterator for it, as Keras's epoch iterator does."""
         self.between()
         self._tell_of_epochs(epoch_iterator.data_adapter)
         self.join()
@@ -149,16 +169,17 @@ class Feed(ABC):
             yield step, step + self.steps_per_execution - 1, iterator
             step += self.steps_per_execution
             if self.total is not None and step >= self.total:
-                return  # a validation follows, which is of those who have begun the epoch
+                return  # a validation follows, by the workers that have begun the epoch
             self.between()
-            if self.join():  # members were lost, or have come
+            if self.join():  # members have failed or joined
                 step = self._next_step()
                 iterator = self.iterator(step)
 
     def _tell_of_epochs(self, adapter: Any) -> None:
-        """Tell a ``PyDataset`` of each epoch that has ended, as Keras does: those before this process began among them.
+        """Call a ``PyDataset``'s hooks for each epoch, as Keras does, also for those before this process began.
 
-        One that orders its samples anew then has the order of this epoch. That all workers have the same is its own matter.
+        A data set that changes its order by epoch then has the order of this one. It must itself provide the same
+        order on all workers.
         """
         told = getattr(adapter, "py_dataset", None)
         while told is not None and self._epochs_told <= self.position.epoch:
@@ -168,7 +189,7 @@ class Feed(ABC):
             self._epochs_told += 1
 
     def alone(self) -> Any:
-        """An iterator over the present epoch from its first batch on, of which nothing is counted: to prepare with."""
+        """Return an iterator over the present epoch from its first batch, without counting, for preparing alone."""
         position, self.position = self.position, copy.copy(self.position)
         self.position.offset = 0
         try:
@@ -177,44 +198,52 @@ class Feed(ABC):
             self.position = position
             self.renew()
 
-    def renew(self) -> None:  # noqa: B027 arrays keep nothing
-        """Forget what was drawn from the data: the next iterator is as the first of the process."""
+    def renew(self) -> None:  # noqa: B027 arrays have no such state
+        """Reset the state of drawing from the data: the next iterator is like the first of the process."""
 
     def _next_step(self) -> int:
-        """How many batches of the present group's size have been trained on in this epoch."""
+        """Return the number of batches of the present group's size that this epoch has been trained on."""
         return -(-self.position.offset // self.position.size)
 
     @abstractmethod
     def iterator(self, first: int) -> Any:
-        """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
+        """Return an iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
 
 
 class ArrayFeed(Feed):
-    """Batches of arrays, or of whatever Keras slices like arrays."""
+    """Feed of arrays, or of other data that Keras slices like arrays."""
 
     def __init__(
         self, position: Sampler, inputs: Any, strategy: Any, steps_per_execution: int, *, weighted: bool = True
     ) -> None:
-        """``weighted``: where shares are uneven, the model's step is given sample weights."""
+        """Create a feed of arrays.
+
+        Args:
+            position: sampler with the position.
+            inputs: the arrays, in Keras's structure.
+            strategy: the strategy of the model.
+            steps_per_execution: batches of one call of the train function.
+            weighted: pass sample weights to the model's step if shares are uneven.
+        """
         super().__init__(position, strategy, steps_per_execution)
         self._inputs, self._may_weight = inputs, weighted
         self._most_workers = 1
 
     def iterator(self, first: int) -> Any:
-        """An iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
+        """Return an iterator over the rest of the epoch from batch ``first`` on; sets ``total``."""
         batches = self._left()
         self.total = first + len(batches)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: self._dataset(batches)))
 
     def _left(self) -> list[Any]:
-        """The global batches of the rest of the epoch."""
+        """Return the global batches of the rest of the epoch."""
         ahead, batches = copy.copy(self.position), []
         while not ahead.is_exhausted and ahead.epoch == self.position.epoch:
             batches.append(ahead.next_global_batch())
         return batches
 
     def _dataset(self, batches: list[Any]) -> Any:
-        """This worker's part: for each step one element for each of its devices."""
+        """Return this worker's part as a dataset: for each step one element for each of its devices."""
         import numpy as np
         import tensorflow as tf
 
@@ -240,7 +269,7 @@ class ArrayFeed(Feed):
         return prompt(elements.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2))
 
     def _group_sizes(self) -> range:
-        """Those that the group has had or may get with what has been traced: all of them have weights, or none has."""
+        """Return the group sizes that traced functions have met or may meet; all must have weights, or none."""
         context = current()
         self._most_workers = max(self._most_workers, self.position.world_size)
         least = context.spec.group.minimum if context is not None and context.mends is not None else self._most_workers
@@ -248,7 +277,7 @@ class ArrayFeed(Feed):
 
 
 def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
-    """(x, y) or (x, y, sample weights) with weights by which the mean over a share counts as a part of that over all."""
+    """Return (x, y, sample weights) with weights that turn the mean over a share into its part of the global mean."""
     import tensorflow as tf
     from keras.src import tree
 
@@ -257,7 +286,8 @@ def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
     if len(picked) == 3 and picked[2] is not None:
         return picked[0], picked[1], tree.map_structure(lambda one: one * tf.cast(weight, one.dtype), picked[2])
     each = tf.fill([tf.shape(chosen)[0]], weight)
-    # Of the target's rank: a loss may have a value for each position, and weights of one rank less are those of positions.
+    # The weights have the target's rank: a loss may have a value for each position, and weights of lower rank would
+    # be those of positions.
     return (
         picked[0],
         picked[1],
@@ -266,9 +296,10 @@ def _weighted(picked: Any, chosen: Any, weight: Any) -> Any:
 
 
 def _takes_weights(model: Any) -> bool:
-    """Whether the training step of the model may be given sample weights: Keras's own, or one that hands on what it gets.
+    """Return True if the model's training step accepts sample weights: Keras's own, or one that passes on its data.
 
-    ``x, y = data`` could not take a third part. The mean of such a step is that of its share, as under TensorFlow's own.
+    ``x, y = data`` could not take a third part. The mean of such a step is that of its share, as under TensorFlow's
+    own strategy.
     """
     step = getattr(type(model), "train_step", None)
     code = getattr(step, "__code__", None)
@@ -277,7 +308,7 @@ def _takes_weights(model: Any) -> bool:
 
 
 class DatasetFeed(Feed):
-    """A ``tf.data.Dataset``, or what Keras makes one of: positions count its global batches."""
+    """Feed of a ``tf.data.Dataset``, or of data that Keras converts to one; positions count its global batches."""
 
     def __init__(self, epoch_iterator: Any, strategy: Any, options: dict[str, Any]) -> None:
         self._stream = bool(epoch_iterator.steps_per_epoch)  # one iterator for all epochs
@@ -287,14 +318,16 @@ class DatasetFeed(Feed):
         super().__init__(Sampler(self.total or _UNKNOWN, 1, **options), strategy, epoch_iterator.steps_per_execution)
         self._dataset, self.fixed = dataset, _why_fixed(dataset)
         self._distributed: Any = None  # the whole data, divided among the workers
-        self._made = 0  # iterators of it
+        self._made = 0  # number of iterators made of it
         self._running: Any = None
 
     def join(self) -> bool:
-        """See ``Feed``. The data is divided anew at once, where it comes in the same order each time that it is iterated.
+        """Take this worker's share of the data, as ``Feed.join`` does; return True if the share changed.
 
-        Else from the next epoch on: copies of a dataset draw their orders from one sequence, so that that of the present
-        epoch cannot be had again. One that repeats without end has no such moment, and keeps its shares.
+        The data is divided again at once if it comes in the same order each time that it is iterated. Otherwise it is
+        divided again from the next epoch on: copies of a dataset draw their orders from one sequence, so that the
+        order of the present epoch cannot be repeated. A dataset that repeats without end has no next epoch, and its
+        shares stay unchanged.
         """
         if not super().join():
             return False
@@ -306,11 +339,14 @@ class DatasetFeed(Feed):
         return True
 
     def renew(self) -> None:
-        """See ``Feed``."""
+        """Drop the iterators and the division of the data, as ``Feed.renew`` requires."""
         self._distributed, self._made, self._running = None, 0, None
 
     def iterator(self, first: int) -> Any:
-        """See ``Feed``. A dataset that shuffles has another order for each iterator that is made of it."""
+        """Return an iterator over the rest of the epoch from batch ``first`` on; sets ``total``.
+
+        A dataset that shuffles has another order in each iterator made of it.
+        """
         if self._running is not None:
             return self._running
         dropped = first + (self.position.epoch * (self.total or 0) if self._stream else 0)
@@ -325,7 +361,7 @@ class DatasetFeed(Feed):
         return found
 
     def _of_whole(self, epoch: int) -> Any:
-        """An iterator over all of it, as of this epoch."""
+        """Return an iterator over the whole data in the order of this epoch."""
         if self._distributed is None:
             self._distributed = self._divided()
         found, self._made = iter(self._distributed), self._made + 1
@@ -334,27 +370,29 @@ class DatasetFeed(Feed):
         return found
 
     def _divided(self, dropped: int = 0) -> Any:
-        """Divided among the workers that there are, without the first so many global batches."""
+        """Return the data divided among the present workers, without the first ``dropped`` global batches."""
         return _distributed(self._dataset, self._strategy, self._stream, dropped)
 
 
 def _distributed(dataset: Any, strategy: Any, repeat: bool, dropped: int) -> Any:
+    """Divide a dataset among the workers of a strategy."""
     import tensorflow as tf
 
     if isinstance(dataset, tf.distribute.DistributedDataset):
         return dataset
     policy = tf.data.experimental.AutoShardPolicy
     if dataset.options().experimental_distribute.auto_shard_policy in (policy.AUTO, policy.FILE):
-        options = tf.data.Options()  # by files the share would depend on the number of workers
+        options = tf.data.Options()  # by files, the share would depend on the number of workers
         options.experimental_distribute.auto_shard_policy = policy.DATA
         dataset = dataset.with_options(options)
     dataset = dataset.repeat() if repeat else dataset
-    # All workers leave the same out, whatever else some of them do beside it: drawing would be a call of the group's.
+    # All workers skip the same batches without drawing from the distributed data, because drawing would be a call of
+    # the group's.
     return strategy.experimental_distribute_dataset(dataset.skip(dropped) if dropped else dataset)
 
 
 def _why_fixed(dataset: Any) -> str:
-    """Why a newcomer cannot have the rest of an epoch as the others have it; empty where it can."""
+    """Return why a joining worker cannot have the rest of an epoch as the others have it; "" if it can."""
     import tensorflow as tf
 
     if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -376,12 +414,12 @@ def _check_order(dataset: Any) -> None:
 
 
 def _shuffles_anew(dataset: Any) -> bool:
-    """Whether each iterator that is made of the dataset has another order."""
+    """Return True if each iterator of the dataset has another order."""
     return any(getattr(one, "_reshuffle_each_iteration", None) is not False for one in _shuffling(dataset))
 
 
 def _shuffling(dataset: Any) -> Iterator[Any]:
-    """The parts of a dataset that shuffle."""
+    """Yield the parts of a dataset that shuffle."""
     import tensorflow as tf
 
     waiting = [dataset] if isinstance(dataset, tf.data.Dataset) else []
@@ -393,7 +431,7 @@ def _shuffling(dataset: Any) -> Iterator[Any]:
 
 
 def order_seed() -> int:
-    """The seed for shuffling arrays, the same on all workers: the user's global seed, else the run's."""
+    """Return the seed for shuffling arrays, the same on all workers: the user's global seed, else the run's."""
     from tensorflow.python.eager import context
 
     chosen = context.global_seed()

@@ -1,7 +1,8 @@
-"""The checkpoints of each ``fit`` of a function, in the order of its calls: the same on every rank and after a restart.
+"""Checkpoint folders of each ``fit`` of a function, by the order of calls, the same on all ranks and after a restart.
 
-Those of the first lie in the run's checkpoint directory, those of the n-th in ``fit-<n>/checkpoints`` beside it. Once a
-``fit`` has trained, what an earlier run has left of later ones came of something else, and is not taken.
+Those of the first are in the run's checkpoint directory, those of the n-th in ``fit-<n>/checkpoints`` next to it.
+Once a ``fit`` has trained, checkpoints of later ones from an earlier run result from different weights, and are not
+used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hopsml.training.tensorflow import file_exchange
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 
-_function: tuple[str, Any] = ("", None)  # the one whose calls are counted: of which run, in which trial of it
+_function: tuple[str, Any] = ("", None)  # the function whose calls are counted: its run, and its trial
 _begun = 0
 _one_has_trained = False
 
@@ -31,14 +32,14 @@ def next_number() -> int:
 
 
 def trains() -> None:
-    """Note that a ``fit`` has trained: what an earlier run left of later ones is outdated from now on."""
+    """Record that a ``fit`` has trained: an earlier run's checkpoints of later ones are outdated from now on."""
     global _one_has_trained
     _look_at_function()
     _one_has_trained = True
 
 
 def _look_at_function() -> None:
-    """Begin to count anew for another function: a context alone also is another one when the group has changed."""
+    """Reset the count for another function; a new context alone may also mean that the group has changed."""
     global _function, _begun, _one_has_trained
     context = current()
     run, trial = (context.run_id, context.trial) if context is not None else ("", None)
@@ -47,41 +48,56 @@ def _look_at_function() -> None:
 
 
 class FitCheckpointer(Checkpointer):
-    """Saves and restores the model of one ``fit`` in its own checkpoint folder of the run."""
+    """Checkpointer of the model of one ``fit``, with its own folder in the run."""
 
     def __init__(self, number: int, model: Any, keep: int = 3) -> None:
-        """``number``: of the ``fit``, from 1. Raises ArgumentError outside of a run, which has no folder for it."""
+        """Create the checkpointer of one ``fit``.
+
+        Args:
+            number: number of the ``fit``, from 1.
+            model: the model to save.
+            keep: number of newest checkpoints to retain.
+
+        Raises:
+            ArgumentError: outside of a run, which has no folder for it.
+        """
         context = current()
         place = context.checkpoint_dir if context is not None else None
         self._number, self._takes_over = number, not _one_has_trained
         super().__init__(_place(place, number) if place is not None else None, keep, model=model)
 
     def next_epoch(self) -> int:
-        """The epoch to go on with after ``restore_latest``; 0 where that found nothing. Call it on all ranks.
+        """Return the epoch to continue with after ``restore_latest``, 0 if that found nothing; call it on all ranks.
 
-        A ``fit`` is over, whatever ended it, where a later one has begun: it goes on only with more epochs than it had then.
+        A ``fit`` is complete, however it ended, if a later one has begun: it then continues only with more epochs
+        than it had.
         """
         epoch = int(self.notes.get("epoch", 0))
         return max(epoch, int(self.notes.get("epochs", 0))) if self.notes and self._later_has_begun() else epoch
 
     def _later_has_begun(self) -> bool:
+        """Return True if a later ``fit`` has a checkpoint, as seen by the chief."""
         begun = any(complete_checkpoints(folder) for folder in self._later())
         strategy = latest_strategy()
         return bool(file_exchange.broadcast_bytes(strategy, b"1" if begun else b"")) if in_group(strategy) else begun
 
     def _later(self) -> Iterator[Path]:
+        """Yield the folders of checkpoints of later fits, in this run and in the resumed one."""
         for root, below in ((self._root(), "checkpoints"), (self._resume_fits(), "")):
             for folder in root.glob("fit-*") if root is not None else ():
                 if (fit_of(folder.name) or 0) > self._number:
                     yield folder / below
 
     def _root(self) -> Path | None:
+        """Return the folder that holds the folders of all fits."""
         return self._context.checkpoint_dir.parent if self._context is not None else None
 
     def _resume_fits(self) -> Path | None:
+        """Return the local copy of the resumed run's further fits, unless a fit has trained since."""
         return self._context.resume_fits if self._context is not None and self._takes_over else None
 
     def _resume(self) -> Path | None:
+        """Return the checkpoint of the resumed run for this ``fit``."""
         if self._number == 1:
             return super()._resume()
         folder = self._resume_fits()
@@ -90,4 +106,5 @@ class FitCheckpointer(Checkpointer):
 
 
 def _place(first: Path, number: int) -> Path:
+    """Return the checkpoint directory of a ``fit``."""
     return first if number == 1 else first.parent / fit_name(number) / "checkpoints"

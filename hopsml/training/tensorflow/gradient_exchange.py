@@ -1,8 +1,8 @@
-"""The gradients that optimizers are given, made those of the group as the strategy's settings say.
+"""Reduction of optimizers' gradients over the group, by the strategy's settings.
 
-Only what an optimizer reduces comes here; metrics, statistics, initial values and a user's own calls are reduced as they
-are. Everything is kept for each list of variables that comes with gradients: another list, or another kind of gradient for
-one of them, has buffers of its own.
+Only values that an optimizer reduces are handled here; metrics, statistics, initial values and a user's own calls are
+reduced as they are. State is stored for each list of variables that comes with gradients: another list, or another
+kind of gradient for one of them, has separate buffers.
 """
 
 from __future__ import annotations
@@ -33,21 +33,28 @@ _WIRES: dict[str | None, Wire] = {"fp16": "float16", "bf16": "bfloat16"}
 _slots = itertools.count()
 
 Gradients = list[Any]
-Apply = Callable[[Gradients], object]  # given the group's gradients, of the variables of the call
+Apply = Callable[[Gradients], object]  # called with the group's gradients, of the variables of the call
 Skip = Callable[[], object]
 
 
 class ApplyTo(Protocol):
-    """Given the group's gradients and their variables."""
+    """Function called with the group's gradients and their variables."""
 
-    def __call__(self, gradients: Gradients, of: Sequence[Any]) -> object: ...
+    def __call__(self, gradients: Gradients, of: Sequence[Any]) -> object:
+        """Apply ``gradients`` to the variables ``of``."""
+        ...
 
 
 class GradientExchange:
-    """What a strategy's optimizers reduce their gradients by."""
+    """Reduction of the gradients of all optimizers under one strategy."""
 
     def __init__(self, settings: GradientSettings, changes: bool) -> None:
-        """``changes``: whether others may come into the group, which have nothing that is kept from step to step."""
+        """Create the exchange for a strategy.
+
+        Args:
+            settings: the strategy's settings.
+            changes: True if workers may join the group, which lack the state that others retain between steps.
+        """
         self.settings, self._changes = settings, changes
         self._lists: dict[tuple[Any, ...], _List] = {}
         self._of_optimizer: weakref.WeakKeyDictionary[Any, dict[int, _List]] = weakref.WeakKeyDictionary()
@@ -57,11 +64,11 @@ class GradientExchange:
 
     @property
     def holds_back(self) -> bool:
-        """Whether some steps apply nothing, or something else than what they were given."""
+        """True if some steps apply nothing, or gradients other than those they were given."""
         return self.settings.double_buffering or self.settings.accumulate > 1
 
     def reduce(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Pairs of gradient and variable, the gradients summed over the group; None stays None."""
+        """Return pairs of gradient and variable, with gradients summed over the group; None stays None."""
         known = [pair for pair in pairs if pair[0] is not None]
         if not known:
             return list(pairs)
@@ -93,11 +100,11 @@ class GradientExchange:
         tf.cond(complete, _true(lambda: travel(one.taken())), _true(skip))
 
     def knows(self, optimizer: Any) -> bool:
-        """Whether it has been given gradients; one that has come late to the group may have passed over a training."""
+        """Return True if an optimizer has passed gradients; on a joining worker it may have skipped a training."""
         return optimizer in self._of_optimizer
 
     def finish(self, optimizer: Any, apply: ApplyTo) -> None:
-        """Reduce and apply what is held back of an optimizer; called outside of functions, by all workers."""
+        """Reduce and apply an optimizer's withheld gradients; called outside of functions, by all workers."""
         for one in list(self._of_optimizer.get(optimizer, {}).values()):
             apply_to = partial(apply, of=one.variables())
             if self.settings.accumulate > 1 and one.has_accumulated():
@@ -111,11 +118,15 @@ class GradientExchange:
                 one.previous(apply_to, lambda: None)
 
     def forget(self) -> None:
-        """Begin as with a first step: nothing waits, and nothing was left out. Called outside of functions."""
+        """Reset the state to that before the first step; called outside of functions.
+
+        No gradients wait then, and compression has no remainders.
+        """
         for one in self._lists.values():
             one.forget()
 
     def _list(self, gradients: Sequence[Any], variables: Sequence[Any]) -> _List:
+        """Return the buffers for these variables and kinds of gradients, created on first use."""
         import tensorflow as tf
 
         in_force.reduced(len(gradients), 1, 0, "collective")
@@ -126,12 +137,12 @@ class GradientExchange:
             with tf.init_scope():
                 self._lists[key] = _List(self.settings, kinds, variables, self._changes)
             self._held.append(self._lists[key].held)
-            # A model that is gone takes along what was kept of its gradients.
+            # The buffers of a model's gradients are released with the model.
             weakref.finalize(variables[0], self._lists.pop, key, None)
         return self._lists[key]
 
     def _warn(self) -> None:
-        """At the end of the process: of what has been reduced for nothing."""
+        """Print at the end of the process that reduced gradients were not applied, if there are any."""
         if any(one.holds_something() for one in self._held):
             print(
                 f"hopsml: gradients of the last step were not applied ({self.settings.described}): call "
@@ -143,6 +154,7 @@ Kind = tuple[str, Any, Any]  # dense or sparse, type, type of the indices
 
 
 def _kind(gradient: Any) -> Kind:
+    """Return the kind of a gradient."""
     import tensorflow as tf
 
     if isinstance(gradient, tf.IndexedSlices):
@@ -151,19 +163,19 @@ def _kind(gradient: Any) -> Kind:
 
 
 class _Held:
-    """What is left of a list of gradients at the end of the process, when its variables may be gone."""
+    """Remaining state of a list of gradients at the end of the process, when its variables may be deleted."""
 
     def __init__(self, slot: str) -> None:
         self.slot = slot
         self.steps: Any = None
 
     def holds_something(self) -> bool:
-        """Whether something that was reduced, or waits to be, was not applied."""
+        """Return True if gradients that were reduced, or wait to be, were not applied."""
         return (self.steps is not None and int(self.steps) > 0) or transfers.holds(f"{self.slot}/0")
 
 
 class _List:
-    """The gradients of some variables, always these, each always of one kind."""
+    """Gradients of a fixed list of variables, each of a fixed kind."""
 
     def __init__(
         self, settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
@@ -178,11 +190,14 @@ class _List:
             self._sums = [_sum(kind, variable) for kind, variable in zip(kinds, variables, strict=True)]
 
     def variables(self) -> list[Any]:
-        """Those whose gradients these are."""
+        """Return the variables of these gradients."""
         return [reference() for reference in self._variables]
 
     def forget(self) -> None:
-        """Begin as with a first step; what travels is dropped by itself, being of another generation."""
+        """Reset the state to that before the first step.
+
+        Transfers in progress belong to another generation and are dropped by themselves.
+        """
         for way, _ in self._ways:
             way.forget()
         if self.steps is not None:
@@ -190,14 +205,14 @@ class _List:
             for one in self._sums:
                 one.forget()
 
-    # ---- travelling
+    # ---- transfers
 
     def reduce(self, gradients: Gradients) -> Gradients:
-        """The group's, now."""
+        """Return the group's gradients, reduced now."""
         return self._each(lambda way, given: way.receive(transfers.make(way.send(given))), gradients)
 
     def begin(self, gradients: Gradients) -> None:
-        """Have them reduced beside the next step."""
+        """Start the reduction of gradients during the next step."""
 
         def hold(way: Way, given: Gradients) -> Gradients:
             transfers.hold(f"{self.held.slot}/{self._number(way)}", way.send(given))
@@ -206,7 +221,7 @@ class _List:
         self._each(hold, gradients)
 
     def previous(self, apply: Apply, skip: Skip) -> None:
-        """Apply those that were begun last; where there are none, ``skip``."""
+        """Apply the gradients whose reduction was started last; call ``skip`` if there are none."""
         import tensorflow as tf
 
         received, there = [], tf.constant(True)
@@ -225,6 +240,7 @@ class _List:
         tf.cond(there, _true(receive_and_apply), _true(skip))
 
     def _each(self, call: Callable[[Way, Gradients], Gradients], gradients: Gradients) -> Gradients:
+        """Call a function for each compression method and its gradients; return the results in the original order."""
         results: Gradients = [None] * len(gradients)
         for way, positions in self._ways:
             given = [gradients[position] for position in positions]
@@ -233,12 +249,13 @@ class _List:
         return results
 
     def _number(self, way: Way) -> int:
+        """Return the index of a compression method."""
         return next(number for number, (one, _) in enumerate(self._ways) if one is way)
 
-    # ---- several steps together
+    # ---- accumulation of several steps
 
     def add(self, gradients: Sequence[Any]) -> None:
-        """Add one step's to those that wait; where a member has none that wait, all drop theirs."""
+        """Add one step's gradients to the accumulated ones; if a member has accumulated none, all drop theirs."""
         import tensorflow as tf
 
         goes_on = tf.constant(True)
@@ -249,11 +266,11 @@ class _List:
         self.steps.assign(tf.where(goes_on, self.steps, 0) + 1)
 
     def _steps_of_all(self) -> Any:
-        """The least that wait with any member."""
+        """Return the smallest number of accumulated steps of any member."""
         return collective_ops.all_reduce([self.steps.read_value()], "min", label="steps of all")[0]
 
     def taken(self) -> Gradients:
-        """The mean of those that wait, which is that of their batches as one; none waits any more."""
+        """Return the mean of the accumulated gradients, which is that of their batches as one, and reset them."""
         import tensorflow as tf
 
         steps = self.steps.read_value()
@@ -263,12 +280,12 @@ class _List:
         return means
 
     def has_accumulated(self) -> bool:
-        """Whether any wait to be reduced, with all members."""
+        """Return True if all members have accumulated gradients that wait to be reduced."""
         return int(self._steps_of_all() if self._changes else self.steps) > 0
 
 
 class _DenseSum:
-    """The sum of a variable's gradients over some steps."""
+    """Sum of a variable's dense gradients over some steps."""
 
     def __init__(self, variable: Any, dtype: Any) -> None:
         import tensorflow as tf
@@ -276,16 +293,19 @@ class _DenseSum:
         self._sum = local_variable(tf.zeros(variable.shape, dtype), "sum")
 
     def add(self, gradient: Any, goes_on: Any) -> None:
+        """Add a gradient to the sum; restart from zero unless ``goes_on``."""
         import tensorflow as tf
 
         self._sum.assign(tf.where(goes_on, self._sum, tf.zeros_like(self._sum)) + gradient)
 
     def forget(self) -> None:
+        """Set the sum to zero."""
         import tensorflow as tf
 
         self._sum.assign(tf.zeros_like(self._sum))
 
     def taken(self, steps: Any) -> Any:
+        """Return the mean over ``steps`` and reset the sum."""
         import tensorflow as tf
 
         mean = self._sum / tf.cast(steps, self._sum.dtype)
@@ -295,7 +315,7 @@ class _DenseSum:
 
 
 class _SparseSum:
-    """The rows of a variable's sparse gradients over some steps, one below the other."""
+    """Concatenated rows of a variable's sparse gradients over some steps."""
 
     def __init__(self, variable: Any, dtype: Any, index_type: Any) -> None:
         import tensorflow as tf
@@ -305,6 +325,7 @@ class _SparseSum:
         self._indices = _growing(tf.zeros([0], index_type))
 
     def add(self, gradient: Any, goes_on: Any) -> None:
+        """Append a gradient's rows; restart without rows unless ``goes_on``."""
         import tensorflow as tf
 
         for kept, given in ((self._values, gradient.values), (self._indices, gradient.indices)):
@@ -313,10 +334,12 @@ class _SparseSum:
             kept.assign(tf.concat([before, given], 0))
 
     def forget(self) -> None:
+        """Remove all rows of earlier steps."""
         self._values.assign(self._values.read_value()[:0])
         self._indices.assign(self._indices.read_value()[:0])
 
     def taken(self, steps: Any) -> Any:
+        """Return the mean over ``steps`` and remove the rows."""
         import tensorflow as tf
 
         values, indices = self._values.read_value(), self._indices.read_value()
@@ -328,12 +351,13 @@ class _SparseSum:
 
 
 def _sum(kind: Kind, variable: Any) -> _DenseSum | _SparseSum:
+    """Return the accumulator for a kind of gradient."""
     form, dtype, index_type = kind
     return _DenseSum(variable, dtype) if form == "dense" else _SparseSum(variable, dtype, index_type)
 
 
 def _growing(value: Any) -> Any:
-    """A local variable whose number of rows may change."""
+    """Return a local variable whose number of rows may change."""
     import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 
@@ -345,7 +369,7 @@ def _growing(value: Any) -> Any:
 def _ways(
     settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
 ) -> list[tuple[Way, list[int]]]:
-    """How they travel, and which of the list do so each way."""
+    """Return the compression methods for a list of gradients, with the positions that each handles."""
     wire = _WIRES.get(settings.compression, "same")
     dense: dict[Any, list[int]] = {}
     found: list[tuple[Way, list[int]]] = []
@@ -372,7 +396,7 @@ def _ways(
 
 
 def _true(call: Callable[[], object]) -> Callable[[], Any]:
-    """The same as a branch, all of which return something alike."""
+    """Wrap a call as a branch of a condition; all branches return the same kind of value."""
 
     def branch() -> Any:
         import tensorflow as tf

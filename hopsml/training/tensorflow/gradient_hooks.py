@@ -1,6 +1,6 @@
-"""Where optimizers reduce their gradients: of Keras 3 and of tf_keras, under a strategy over hopsml's group.
+"""Hooks in the optimizers of Keras 3 and tf_keras that reduce gradients through a strategy over hopsml's group.
 
-The number of an optimizer's iterations is that of its updates: a step that applies nothing, or whose gradients wait for
+An optimizer's number of iterations is that of its updates: a step that applies nothing, or whose gradients wait for
 others, does not count.
 """
 
@@ -21,14 +21,16 @@ _installed = False
 
 
 class _Thread(threading.local):
-    reduced = False  # whether the gradients that an optimizer is given now are the group's
+    """State of one thread of this process."""
+
+    reduced = False  # True while the gradients given to an optimizer are the group's already
 
 
 _thread = _Thread()
 
 
 def install() -> None:
-    """Have the optimizers of both Keras ask the strategy, as soon as they are imported."""
+    """Patch the optimizers of both Keras versions to use the strategy's exchange, as soon as they are imported."""
     global _installed
     if _installed:
         return
@@ -42,13 +44,13 @@ def install() -> None:
 
 
 def finish_updates(*optimizers: Any) -> None:
-    """Apply what ``double_buffering`` and ``accumulate`` hold back: gradients that no further step will come for.
+    """Apply withheld gradients of ``double_buffering`` and ``accumulate`` after the last step.
 
-    All workers call it after a loop of their own; ``fit`` does it by itself, as does nothing without these settings. Of
-    accumulated steps that are fewer than ``accumulate`` the mean is applied.
+    All workers call it after a user's own loop; ``fit`` calls it itself, and without these settings it does nothing.
+    If fewer steps than ``accumulate`` have been accumulated, their mean is applied.
 
     Args:
-        optimizers: of Keras or tf_keras, or models that were compiled with one.
+        *optimizers: optimizers of Keras or tf_keras, or models that were compiled with one.
     """
     strategy = groups.latest_strategy()
     exchange = _of_strategy(strategy)
@@ -62,13 +64,14 @@ def finish_updates(*optimizers: Any) -> None:
 
 
 def forget() -> None:
-    """Drop what the optimizers of this process hold back, and what compression has left out: of a batch that is not kept."""
+    """Drop withheld gradients and compression remainders of this process's optimizers, after a discarded batch."""
     exchange = _of_strategy(groups.latest_strategy())
     if exchange is not None:
         exchange.forget()
 
 
 def _finish(exchange: GradientExchange, optimizer: Any) -> None:
+    """Apply an optimizer's withheld gradients within a replica."""
     with_keras3 = hasattr(optimizer, "_backend_apply_gradients")
 
     def apply(gradients: list[Any], of: Sequence[Any]) -> None:
@@ -86,12 +89,13 @@ def _finish(exchange: GradientExchange, optimizer: Any) -> None:
 
 
 def _of_strategy(strategy: Any) -> GradientExchange | None:
+    """Return the gradient exchange of a strategy, if it has one."""
     found: GradientExchange | None = getattr(getattr(strategy, "extended", None), "gradient_exchange", None)
     return found
 
 
 def _in_force() -> GradientExchange | None:
-    """Of the strategy in whose step this is; None outside, under others, and for gradients that are the group's already."""
+    """Return the exchange of the strategy whose step this is; None outside, and for gradients already reduced."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
@@ -100,6 +104,7 @@ def _in_force() -> GradientExchange | None:
 
 @contextmanager
 def _already_reduced() -> Iterator[None]:
+    """Mark gradients given to optimizers inside the block as reduced."""
     before, _thread.reduced = _thread.reduced, True
     try:
         yield
@@ -108,7 +113,7 @@ def _already_reduced() -> Iterator[None]:
 
 
 def _finish_after_fit(module: ModuleType) -> None:
-    """Before the callbacks that look at the trained model."""
+    """Patch a callback list to apply withheld gradients before callbacks see the trained model."""
     kind = module.CallbackList
     original = kind.on_train_end
 
@@ -122,6 +127,7 @@ def _finish_after_fit(module: ModuleType) -> None:
 
 
 def _install_keras3(module: ModuleType) -> None:
+    """Patch the optimizers of Keras 3."""
     optimizer = module.TFOptimizer
     reduce, apply = optimizer._all_reduce_sum_gradients, optimizer._backend_apply_gradients
 
@@ -147,13 +153,13 @@ def _install_keras3(module: ModuleType) -> None:
                 apply(self, reduced, trainable_variables)
 
         variables = [batch_statistics.tensorflow_variable(variable) for variable in trainable_variables]
-        # Keras counts the step behind this call.
+        # Keras counts the step after this call.
         exchange.step(self, list(gradients), variables, apply_reduced, lambda: self._iterations.assign_sub(1))
 
     finalize = optimizer.finalize_variable_values
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:
-        finish_updates(self)  # what is held back belongs into the averages that the model gets now
+        finish_updates(self)  # withheld gradients belong into the averages that the model gets now
         finalize(self, var_list)
 
     optimizer.finalize_variable_values = finalize_variable_values
@@ -162,6 +168,7 @@ def _install_keras3(module: ModuleType) -> None:
 
 
 def _install_tf_keras_reduction(module: ModuleType) -> None:
+    """Patch the function by which tf_keras reduces gradients."""
     original = module.all_reduce_sum_gradients
 
     def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
@@ -180,7 +187,7 @@ def _install_tf_keras_reduction(module: ModuleType) -> None:
 
 
 def _install_tf_keras(optimizer: Any) -> None:
-    """Both generations of its optimizers know ``experimental_aggregate_gradients``."""
+    """Patch an optimizer class of tf_keras; both generations have ``experimental_aggregate_gradients``."""
     original = optimizer.apply_gradients
 
     def apply_gradients(self: Any, grads_and_vars: Any, name: Any = None, **options: Any) -> Any:
@@ -198,7 +205,7 @@ def _install_tf_keras(optimizer: Any) -> None:
             with _already_reduced():
                 original(self, list(zip(reduced, variables, strict=True)), name, experimental_aggregate_gradients=False)
 
-        optimizers.create_variables(self, variables)  # not within the branch of a condition
+        optimizers.create_variables(self, variables)  # variables must not be created within the branch of a condition
         exchange.step(self, gradients, variables, apply_reduced, lambda: None)
         return self.iterations
 

@@ -1,4 +1,4 @@
-"""The sum or mean over the group of whatever a training step holds: structures of tensors, sparse gradients, None."""
+"""Sum or mean over the group of any values of a training step: structures of tensors, sparse gradients, None."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ _REDUCED = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 
 
 def reduce(reduce_op: Any, value: Any, label: str = "") -> Any:
-    """``value`` with each tensor replaced by its sum or mean over the group; all dense ones travel together.
+    """Return ``value`` with each tensor replaced by its sum or mean over the group; all dense ones are sent together.
 
-    Sparse gradients (IndexedSlices) are gathered: members may have another number of rows each. None stays None. As in
-    TensorFlow's strategies the mean of integers is float64. Raises ArgumentTypeError for a type that has no sum.
+    Sparse gradients (IndexedSlices) are gathered: members may have different numbers of rows. None stays None. As in
+    TensorFlow's strategies the mean of integers is float64.
+
+    Args:
+        reduce_op: ``tf.distribute.ReduceOp.SUM`` or ``MEAN``.
+        value: a structure of tensors.
+        label: description of the call for messages.
+
+    Raises:
+        ArgumentTypeError: a type cannot be summed.
     """
     import tensorflow as tf
 
@@ -36,6 +44,7 @@ def reduce(reduce_op: Any, value: Any, label: str = "") -> Any:
 
 
 def _reduced(tensors: list[Any], mean: bool, label: str) -> list[Any]:
+    """Return the sums or means of dense tensors."""
     import tensorflow as tf
 
     if not tensors:
@@ -51,7 +60,7 @@ def _reduced(tensors: list[Any], mean: bool, label: str) -> list[Any]:
             results[position] = one
     given = [_supported(tensors[position]) for position in others]
     if given:
-        # How many have taken part is counted by the reduction itself: the group's size of another moment may be another one.
+        # The reduction counts its own participants, because the group's size at another moment may differ.
         *sums, members = collective_ops.all_reduce([*given, tf.ones([], tf.int64)], "sum", label=label)
         for position, one in zip(others, sums, strict=True):
             results[position] = one / tf.cast(members, one.dtype) if mean else tf.cast(one, tensors[position].dtype)
@@ -59,6 +68,7 @@ def _reduced(tensors: list[Any], mean: bool, label: str) -> list[Any]:
 
 
 def _supported(tensor: Any) -> Any:
+    """Return a tensor in a type that can be summed; raise ArgumentTypeError if there is none."""
     import tensorflow as tf
 
     name = tensor.dtype.name
@@ -73,6 +83,7 @@ def _supported(tensor: Any) -> Any:
 
 
 def _gathered(slices: Any, mean: bool, label: str) -> Any:
+    """Return the sum or mean of sparse gradients."""
     import tensorflow as tf
 
     values, members = collective_ops.gathered_from(tf.convert_to_tensor(slices.values), label)
@@ -83,7 +94,7 @@ def _gathered(slices: Any, mean: bool, label: str) -> Any:
 
 
 def gather(value: Any, axis: int, label: str = "") -> Any:
-    """The members' values joined along ``axis``, in rank order; they may differ in that dimension alone."""
+    """Return the members' values joined along ``axis``, in rank order; they may differ in that dimension only."""
     import tensorflow as tf
 
     value = tf.convert_to_tensor(value)

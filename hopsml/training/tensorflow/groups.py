@@ -1,4 +1,4 @@
-"""Which strategy this process trains under, whether it spans several workers, and who leads them."""
+"""Present strategy of this process: access to it, its extent over workers, and the worker that leads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _latest: weakref.ref[Any] | None = None
 
 
 def remember(strategy: Any) -> None:
-    """Keep a weak reference to a strategy that was just built, for ``latest_strategy``."""
+    """Store a weak reference to a strategy that was just built, for ``latest_strategy``."""
     global _latest
     _latest = weakref.ref(strategy)
 
 
 def latest_strategy() -> Any:
-    """The youngest MultiWorkerMirroredStrategy of this process that is in use; None if there is none."""
+    """Return the newest MultiWorkerMirroredStrategy of this process that is in use; None if there is none."""
     return _latest() if _latest is not None else None
 
 
 def in_group(strategy: Any) -> bool:
-    """Whether ``strategy`` (or None) spans several workers by collectives."""
+    """Return True if ``strategy`` trains with several workers through collectives; False for None."""
     import tensorflow as tf
 
     return (
@@ -33,7 +33,7 @@ def in_group(strategy: Any) -> bool:
 
 
 def leads(strategy: Any) -> bool:
-    """Whether this worker's files are kept: it is the chief of the strategy's group, or of the run."""
+    """Return True if this worker's files are retained: it is the chief of the strategy's group, or of the run."""
     if in_group(strategy):
         return bool(strategy.extended._is_chief)
     context = current()

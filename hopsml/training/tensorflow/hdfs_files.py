@@ -1,4 +1,7 @@
-"""Registers hopsml's file system for ``hdfs://`` with TensorFlow: a library of native/tf_hdfs/, without a JVM."""
+"""Registration of hopsml's file system for ``hdfs://`` with TensorFlow, from a library without a JVM.
+
+The library is built from native/tf_hdfs/.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,17 @@ _registered = False
 
 
 def register_hdfs() -> None:
-    """Have TensorFlow open ``hdfs://`` and ``viewfs://`` in this process, as any other path.
+    """Register ``hdfs://`` and ``viewfs://`` with TensorFlow in this process.
 
-    ``tf.io.gfile``, ``tf.data``, ``tf.summary``, ``tf.train.Checkpoint``, SavedModels and Keras' ``save`` take such paths
-    then. A worker of a run has called it before the user's function; elsewhere it is called once, before the first path.
-    NameNodes, user, ticket and tokens are found as by Hadoop's own clients (``HADOOP_CONF_DIR``); a step that gets no
-    answer for ``HOPSML_STORAGE_TIMEOUT_S`` seconds fails with ``tf.errors.DeadlineExceededError``. It starts nothing before
-    the first path; a process that is forked after it is refused (``tf.errors.FailedPreconditionError``).
+    ``tf.io.gfile``, ``tf.data``, ``tf.summary``, ``tf.train.Checkpoint``, SavedModels and Keras' ``save`` then accept
+    such paths like others. In a worker of a run it has been called before the user's function; elsewhere call it
+    once, before the first path. NameNodes, user, ticket and tokens are found as by Hadoop's own clients
+    (``HADOOP_CONF_DIR``); a step that gets no answer for ``HOPSML_STORAGE_TIMEOUT_S`` seconds fails with
+    ``tf.errors.DeadlineExceededError``. It starts nothing before the first path; a process that is forked after it is
+    refused (``tf.errors.FailedPreconditionError``).
 
     Raises:
-        StorageError: the library is not there, or TensorFlow does not take it.
+        StorageError: the library is missing, or TensorFlow refuses it.
     """
     problem = _register()
     if problem:
@@ -34,11 +38,12 @@ def register_hdfs() -> None:
 
 
 def register_if_there() -> str:
-    """As ``register_hdfs``; what hinders it, "" for nothing."""
+    """Register the file system if possible, as ``register_hdfs`` does; return the obstacle, "" if there is none."""
     return _register()
 
 
 def _register() -> str:
+    """Register the file system once; return the obstacle, "" if there is none."""
     global _registered
     with _lock:
         if _registered:
@@ -54,7 +59,7 @@ def _register() -> str:
         try:
             tf.experimental.register_filesystem_plugin(str(_LIBRARY))
         except tf.errors.AlreadyExistsError:
-            pass  # another package's, which the user has chosen by importing it
+            pass  # another package's file system, which the user has chosen by importing it
         except tf.errors.OpError as error:
             return f"TensorFlow {tf.__version__} refuses {_LIBRARY.name}: {error.message}"
         _registered = True
@@ -62,11 +67,12 @@ def _register() -> str:
 
 
 def _tell_client() -> None:
-    """What the library reads in the environment when it is used first."""
+    """Set the environment variables that the library reads at its first use."""
     folder = settings.hadoop_conf_dir()
     if folder is not None:
-        os.environ.setdefault("HADOOP_CONF_DIR", str(folder))  # in a container of YARN's only Spark's Java knows it
+        os.environ.setdefault("HADOOP_CONF_DIR", str(folder))  # in a YARN container only Spark's Java process knows it
     wishes = hadoop.client_settings(settings.default_fs() or "hdfs://")
-    if SOCKET_TIMEOUT not in settings.hadoop_settings():  # else a silent DataNode's turn outlasts the step's deadline
+    # Otherwise the timeout for a silent DataNode exceeds the step's deadline.
+    if SOCKET_TIMEOUT not in settings.hadoop_settings():
         wishes[SOCKET_TIMEOUT] = str(int(1000 * settings.storage_timeout_s() / 4))
     os.environ.setdefault(settings.HDFS_CLIENT, ",".join(f"{key}={value}" for key, value in wishes.items()))

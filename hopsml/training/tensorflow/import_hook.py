@@ -1,4 +1,4 @@
-"""Run a function right after a module has been imported for the first time. Imports nothing itself."""
+"""Run a function right after a module has been imported for the first time; this module imports nothing itself."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Action = Callable[[ModuleType], None]
 
 
 class PostImportFinder(MetaPathFinder):
-    """A meta path finder that finds nothing itself: it adds the waiting actions to what other finders found."""
+    """Meta path finder that finds nothing itself: it adds the waiting actions to what other finders found."""
 
     def __init__(self) -> None:
         self._actions: dict[str, list[Action]] = {}
         self._searching = threading.local()
 
     def add(self, name: str, action: Action) -> None:
-        """Run ``action(module)`` after the import of ``name``; actions of one module keep their order."""
+        """Run ``action(module)`` after the import of ``name``, in the order of these calls."""
         self._actions.setdefault(name, []).append(action)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib: the specification of a module that actions wait for, None for any other."""
+        """Return the specification of a module that actions wait for, None for any other, as importlib requires."""
         if fullname not in self._actions or getattr(self._searching, "name", None) == fullname:
             return None
-        self._searching.name = fullname  # the search below comes through here once more
+        self._searching.name = fullname  # the search below calls this function again
         try:
             spec = find_spec(fullname)
         finally:
@@ -44,7 +44,8 @@ class PostImportFinder(MetaPathFinder):
             for action in self._actions.pop(fullname, []):
                 action(module)
 
-        # A loader belongs to one module: changing the instance keeps its class, and with it data files and sources.
+        # A loader belongs to one module: patching the instance preserves its class, and with it data files and
+        # sources.
         spec.loader.exec_module = execute_then_act  # type: ignore[method-assign]
         return spec
 
@@ -66,4 +67,5 @@ def after_import(name: str, action: Action) -> None:
 
 
 def _is_initializing(module: ModuleType) -> bool:
+    """Return True while a module is being imported."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -1,4 +1,4 @@
-"""A data set's batches for TensorFlow."""
+"""Batches of a data set for TensorFlow, as a ``tf.data.Dataset``."""
 
 from __future__ import annotations
 
@@ -26,27 +26,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ElementForm:
-    """Which columns an element has, and how they lie in it."""
+    """Layout of an element: the columns that it has, and their places in it."""
 
     features: Names | None
     label: Names | None
     weight: str | None
 
     def of(self, columns: Mapping[str, Any]) -> Any:
-        """An element made of values by column. Raises ArgumentError for a column that is not there."""
+        """Return an element made of values by column; raise ArgumentError for a missing column."""
         given = [names for names in (self.features, self.label, self.weight) if names is not None]
         parts = tuple(_of(names, columns) for names in given)
         return parts if len(parts) > 1 else parts[0] if parts else dict(columns)
 
 
 def _of(names: Names, columns: Mapping[str, Any]) -> Any:
+    """Return the values of one column, or a dict of those of several."""
     if missing := [name for name in ([names] if isinstance(names, str) else names) if name not in columns]:
         raise ArgumentError(f"the data has no column {', '.join(missing)}; there are {', '.join(columns)}")
     return columns[names] if isinstance(names, str) else {name: columns[name] for name in names}
 
 
 def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Elements of known shapes, but for the number of rows; their number is known where all rows are. See ``Dataset``."""
+    """Return a TensorFlow dataset of the batches, divided among the workers; ``Dataset`` describes the elements.
+
+    Shapes are known except for the number of rows. The number of batches is known if all rows are present.
+
+    Args:
+        batches: the batches.
+        form: layout of an element.
+    """
     import tensorflow as tf
 
     signature, iterations = _signatures(batches, form), itertools.count()
@@ -61,13 +69,14 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
     made = _divided(
         tf.data.Dataset.from_generator(generate, output_signature=(signature, tf.TensorSpec((None,), tf.int64)))
     )
-    # One worker that asks for a batch behind the last one would wait for the others: all know the number, or nobody does.
+    # A worker that requests a batch after the last one would wait for the others: either all know the number, or none
+    # does.
     if getattr(batches.source, "arriving", None) is None:
         made = made.apply(tf.data.experimental.assert_cardinality(len(batches)))
-    options = tf.data.Options()  # a strategy that is made later must not divide it once more
+    options = tf.data.Options()  # a strategy that is created later must not divide it again
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     options.autotune.enabled = (
-        False  # nothing here to be tuned, and the end of an iteration would wait for the tuner's sleep
+        False  # nothing here needs tuning, and the end of an iteration would wait for the sleeping tuner thread
     )
     made = made.with_options(options)
     strategy = latest_strategy()
@@ -81,7 +90,7 @@ def dataset(batches: BatchedRows, form: ElementForm) -> tf.data.Dataset | tf.dis
 def _feed(
     batches: BatchedRows, form: ElementForm, signature: Any, strategy: Any, epochs: int, steps_per_execution: int
 ) -> Any:
-    """What ``fit`` trains on in its place, in a group that may change."""
+    """Return the feed that replaces the dataset in ``fit``, in a group that may change."""
     import tensorflow as tf
 
     from hopsml.training.tensorflow.fit_feed import Feed
@@ -93,7 +102,7 @@ def _feed(
     rows = batches.repeat(epochs)
 
     class RowsFeed(Feed):
-        """Goes on behind the very rows that were trained on, in a group of any size."""
+        """Feed that continues after the last row trained on, in a group of any size."""
 
         position: Any  # a ShardSampler
 
@@ -136,6 +145,7 @@ def _feed(
 
 
 def _check_devices(strategy: Any) -> None:
+    """Raise ArgumentError if this worker trains on several devices."""
     devices = len(strategy.extended.worker_devices)
     if devices > 1:
         raise ArgumentError(
@@ -145,6 +155,7 @@ def _check_devices(strategy: Any) -> None:
 
 
 def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
+    """Return the shapes and types of elements, from the first shard with rows."""
     source = batches.source
     filled = first_filled(shards_of(source))
     if filled is None:
@@ -153,9 +164,10 @@ def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
 
 
 def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]]:
-    """Successive batches in one piece, and the rows of each; one without rows stands alone, and then there are no numbers.
+    """Yield runs of successive batches as one element, each with the numbers of rows of its batches.
 
-    TensorFlow 2.21 would divide an element into batches of no rows for ever.
+    A batch without rows is a separate element with an empty list of numbers: TensorFlow 2.21 would divide it into
+    batches without rows endlessly.
     """
     columns = {name: _plain(column) for name, column in chunk.columns.items()}
     for is_empty, run in itertools.groupby(itertools.pairwise((0, *chunk.ends)), lambda bounds: bounds[0] == bounds[1]):
@@ -170,7 +182,10 @@ def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]
 
 
 def _divided(chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """The batches of ``_elements``, without a copy: slices of a tensor are copied where a row is no multiple of 64 bytes."""
+    """Divide the elements of ``_elements`` into batches without a copy.
+
+    Slicing a tensor would copy it if a row's size is not a multiple of 64 bytes.
+    """
     import tensorflow as tf
 
     def batches(rows: Any, sizes: Any) -> tf.data.Dataset:
@@ -181,6 +196,7 @@ def _divided(chunks: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _signature(column: NDArray[Any]) -> tf.TensorSpec:
+    """Return the shape and type of a column."""
     import tensorflow as tf
 
     kind = _plain(column[:0]).dtype
@@ -188,5 +204,5 @@ def _signature(column: NDArray[Any]) -> tf.TensorSpec:
 
 
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
-    """Of a type that TensorFlow has."""
+    """Return a column in a type that TensorFlow has."""
     return column.view("int64") if column.dtype.kind in "mM" else column

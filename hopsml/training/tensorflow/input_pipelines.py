@@ -1,4 +1,4 @@
-"""Datasets for a group: their iterators can be ended at once, and their batches share no memory with the user's arrays."""
+"""Adaptation of datasets to a group: iterators that end without delay, and batches with separate memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hopsml.cluster.worker.context import current
 
 
 def prompt(dataset: Any) -> Any:
-    """The same dataset, not tuned by TensorFlow while it runs, where the group may change; anything else as it is.
+    """Return the dataset with autotuning disabled if the group may change; any other value unchanged.
 
-    Whoever ends an iterator waits for the thread that tunes it. It sleeps for as long as the iterator has lived, at most a
-    minute, and may miss the word that wakes it: TensorFlow says so before it can be seen. All workers would wait for that.
-    What is left to be tuned (``AUTOTUNE``) has as many calls at once as there are threads.
+    Ending an iterator waits for its tuning thread. That thread sleeps for as long as the iterator has lived, at most
+    a minute, and may miss its wake-up, because TensorFlow signals before the thread can see it. All workers would
+    wait for that. Without autotuning, operations with ``AUTOTUNE`` have as many parallel calls as there are threads.
     """
     import tensorflow as tf
 
@@ -27,9 +27,10 @@ def prompt(dataset: Any) -> Any:
 def copied(dataset: Any) -> Any:
     """Return the dataset with copied batches, if these may share memory with Python; any other value unchanged.
 
-    Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets a step
-    write into a worker's share of a divided batch, which would change the data of the next epoch. A dataset that TensorFlow
-    batches has memory of its own, and is divided by the batch size that TensorFlow finds in its last operations.
+    Batches from Python (``from_generator``, a ``PyDataset``) may share memory with the user's arrays. TensorFlow lets
+    a step write into a worker's share of a divided batch, which would change the data of the next epoch. A dataset
+    that TensorFlow batches has separate memory, and is divided by the batch size that TensorFlow finds in its last
+    operations.
     """
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops import distribute

@@ -1,14 +1,14 @@
-"""Keras 3 callbacks that write files, under MultiWorkerMirroredStrategy.
+"""Adaptation of Keras 3 callbacks that write files to MultiWorkerMirroredStrategy.
 
-All workers run the same callbacks with the same paths, and would write the same files at once. Every worker
-still runs them (reading a metric or saving may need all of them), but only the chief's files go where the
-user asked; the other workers write to a private folder that goes away with the process. tf_keras does this
-itself. Where a path lies in the folder that the worker runs in, which is its own, links to those files stand
-there after the training, so that code which loads one again runs on all of them. TensorBoard's event files
-are kept from every worker, those of the others in ``rank-<n>`` below the chief's.
+All workers run the same callbacks with the same paths, and would write the same files at once. Every worker still
+runs them (reading a metric or saving may need all of them), but only the chief's files go to the user's path; the
+other workers write to a private temporary folder of the process. tf_keras does this itself. If a path is in the
+worker's own working directory, links to those files are created there after the training, so that code which loads
+one again runs on all workers. TensorBoard's event files are retained from every worker, those of the others in
+``rank-<n>`` below the chief's.
 
-``BackupAndRestore`` also reads: before training, the chief's backup is sent to the other workers, so that all
-of them resume at the same epoch with the same weights, whether they see the chief's disk or not.
+``BackupAndRestore`` also reads: before training, the chief's backup is sent to the other workers, so that all of them
+resume at the same epoch with the same weights, whether they see the chief's disk or not.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _scratch: Path | None = None
 
 
 def install(trainer: ModuleType) -> None:
-    """Patch the callbacks of Keras 3 that write files: workers other than the chief write to places of their own.
+    """Patch the callbacks of Keras 3 that write files, so that workers other than the chief write to private places.
 
-    ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``.
+    Args:
+        trainer: the module ``keras.src.backend.tensorflow.trainer``.
     """
     from keras.src.callbacks.backup_and_restore import BackupAndRestore
     from keras.src.callbacks.csv_logger import CSVLogger
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
     from keras.src.callbacks.tensorboard import TensorBoard
 
-    keras_saving.install(trainer)  # before what looks at files when training has ended
+    keras_saving.install(trainer)  # before callbacks that read files at the end of training
     _write_privately(ModelCheckpoint, "filepath")
     _write_privately(TensorBoard, "log_dir", keep=True)
     _write_privately(CSVLogger, "filename")
@@ -50,9 +51,10 @@ def install(trainer: ModuleType) -> None:
 
 
 def _begin_training() -> None:
-    """Let callbacks that ask for it by ``set_companions`` know all callbacks of the training that begins.
+    """Patch the start of a training: pass all callbacks to ``set_companions``, and reset the initial epoch.
 
-    And let it begin where these say: what an earlier ``fit`` went on from, Keras keeps in the model for every further one.
+    Keras stores in the model the epoch from which an earlier ``fit`` continued, and would use it for every further
+    one.
     """
     from keras.src.callbacks.callback_list import CallbackList
 
@@ -70,7 +72,7 @@ def _begin_training() -> None:
 
 
 def private_folder() -> Path:
-    """A temporary folder of this process, removed at its exit."""
+    """Return a temporary folder of this process, which is removed at its exit."""
     global _scratch
     if _scratch is None:
         context = current()
@@ -81,6 +83,13 @@ def private_folder() -> Path:
 
 
 def _write_privately(callback_class: Any, attribute: str, keep: bool = False) -> None:
+    """Patch a callback class to write to another place on workers other than the chief.
+
+    Args:
+        callback_class: the class.
+        attribute: its attribute with the user's path.
+        keep: retain the files, in ``rank-<n>`` below the user's path.
+    """
     original = callback_class.set_model
 
     def set_model(self: Any, model: Any) -> None:
@@ -99,7 +108,7 @@ def _write_privately(callback_class: Any, attribute: str, keep: bool = False) ->
 
 
 def _in_own_folder(path: str) -> Path | None:
-    """The path relative to the folder that the worker runs in; None for one that lies elsewhere."""
+    """Return a path relative to the worker's working directory; None if it is elsewhere."""
     context = current()
     if context is None or "://" in path:
         return None
@@ -108,6 +117,7 @@ def _in_own_folder(path: str) -> Path | None:
 
 
 def _link_after_training(callback_class: Any) -> None:
+    """Patch a callback class to link private files into the worker's working directory when training ends."""
     original = callback_class.on_train_end
 
     def on_train_end(self: Any, logs: Any = None) -> None:
@@ -120,7 +130,7 @@ def _link_after_training(callback_class: Any) -> None:
 
 
 def _link_below(source: Path, folder: Path) -> None:
-    """Links in ``folder`` to the files below ``source``, by the same names; what stands there already stays."""
+    """Create links in ``folder`` to the files below ``source``, with the same names; existing files stay."""
     for parent, _, names in os.walk(source):
         place = folder / os.path.relpath(parent, source)
         place.mkdir(parents=True, exist_ok=True)
@@ -130,7 +140,7 @@ def _link_below(source: Path, folder: Path) -> None:
 
 
 def _move(callback: Any, asked: str, target: str) -> None:
-    """Point every path of the callback that lies at or below the user's to ``target``."""
+    """Change every path of the callback that is at or below the user's to ``target``."""
     for name, value in vars(callback).items():
         path = os.fspath(value) if isinstance(value, (str, Path)) else ""
         if path.rstrip("/") == asked or path.startswith(asked + "/"):
@@ -138,6 +148,7 @@ def _move(callback: Any, asked: str, target: str) -> None:
 
 
 def _share_backup(callback_class: Any) -> None:
+    """Patch a callback class to send the chief's backup to all workers before training."""
     original = callback_class.on_train_begin
 
     def on_train_begin(self: Any, logs: Any = None) -> None:

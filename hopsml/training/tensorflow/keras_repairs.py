@@ -1,21 +1,20 @@
-"""Keras 3 under MultiWorkerMirroredStrategy: what breaks in its trainer and optimizers, and the cure.
+"""Repairs of Keras 3's trainer and optimizers under MultiWorkerMirroredStrategy.
 
 Keras 3 does not support the strategy (its own trainer fails on the first batch). These places differ under it:
 
-* the trainer draws a first batch to build the model, and calls the model on it, which may have no ``call`` for it: take the
-  data's specification, and let the first step build what cannot be built by it (``first_build``);
-* the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one
-  collective;
-* arrays given to ``fit`` are shuffled by each worker for itself, and the worker's share is cut from its own
-  order: samples would be met twice or never. All workers take one order, drawn by the chief, unless the user
-  has set a seed; and as Keras's way to shuffle gives every epoch the same order once there is a seed, each epoch's is
-  drawn anew;
-* ``LossScaleOptimizer`` (mixed float16) decides on each worker alone whether gradients are finite, before
-  they are reduced; workers that decide differently wait for each other for ever: decide together;
-* gradients may lack a static shape, which depends on the batch that was traced: give them their variable's;
-* optimizers clip each worker's part of the gradient, and sum what was clipped: sum first.
+* the trainer draws a first batch to build the model, and calls the model on it, which may have no suitable ``call``:
+  use the data's specification, and let the first step build what cannot be built from it (``first_build``);
+* the logs of a step are averaged over the first axis of a scalar: average over replicas, all logs in one collective;
+* arrays given to ``fit`` are shuffled by each worker independently, and the worker's share is cut from its own order,
+  so that samples would be used twice or never: all workers use one order, drawn by the chief, unless the user has set
+  a seed; as Keras's shuffling gives every epoch the same order once there is a seed, each epoch's order is drawn
+  again;
+* ``LossScaleOptimizer`` (mixed float16) decides on each worker alone if gradients are finite, before they are
+  reduced; workers that decide differently wait for each other endlessly: decide together;
+* gradients may lack a static shape, which depends on the batch that was traced: use their variable's shape;
+* optimizers clip each worker's part of the gradient, and sum the clipped parts: sum first.
 
-Everything here leaves other strategies, and training without one, as they are.
+Other strategies, and training without one, are unchanged.
 """
 
 from __future__ import annotations
@@ -38,11 +37,15 @@ from hopsml.training.tensorflow import (
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
 
-_orders_are_drawn = False  # whether arrays that are made a dataset of now are shuffled for a group
+_orders_are_drawn = False  # True while datasets made from arrays must be shuffled for a group
 
 
 def install(trainer: ModuleType) -> None:
-    """Repair Keras 3; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    """Apply all repairs to Keras 3.
+
+    Args:
+        trainer: the module ``keras.src.backend.tensorflow.trainer``.
+    """
     first_build.install()
     _repair_first_batch(trainer)
     _repair_log_reduction(trainer)
@@ -60,11 +63,12 @@ def install(trainer: ModuleType) -> None:
 
 
 def _repair_first_batch(trainer: ModuleType) -> None:
+    """Patch the trainer to build the model from the data's specification instead of a first batch."""
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self._distribute_strategy
-        # Also for a single worker: drawing a batch would lose it from a generator, and move a shuffled order on.
+        # Also for a single worker: drawing a batch would lose it from a generator, and advance a shuffled order.
         if strategy is None or getattr(strategy, "_should_use_with_coordinator", False):
             original(self, iterator=iterator, data_batch=data_batch)
             batch = _specification(iterator._distributed_dataset) if strategy is None and iterator is not None else None
@@ -82,7 +86,8 @@ def _repair_first_batch(trainer: ModuleType) -> None:
 def _specification(dataset: Any) -> Any:
     """Return the shapes and types of a replica's batches; None if a rank is unknown until a batch is read.
 
-    A batch that has been read cannot be put back: the source may be readable only once, and an iterator prefetches from it.
+    A batch that has been read cannot be put back: the source may be readable only once, and an iterator prefetches
+    from it.
     """
     import tensorflow as tf
     from keras.src import tree
@@ -90,7 +95,7 @@ def _specification(dataset: Any) -> Any:
 
     def of_leaf(leaf: Any) -> Any:
         leaf = leaf._component_specs[0] if isinstance(leaf, PerReplicaSpec) else leaf
-        return None if isinstance(leaf, tf.OptionalSpec) else leaf  # Keras's way to have nothing in its place
+        return None if isinstance(leaf, tf.OptionalSpec) else leaf  # Keras's representation of an absent part
 
     found = tree.map_structure(of_leaf, dataset.element_spec)
     known = all(leaf is None or leaf.shape.rank is not None for leaf in tree.flatten(found))
@@ -98,6 +103,7 @@ def _specification(dataset: Any) -> Any:
 
 
 def _repair_log_reduction(trainer: ModuleType) -> None:
+    """Patch the trainer to average the logs of a step over the replicas."""
     from keras.src import tree
 
     original = trainer.reduce_per_replica
@@ -127,6 +133,7 @@ def _local(value: Any) -> Any:
 
 
 def _repair_shuffling(trainer: ModuleType) -> None:
+    """Patch the trainer's data iterators to use the same order on all workers."""
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     original = trainer.TFEpochIterator.__init__
@@ -146,7 +153,8 @@ def _repair_shuffling(trainer: ModuleType) -> None:
     get_iterator = trainer.TFEpochIterator._get_iterator
 
     def get_iterator_in_use(self: Any) -> Any:
-        # Keras makes one more behind the last batch of an epoch, which it drops; in a group it would draw from the source.
+        # Keras creates one more iterator after an epoch's last batch, and drops it; in a group it would draw from the
+        # source.
         done = self._current_iterator is not None and self._num_batches and self._steps_seen >= self._num_batches
         one_pass = hasattr(self.data_adapter, "py_dataset") and self.steps_per_epoch is None
         unused = done and one_pass and in_group(self._distribute_strategy)
@@ -160,7 +168,7 @@ def _repair_shuffling(trainer: ModuleType) -> None:
 
 @contextmanager
 def _one_order(strategy: Any) -> Iterator[None]:
-    """Within the block all workers draw alike; a seed that the user has set does that already and stays."""
+    """Let all workers draw the same random order inside the block, from the chief's seed or the user's."""
     global _orders_are_drawn
     import tensorflow as tf
     from tensorflow.python.eager import context
@@ -178,6 +186,7 @@ def _one_order(strategy: Any) -> Iterator[None]:
 
 
 def _repair_gradient_shapes(optimizer: Any) -> None:
+    """Patch an optimizer to give gradients their variables' shapes."""
     original = optimizer._all_reduce_sum_gradients
 
     def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
@@ -187,6 +196,7 @@ def _repair_gradient_shapes(optimizer: Any) -> None:
 
 
 def _with_shape_of(gradient: Any, variable: Any) -> Any:
+    """Return a gradient with its variable's static shape."""
     import tensorflow as tf
 
     if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
@@ -195,7 +205,7 @@ def _with_shape_of(gradient: Any, variable: Any) -> Any:
 
 
 def _repair_clipping(optimizer: Any) -> None:
-    """Patch an optimizer to clip the gradients' sum over all workers, as one process does with the same global batch."""
+    """Patch an optimizer to clip the sum of gradients over all workers, as one process would."""
     clip, update = optimizer._clip_gradients, optimizer._backend_update_step
 
     def clip_gradients(self: Any, grads: Any) -> Any:
@@ -222,7 +232,7 @@ def _repair_clipping(optimizer: Any) -> None:
 
 
 def _is_summed() -> bool:
-    """True in a step whose optimizers sum gradients over the replicas of one model."""
+    """Return True in a step whose optimizers sum gradients over the replicas of one model."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()
@@ -230,6 +240,7 @@ def _is_summed() -> bool:
 
 
 def _repair_finite_check(optimizer: Any) -> None:
+    """Patch a loss-scaling optimizer to decide together with all workers if gradients are finite."""
     original = optimizer.check_finite
 
     def check_finite(self: Any, grads: Any) -> Any:

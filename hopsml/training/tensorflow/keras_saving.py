@@ -1,13 +1,14 @@
-"""Keras 3's ``ModelCheckpoint`` and ``BackupAndRestore``: they hold a training until the agent has the state, not the file.
+"""Asynchronous saving by Keras 3's ``ModelCheckpoint`` and ``BackupAndRestore``, through the worker's agent.
 
-What Keras would write is read and left with the agent, whose writer makes the file. It appears whole or not at all, at the
-latest when ``fit`` ends. One that could not be written is an OSError at the next save, or then. Keras walks through a model
-and has each object put its arrays into a store; ours notes them, and the writer plays them into Keras's own, which alone
-knows the format.
+The training waits only until the agent has the state, not for the file. What Keras would write is read and handed to
+the agent, whose writer process makes the file. It appears whole or not at all, at the latest when ``fit`` ends. A
+file that could not be written raises an OSError at the next save, or at the end of ``fit``. Keras walks through a
+model and has each object put its arrays into a store; the store here records them, and the writer replays them into
+Keras's own store, which alone knows the format.
 
-Keras writes itself, as it does elsewhere, where a program may look for a file at once: outside of ``fit``, of classes
-derived from the two, of ``ModelCheckpoint`` beside callbacks of the user's own. And what our writer does not make: a whole
-model as ``.h5``, URLs, the copies of ``double_checkpoint``.
+Keras writes itself, as it does elsewhere, if a program may expect a file at once: outside of ``fit``, with classes
+derived from the two, and for ``ModelCheckpoint`` together with callbacks written by the user. It also writes what the
+writer here cannot: a whole model as ``.h5``, URLs, and the copies of ``double_checkpoint``.
 """
 
 from __future__ import annotations
@@ -34,22 +35,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITE = "hopsml.training.tensorflow.keras_saving:write_model"
-_GROUPS, _ARCHIVE = "groups", "archive"  # beside the arrays: paths, metadata, names; a model's file but for its weights
+# Entries next to the arrays: paths, metadata, names; a model's file without its weights.
+_GROUPS, _ARCHIVE = "groups", "archive"
 _FILES = (".keras", ".h5")
-_METADATA = "_training_metadata_path"  # of BackupAndRestore: the file that says which epoch the weights are of
+_METADATA = "_training_metadata_path"  # attribute of BackupAndRestore: the file with the epoch of the weights
 
-_fit: bool | None = None  # whether the one under way has callbacks of Keras's and hopsml's alone; None outside of one
-_saves: list[tuple[str, dict[str, Any]]] | None = None  # files, and what is in them, of a callback that is saving
+_fit: bool | None = None  # True if the present fit has only callbacks of Keras and hopsml; None outside of a fit
+_saves: list[tuple[str, dict[str, Any]]] | None = None  # files, with their content, of a callback that is saving
 
 
 def install(trainer: ModuleType) -> None:
-    """Patch both callbacks; ``trainer`` is the module ``keras.src.backend.tensorflow.trainer``."""
+    """Patch both callbacks to save through the agent.
+
+    Args:
+        trainer: the module ``keras.src.backend.tensorflow.trainer``.
+    """
     from keras.src.callbacks.backup_and_restore import BackupAndRestore
     from keras.src.callbacks.model_checkpoint import ModelCheckpoint
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.saving import saving_lib
 
-    # Keras looks for these under another name than it keeps them, and makes a layer for each one that it saves.
+    # Keras's own cache uses different names for storing and lookup, so that it creates a layer for each one that it
+    # saves.
     saving_lib.get_attr_skipset = functools.cache(saving_lib.get_attr_skipset)
     _copy_once(BaseOptimizer)
     _note_fits(trainer.TensorFlowTrainer)
@@ -60,10 +67,11 @@ def install(trainer: ModuleType) -> None:
 
 
 def _copy_once(optimizer_class: Any) -> None:
+    """Patch an optimizer class to put its variables, not copies of them, into the recording store."""
     original = optimizer_class.save_own_variables
 
     def save_own_variables(self: Any, store: Any) -> None:
-        if not isinstance(store, NotedArrays):  # a dict of the user's gets copies, as ever
+        if not isinstance(store, NotedArrays):  # the user's own dict gets copies, as before
             original(self, store)
             return
         for number, variable in enumerate(self.variables):
@@ -73,11 +81,13 @@ def _copy_once(optimizer_class: Any) -> None:
 
 
 def _handover() -> Handover | None:
+    """Return this worker's connection to its agent's checkpoint writer; None without one."""
     context = current()
     return handover_of(context.checkpoints) if context is not None and context.checkpoints is not None else None
 
 
 def _note_fits(trainer_class: Any) -> None:
+    """Patch ``fit`` to record its callbacks, and to wait for saved files at its end."""
     original = trainer_class.fit
     signature = inspect.signature(original)
 
@@ -93,17 +103,19 @@ def _note_fits(trainer_class: Any) -> None:
         finally:
             _fit = outer
             if handover := _handover():
-                handover.wait_written(_FILES)  # after an error, too: whoever catches it may load what was saved
+                handover.wait_written(_FILES)  # also after an error: a caller that catches it may load what was saved
 
     trainer_class.fit = fit
 
 
 def _reads_no_files(callback: Any) -> bool:
+    """Return True for a callback of Keras or hopsml, which does not load saved files."""
     kind = type(callback)
     return kind.__module__.partition(".")[0] in ("keras", "hopsml") and kind.__name__ != "LambdaCallback"
 
 
 def _read_instead(saving_lib: ModuleType, name: str, suffix: str) -> None:
+    """Patch a saving function of Keras to record the content while a callback saves."""
     original = getattr(saving_lib, name)
 
     @functools.wraps(original)
@@ -118,6 +130,7 @@ def _read_instead(saving_lib: ModuleType, name: str, suffix: str) -> None:
 
 
 def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
+    """Patch a callback class to save through the agent."""
     save, end = callback_class._save_model, callback_class.on_train_end
 
     def save_model(self: Any, *arguments: Any, **named: Any) -> None:
@@ -129,7 +142,7 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
         _check(handover)
         asked, _saves = vars(self).get(_METADATA, ""), []
         with tempfile.TemporaryDirectory() if asked else nullcontext("") as folder:
-            if asked:  # it is to be written behind the weights
+            if asked:  # it must be written after the weights
                 setattr(self, _METADATA, os.path.join(folder, "metadata"))
             try:
                 save(self, *arguments, **named)
@@ -140,7 +153,7 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
                     setattr(self, _METADATA, asked)
         for path, content in found:
             file = FileDescription(os.path.realpath(path), umask(), asked and os.path.abspath(asked), text)
-            if not handover.give(pack(content, file, _WRITE), file.target):  # memory does not take it
+            if not handover.give(pack(content, file, _WRITE), file.target):  # there is not enough memory
                 handover.wait_written()
                 write_file(file, functools.partial(write_model, arrays=content))
 
@@ -154,22 +167,30 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
 
 
 def _check(handover: Handover) -> None:
+    """Raise OSError for saved files that could not be written."""
     if lost := [path for path in handover.failed() if path.endswith(_FILES)]:
         raise OSError(f"{', '.join(lost)} could not be written; the run's notes say why")
 
 
-# -- what Keras would hold, and writing that in another process
+# -- reading what Keras would write, and writing it in another process
 
 
 def read_model(model: Any, whole: bool) -> dict[str, NDArray[Any]]:
-    """What Keras would write of ``model``, or of its weights alone; on CPU variables are not copied.
+    """Return what Keras would write of a model; on CPU variables are not copied. Call it on all ranks.
 
-    On all ranks: each variable is read once, in Keras's order.
+    Each variable is read once, in Keras's order.
+
+    Args:
+        model: the model.
+        whole: include the model's configuration, not its weights alone.
+
+    Returns:
+        Arrays by name, including bytes of the other content.
     """
     import numpy as np
     from keras.src.saving import saving_lib
 
-    class NotingStore(saving_lib.NpzIOStore):  # type: ignore[misc] # Keras takes its own alone
+    class NotingStore(saving_lib.NpzIOStore):  # type: ignore[misc] # Keras accepts only its own stores
         def make(self, path: str, metadata: dict[str, str] | None = None) -> dict[str, Any]:
             entry = NotedArrays()
             groups.append((path, metadata, entry))
@@ -194,7 +215,10 @@ def read_model(model: Any, whole: bool) -> dict[str, NDArray[Any]]:
 
 
 def write_model(place: str, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write what ``read_model`` has found as the file ``place``; the arrays of a whole model lie beside it for a moment."""
+    """Write the result of ``read_model`` as the file ``place``.
+
+    A whole model's arrays are in a temporary file next to it at first.
+    """
     from keras.src.saving import saving_lib
 
     weights = f"{place}.weights" if _ARCHIVE in arrays else place
@@ -212,7 +236,7 @@ def write_model(place: str, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 class NotedArrays(dict[str, Any]):
-    """What one object puts into the store: arrays as they are at this moment."""
+    """Recording of the arrays that one object puts into the store, with their present values."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         import tensorflow as tf

@@ -1,9 +1,10 @@
-"""Optimizers of Keras 3 for large batches: LARS, LAMB, the RMSprop warm-up, momentum whose velocity does not hold the rate.
+"""Optimizers of Keras 3 for large batches: LARS, LAMB, the RMSprop warm-up, and a variant of momentum.
 
-Update rules are those of ``hopsml/training/large_batch/rules.py``. A variable whose handle is to be had is updated by
-TensorFlow's fused operations, which read and write memory once; others, those of parameter servers, by plain ones.
-Norms are of the gradient that the update gets: reduced over the group, behind clipping. They are computed in float32
-where variables are of fewer bits. Sparse gradients are made dense: a norm of some rows is none of the variable.
+In that variant the velocity does not include the rate. Update rules are those of
+``hopsml/training/large_batch/rules.py``. A variable whose handle is accessible is updated by TensorFlow's fused
+operations, which read and write memory once; others, those of parameter servers, by plain ones. Norms are those of
+the gradient that the update gets: reduced over the group, after clipping. They are computed in float32 if variables
+have fewer bits. Sparse gradients are made dense, because a norm of some rows is not that of the variable.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.numbers import number
 
 SPACE = SimpleNamespace(sqrt=tf.sqrt, sum=tf.reduce_sum, where=tf.where)
-_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's word for a resource that only its handle knows
+# TensorFlow's name for a resource that is accessible only by its handle.
+_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 _register = keras.saving.register_keras_serializable(package="hopsml")
 
 
 class _Layerwise(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """What the optimizers have in common: a coupled weight decay, and variables that have neither it nor a ratio."""
+    """Base class of the optimizers: coupled weight decay, and variables that have neither decay nor ratio."""
 
     slots: tuple[str, ...] = ()
 
     def __init__(self, learning_rate: Any, weight_decay: float, exclude: Sequence[str], **others: Any) -> None:
         super().__init__(learning_rate=learning_rate, **others)
-        # Not Keras's weight_decay, which lowers the weights beside the update instead of being part of it.
+        # Not Keras's weight_decay, which lowers the weights separately instead of as part of the update.
         self.decay = number("weight_decay", weight_decay, 0)
         self.exclude = tuple(exclude)
         self.fused = True
 
     def build(self, variables: Any) -> None:
-        """Make the variables that the optimizer keeps."""
+        """Create the optimizer's state variables."""
         if self.built:
             return
         super().build(variables)
@@ -48,7 +50,7 @@ class _Layerwise(keras.optimizers.Optimizer):  # type: ignore[misc]
         ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update one variable."""
+        """Update one variable with its gradient."""
         index = self._get_variable_index(variable)
         variable = _plain(variable)
         slots = [_plain(self.kept[name][index]) for name in self.slots]
@@ -60,34 +62,39 @@ class _Layerwise(keras.optimizers.Optimizer):  # type: ignore[misc]
             self._update_plainly(variable, gradient, slots, rate, self.layerwise[index])
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by a fused operation; by default the plain one."""
         self._update_plainly(variable, gradient, slots, rate, layerwise)
 
     def _update_plainly(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by the rule in plain operations."""
         wide = tf.float64 if variable.dtype == tf.float64 else tf.float32
         arrays = [tf.cast(each, wide) for each in (variable, gradient, *slots)]
         for each, value in zip((variable, *slots), self._rule(arrays, tf.cast(rate, wide), layerwise), strict=True):
             each.assign(tf.cast(value, each.dtype))
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new values of a variable and its slots."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same optimizer of."""
+        """Return the configuration from which Keras builds the same optimizer."""
         return {**super().get_config(), "weight_decay": self.decay, "exclude": list(self.exclude)}
 
 
 @_register
 class Momentum(_Layerwise):
-    """Gradient descent with momentum whose velocity does not hold the rate: v = m v + g + lambda w; w -= rate v.
+    """Gradient descent with momentum whose velocity does not include the rate: v = m v + g + lambda w; w -= rate v.
 
-    A change of the rate needs no momentum correction (arXiv 1706.02677, section 3). Weight decay is part of the gradient, as
-    the paper's, and not of variables of fewer than two axes.
+    A change of the rate needs no momentum correction (arXiv 1706.02677, section 3). Weight decay is part of the
+    gradient, as in the paper, and is not applied to variables of fewer than two axes.
 
     Args:
-        learning_rate: a number or a LearningRateSchedule. momentum: from 0 to 1.
-        weight_decay: lambda. exclude: parts of the names of more variables without it (and without a ratio).
-        absorbs_rate: have the velocity hold the rate, as ``keras.optimizers.SGD``'s does.
-        others: of ``keras.optimizers.Optimizer``.
+        learning_rate: a number or a LearningRateSchedule.
+        momentum: from 0 to below 1.
+        weight_decay: lambda.
+        exclude: parts of the names of further variables without weight decay (and without a ratio).
+        absorbs_rate: include the rate in the velocity, as ``keras.optimizers.SGD`` does.
+        **others: arguments of ``keras.optimizers.Optimizer``.
     """
 
     slots = ("momentum",)
@@ -106,10 +113,11 @@ class Momentum(_Layerwise):
         self.absorbs_rate = bool(absorbs_rate)
 
     def _factors(self, variable: Any, gradient: Any) -> tuple[Any, Any]:
-        """What gradient and weight are multiplied with in the velocity."""
+        """Return the factors of gradient and weight in the velocity."""
         return 1.0, self.decay
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by TensorFlow's fused momentum operation."""
         if layerwise:
             of_gradient, of_weight = (tf.cast(each, variable.dtype) for each in self._factors(variable, gradient))
             if self.decay:
@@ -124,6 +132,7 @@ class Momentum(_Layerwise):
             tf.raw_ops.ResourceApplyMomentum(**names)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight and velocity."""
         weight, gradient, velocity = arrays
         sign = -1.0 if self.absorbs_rate else 1.0  # Keras's velocity points downhill
         if layerwise:
@@ -133,7 +142,7 @@ class Momentum(_Layerwise):
         return weight, sign * velocity
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same optimizer of."""
+        """Return the configuration from which Keras builds the same optimizer."""
         return {**super().get_config(), "momentum": self.momentum, "absorbs_rate": self.absorbs_rate}
 
 
@@ -141,11 +150,18 @@ class Momentum(_Layerwise):
 class LARS(Momentum):
     """Layer-wise adaptive rate scaling: arXiv 1708.03888, algorithm 1.
 
-    Each variable's rate is multiplied by trust * |w| / (|g| + weight_decay * |w| + epsilon), by 1 where a norm is 0 and for
-    variables of fewer than two axes (biases, normalisations, scalars), which do not decay either.
+    Each variable's rate is multiplied by trust * |w| / (|g| + weight_decay * |w| + epsilon), by 1 if a norm is 0 and
+    for variables of fewer than two axes (biases, normalisations, scalars), which do not decay either.
 
     Args:
-        trust: eta. epsilon: added below. Others as of ``Momentum``.
+        learning_rate: as of ``Momentum``.
+        momentum: as of ``Momentum``.
+        weight_decay: as of ``Momentum``.
+        trust: eta of the formula.
+        epsilon: added to the denominator.
+        exclude: as of ``Momentum``.
+        absorbs_rate: as of ``Momentum``.
+        **others: arguments of ``keras.optimizers.Optimizer``.
     """
 
     def __init__(
@@ -163,12 +179,13 @@ class LARS(Momentum):
         self.trust, self.epsilon = number("trust", trust, 0, above=True), number("epsilon", epsilon, 0)
 
     def _factors(self, variable: Any, gradient: Any) -> tuple[Any, Any]:
+        """Return the factors of gradient and weight, which include the ratio of norms."""
         norms = _norm(variable), _norm(gradient)
         ratio = rules.lars_ratio(*norms, self.trust, self.decay, self.epsilon, SPACE)
         return ratio, ratio * self.decay
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same optimizer of."""
+        """Return the configuration from which Keras builds the same optimizer."""
         return {**super().get_config(), "trust": self.trust, "epsilon": self.epsilon}
 
 
@@ -176,12 +193,17 @@ class LARS(Momentum):
 class LAMB(_Layerwise):
     """Layer-wise adaptive moments: arXiv 1904.00962, algorithm 2, with bias correction.
 
-    u = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= rate * |w| / |u| * u; the ratio is 1 where a norm is 0. Variables
-    of fewer than two axes have neither ratio nor decay.
+    u = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= rate * |w| / |u| * u; the ratio is 1 if a norm is 0.
+    Variables of fewer than two axes have neither ratio nor decay.
 
     Args:
-        learning_rate: a number or a LearningRateSchedule. beta_1, beta_2, epsilon, weight_decay: of the formula.
-        exclude: parts of the names of more variables without ratio and decay. others: of ``keras.optimizers.Optimizer``.
+        learning_rate: a number or a LearningRateSchedule.
+        beta_1: decay of the first moment.
+        beta_2: decay of the second moment.
+        epsilon: added to the denominator.
+        weight_decay: weight decay of the formula.
+        exclude: parts of the names of further variables without ratio and decay.
+        **others: arguments of ``keras.optimizers.Optimizer``.
     """
 
     slots = ("momentum", "velocity")
@@ -202,6 +224,7 @@ class LAMB(_Layerwise):
         self.epsilon = number("epsilon", epsilon, 0)
 
     def _update_fused(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, layerwise: bool) -> None:
+        """Update a variable by TensorFlow's fused operations of Adam and gradient descent."""
         if variable.dtype not in (tf.float32, tf.float64):
             self._update_plainly(variable, gradient, slots, rate, layerwise)
             return
@@ -215,7 +238,8 @@ class LAMB(_Layerwise):
         if not layerwise:
             tf.raw_ops.ResourceApplyAdam(var=variable.handle, lr=rate, **adam)
             return
-        # Adam's step from -decay * w with a rate of 1 leaves -u behind, in a variable that lives as long as this step.
+        # Adam's step from -decay * w with a rate of 1 leaves -u in the variable, which lives only as long as this
+        # step.
         scratch = tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=_ANONYMOUS)
         tf.raw_ops.AssignVariableOp(resource=scratch, value=-self.decay * variable)
         tf.raw_ops.ResourceApplyAdam(var=scratch, lr=one, **adam)
@@ -224,6 +248,7 @@ class LAMB(_Layerwise):
         tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=-rate * ratio, delta=update)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight and moments."""
         weight, gradient, first, second = arrays
         return rules.lamb(
             weight, gradient, first, second, rate, tf.cast(self.iterations + 1, weight.dtype), SPACE,
@@ -231,20 +256,27 @@ class LAMB(_Layerwise):
         )  # fmt: skip
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same optimizer of."""
+        """Return the configuration from which Keras builds the same optimizer."""
         mine = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         return {**super().get_config(), **mine}
 
 
 @_register
 class RMSpropWarmup(_Layerwise):
-    """From RMSprop to gradient descent with momentum over the first epochs: arXiv 1711.04325, section 2.1.
+    """Transition from RMSprop to gradient descent with momentum over the first epochs: arXiv 1711.04325, section 2.1.
 
     Args:
-        learning_rate: a number or a LearningRateSchedule. steps_per_epoch: updates that an epoch has.
-        center: epochs after which an update is half SGD's. period: the width of the change, in epochs.
-        momentum, rho, rms_rate, epsilon: mu1, mu2, eta_RMS and epsilon of the formula.
-        weight_decay, exclude, others: as of ``Momentum``.
+        learning_rate: a number or a LearningRateSchedule.
+        steps_per_epoch: number of updates in an epoch.
+        momentum: mu1 of the formula.
+        rho: mu2 of the formula.
+        rms_rate: eta_RMS of the formula.
+        epsilon: epsilon of the formula.
+        center: epochs after which SGD's share of an update is half.
+        period: width of the change, in epochs.
+        weight_decay: as of ``Momentum``.
+        exclude: as of ``Momentum``.
+        **others: arguments of ``keras.optimizers.Optimizer``.
     """
 
     slots = ("momentum", "velocity")
@@ -271,10 +303,11 @@ class RMSpropWarmup(_Layerwise):
         self.center, self.period = number("center", center, 0), number("period", period, 0, above=True)
 
     def _rule(self, arrays: list[Any], rate: Any, layerwise: bool) -> Any:
+        """Return the new weight, velocity and second moment."""
         weight, gradient, velocity, second = arrays
         epoch = tf.cast(self.iterations, tf.float64) / self.steps_per_epoch
         share = tf.cast(schedules.sgd_share(epoch, self.center, self.period, tf), weight.dtype)
-        moves = rate > 0  # the rule divides by the rate, which is 0 behind the end of a plan: there nothing moves
+        moves = rate > 0  # the rule divides by the rate, which is 0 after the end of a plan: nothing changes there
         new = rules.rmsprop_warmup(
             weight, gradient, velocity, second, tf.where(moves, rate, tf.ones_like(rate)), share, SPACE,
             momentum_factor=self.momentum, rho=self.rho, rms_rate=self.rms_rate, epsilon=self.epsilon,
@@ -283,13 +316,13 @@ class RMSpropWarmup(_Layerwise):
         return [tf.where(moves, each, before) for each, before in zip(new, (weight, velocity, second), strict=True)]
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same optimizer of."""
+        """Return the configuration from which Keras builds the same optimizer."""
         names = ("steps_per_epoch", "momentum", "rho", "rms_rate", "epsilon", "center", "period")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _plain(variable: Any) -> Any:
-    """TensorFlow's own variable; of a strategy's, the one of the replica that is updated."""
+    """Return TensorFlow's own variable; of a distributed one, that of the replica being updated."""
     from tensorflow.python.distribute.values import DistributedVariable
 
     held = variable.value if isinstance(variable, keras.Variable) else variable
@@ -297,14 +330,14 @@ def _plain(variable: Any) -> Any:
 
 
 def _has_handle(*variables: Any) -> bool:
-    """Whether these are variables of this process, which operations on handles can change."""
+    """Return True for variables of this process, which operations on handles can change."""
     from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
     return all(isinstance(each, BaseResourceVariable) for each in variables)
 
 
 def _norm(x: Any) -> Any:
-    """The Euclidean norm, in one pass; in float32 at least."""
+    """Return the Euclidean norm, in one pass; in float32 at least."""
     x = tf.convert_to_tensor(x)
     if x.dtype not in (tf.float32, tf.float64):
         x = tf.cast(x, tf.float32)

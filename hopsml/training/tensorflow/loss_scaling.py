@@ -1,7 +1,7 @@
-"""Keras divides a worker's loss by the number of workers; where the group may change, by that of the moment.
+"""Division of Keras's losses by the group's size at the time of the step, if the group may change.
 
-Under a strategy over hopsml's own group the number is read when the step runs: a function that was traced for three workers
-is right for two.
+Keras divides a worker's loss by the number of workers. Under a strategy over hopsml's group that number is read when
+the step runs, so a function that was traced for three workers is right for two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _installed = False
 
 
 def install() -> None:
-    """Have both Keras use it, as soon as they are imported."""
+    """Patch both Keras versions as soon as they are imported."""
     global _installed
     if _installed:
         return
@@ -27,15 +27,19 @@ def install() -> None:
 
 
 def _install_keras3(module: ModuleType) -> None:
+    """Patch the loss scaling of Keras 3."""
     module.scale_loss_for_distribution = _scaling(module.scale_loss_for_distribution, divide=True)  # type: ignore[attr-defined]
     module.unscale_loss_for_distribution = _scaling(module.unscale_loss_for_distribution, divide=False)  # type: ignore[attr-defined]
 
 
 def _install_tf_keras(module: ModuleType) -> None:
+    """Patch the loss scaling of tf_keras."""
     module.scale_loss_for_distribution = _scaling(module.scale_loss_for_distribution, divide=True)  # type: ignore[attr-defined]
 
 
 def _scaling(original: Callable[[Any], Any], divide: bool) -> Callable[[Any], Any]:
+    """Return a function that divides or multiplies a loss by the present number of workers."""
+
     def scale(value: Any) -> Any:
         import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""Which gradients travel in one collective, and under which keys. No TensorFlow; pure but for a key table.
+"""Grouping of gradients into collectives, and the collectives' keys; without TensorFlow, pure but for a key table.
 
 The merge scope is the number of gradients that one collective carries: 1 = no merging, n = up to n, "all" = one
 collective for each element type. Gradients are grouped from the last to the first, because backpropagation finishes
-them in that order; a group holds one element type, since a collective has one buffer.
+them in that order; a group holds one element type, because a collective has one buffer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ _KEY_SPACE = 2**30  # instance keys are int32 and positive; a group takes at mos
 
 
 def parse_merge_scope(value: int | str) -> int | None:
-    """The number of gradients a collective may carry; None for "all".
+    """Return the number of gradients that a collective may carry; None for "all".
 
-    Raises ArgumentTypeError for anything but an int or a string, ArgumentError for a value that means nothing.
+    Args:
+        value: an integer, its digits, or "all".
+
+    Raises:
+        ArgumentTypeError: ``value`` is neither an int nor a string.
+        ArgumentError: the value is not valid.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ArgumentTypeError(f"merge_scope={value!r}: it must be an int of 1 or more, or 'all'")
@@ -38,7 +43,7 @@ def parse_merge_scope(value: int | str) -> int | None:
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """Tensors reduced in one collective: their positions in the caller's list, in the order in which they are joined."""
+    """Tensors reduced in one collective: positions in the caller's list, in the order in which they are joined."""
 
     positions: tuple[int, ...]
     dtype: str
@@ -61,12 +66,12 @@ Signature = tuple[object, ...]
 
 
 class InstanceKeys:
-    """Keys of the static collectives: a function of what is reduced, never of when it was traced.
+    """Keys of the static collectives: a function of the reduced tensors, not of the order of tracing.
 
     Workers may trace a function at different times and a different number of times (one of them meets a smaller last
-    batch and traces again). A counter would then give the same collective different keys on different workers. Here the
-    keys follow from the list alone, from the element types and shapes of its groups: the same gradients have the same
-    keys on every worker, in every trace and every function. That two functions share keys is harmless, because
+    batch and traces again). A counter would then give the same collective different keys on different workers. Here
+    the keys follow from the list alone, from the element types and shapes of its groups: the same gradients have the
+    same keys on every worker, in every trace and every function. Two functions may share keys without harm, because
     reductions of one process never overlap (see ``reducer``); within a list all keys differ.
     """
 
@@ -74,17 +79,18 @@ class InstanceKeys:
         self._first: dict[Signature, int] = {}
 
     def of_list(self, groups: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> list[int]:
-        """For each group of a list (element type, shapes), the first of as many keys as it has members."""
+        """Return for each group of a list (element type, shapes) the first of as many keys as it has members."""
         seen: Counter[Signature] = Counter()
         keys = []
         for dtype, shapes in groups:
             group = (dtype, *(tuple(shape) for shape in shapes))
-            # Groups that look alike may be under way at the same time.
+            # Groups of equal types and shapes may be in progress at the same time.
             keys.append(self._first_key((seen[group], *group), len(shapes)))
             seen[group] += 1
         return keys
 
     def _first_key(self, signature: Signature, count: int) -> int:
+        """Return the first key of a group, assigned on first use."""
         if signature not in self._first:
             attempt = 0
             while self._overlaps(key := _hashed(signature, attempt), count):
@@ -93,12 +99,13 @@ class InstanceKeys:
         return self._first[signature]
 
     def _overlaps(self, start: int, count: int) -> bool:
-        """Whether keys are taken; ``signature[2:]`` are the shapes of the group that has them."""
+        """Return True if keys are used already; ``signature[2:]`` are the shapes of the group that uses them."""
         return any(
             start < taken + len(signature[2:]) and taken < start + count for signature, taken in self._first.items()
         )
 
 
 def _hashed(signature: Signature, attempt: int) -> int:
+    """Return a key derived from a signature."""
     digest = hashlib.blake2b(repr((signature, attempt)).encode(), digest_size=8).digest()
     return 1 + int.from_bytes(digest, "big") % _KEY_SPACE

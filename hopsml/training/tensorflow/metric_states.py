@@ -1,4 +1,4 @@
-"""Metrics of Keras over the rows of all workers: their states are sums and counts, which are added up."""
+"""Keras metrics over the rows of all workers: their states are sums and counts, which are added up."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 
-_ADDED = ("sum", "none")  # of Keras 3's variables; "none" is what a metric of the user's own leaves it at
+_ADDED = ("sum", "none")  # of Keras 3's variables; "none" is the default for a user's own metric
 
 
 class Scorer:
-    """A copy of a metric, so that neither a strategy nor an earlier state is in it."""
+    """Copy of a metric, without the original's strategy and state."""
 
     def __init__(self, name: str, metric: Any) -> None:
-        """Raises ArgumentError amid ``strategy.scope()``, and for a metric that cannot be made anew or added up."""
+        """Copy a metric by its configuration.
+
+        Args:
+            name: name of the metric, for errors.
+            metric: a metric of Keras 3 or tf_keras.
+
+        Raises:
+            ArgumentError: inside ``strategy.scope()``, or the metric cannot be created again or added up.
+        """
         import tensorflow as tf
 
         if tf.distribute.has_strategy():
@@ -37,11 +45,11 @@ class Scorer:
                 )
 
     def see(self, labels: Any, predictions: Any) -> None:
-        """Take rows in."""
+        """Update the metric with further rows."""
         self._metric.update_state(labels, predictions)
 
     def score(self) -> Any:
-        """The metric of all workers' rows, a number or an array of them; called on all workers."""
+        """Return the metric of all workers' rows, a number or an array of them; all workers must call it."""
         import numpy as np
 
         for number, variable in enumerate(self._metric.variables):
@@ -52,7 +60,10 @@ class Scorer:
 
 
 def prediction(predict: Any) -> Callable[[Any], Any]:
-    """What predicts a batch: a model of Keras as it does after training, traced once; anything else itself."""
+    """Return a function that predicts a batch with a model; other callables are returned unchanged.
+
+    A Keras model runs in inference mode and is traced once.
+    """
     import tensorflow as tf
 
     if not (isinstance(predict, tf.Module) or _is_keras3(predict)):
@@ -63,4 +74,5 @@ def prediction(predict: Any) -> Callable[[Any], Any]:
 
 
 def _is_keras3(value: Any) -> bool:
+    """Return True for a layer or model of Keras 3."""
     return any(kind.__module__.startswith("keras.") and kind.__name__ == "Layer" for kind in type(value).__mro__)

@@ -12,12 +12,15 @@ from hopsml.training.tensorflow.import_hook import after_import
 
 
 def applies(context: WorkerContext | None) -> bool:
-    """Whether this is a worker of such a run."""
+    """Return True if the context is that of a worker of such a run."""
     return context is not None and context.spec.body == BODY
 
 
 def run(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
-    """Call the function, in a process that has its devices as soon as TensorFlow is imported."""
+    """Call the function after arranging that the CPU is divided into devices when TensorFlow is imported.
+
+    The CPU is divided only if the run requests logical devices and has no GPUs.
+    """
     count = context.spec.logical_devices
     if count is not None and not context.gpu_indices:
         after_import("tensorflow", lambda module: _divide_cpu(module, count))
@@ -28,15 +31,19 @@ BODY = f"{__name__}:{run.__name__}"
 
 
 def _divide_cpu(tf: Any, count: int) -> None:
-    """Make ``count`` devices of the CPU: possible only before TensorFlow has done anything."""
+    """Divide the CPU into ``count`` logical devices: possible only before TensorFlow has been used."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
 
 
 def strategy(given: list[str]) -> Any:
-    """A MirroredStrategy over the worker's GPUs, else over its logical CPU devices.
+    """Return a MirroredStrategy over the worker's GPUs, or over its logical CPU devices if it has none.
 
-    ``given``: names of arguments that are settings of collectives between workers, which are refused by ArgumentError.
+    Args:
+        given: names of arguments that are settings of collectives between workers; any raises ArgumentError.
+
+    Raises:
+        ArgumentError: ``given`` is not empty, or TensorFlow was used before the CPU was divided.
     """
     import tensorflow as tf
 

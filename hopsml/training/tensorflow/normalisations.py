@@ -1,4 +1,4 @@
-"""Normalisations of Keras models for large batches: statistics of all workers, residual branches that begin with nothing."""
+"""Normalisation utilities for Keras models and large batches: common statistics, and branches that start as zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopsml.training.large_batch import statistics
 
 
 def reduce_statistics(model: Any) -> int:
-    """Give every batch normalisation the statistics of all workers; returns how many there are."""
+    """Replace the statistics of every batch normalisation by those of all workers; return the number of them."""
     found = [one for one in model._flatten_layers() if isinstance(one, keras.layers.BatchNormalization) and one.built]
     for one in found:
         mean, variance = (
@@ -27,19 +27,19 @@ def reduce_statistics(model: Any) -> int:
 
 
 class ReducedStatistics(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reduces the statistics of batch normalisations over the workers before each validation, and at the end."""
+    """Callback that reduces the statistics of batch normalisations before each validation and at the end."""
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Before the first batch of a validation."""
+        """Reduce the statistics before the first batch of a validation."""
         reduce_statistics(self.model)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The trained model has them, too."""
+        """Reduce the statistics of the trained model."""
         reduce_statistics(self.model)
 
 
 def zero_last_gamma(model: Any) -> list[str]:
-    """Set gamma of the last normalisation of each residual branch to 0; returns the layers' names."""
+    """Set gamma of the last normalisation of each residual branch to 0; return the layers' names."""
     found = []
     for layer in model.layers:
         if isinstance(layer, keras.layers.Add):
@@ -56,7 +56,7 @@ def zero_last_gamma(model: Any) -> list[str]:
 
 
 def zero(layers: Any) -> list[str]:
-    """Set gamma of these layers to 0; returns their names."""
+    """Set gamma of these layers to 0; return their names."""
     for layer in layers:
         if getattr(layer, "gamma", None) is None:
             raise ArgumentError(
@@ -67,20 +67,24 @@ def zero(layers: Any) -> list[str]:
 
 
 def synchronize(model: Any) -> int:
-    """Have batch normalisations take mean and variance over all workers' batches; returns how many there are."""
+    """Make batch normalisations compute mean and variance over all workers' batches; return the number of them."""
     found = [one for one in model._flatten_layers() if isinstance(one, keras.layers.BatchNormalization)]
     for one in found:
         one.synchronized = True
-    model.train_function = None  # one that was traced before does not know it
+    model.train_function = None  # a function that was traced before does not include the change
     return len(found)
 
 
 def _feeding(layer: Any) -> list[Any]:
+    """Return the operations whose outputs a layer takes."""
     return [tensor._keras_history.operation for tensor in layer._inbound_nodes[0].input_tensors]
 
 
 def _last_normalisation(operation: Any) -> tuple[int, Any] | None:
-    """The normalisation that ends a branch, with the branch's length in normalisations, up to a split or another Add."""
+    """Return the normalisation that ends a branch, with the branch's length in normalisations.
+
+    The branch extends back to a split or another Add.
+    """
     if not isinstance(operation, keras.layers.BatchNormalization) or operation.gamma is None:
         return None
     length, at = 0, operation
@@ -90,6 +94,6 @@ def _last_normalisation(operation: Any) -> tuple[int, Any] | None:
         if len(before) != 1:
             break
         at = before[0]
-        if len(getattr(at, "_outbound_nodes", [])) > 1:  # where the branches part
+        if len(getattr(at, "_outbound_nodes", [])) > 1:  # the branches part here
             break
     return length, operation

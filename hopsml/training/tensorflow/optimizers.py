@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3 and tf_keras: their variables exist before the first step, where they are to be restored."""
+"""Creation of optimizer variables before the first step, for Keras 3 and tf_keras, so that they can be restored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hopsml.training.tensorflow.groups import latest_strategy
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether ``value`` is an optimizer of Keras 3 or tf_keras, the ``legacy`` ones included."""
+    """Return True if ``value`` is an optimizer of Keras 3 or tf_keras, including the ``legacy`` ones."""
     return hasattr(value, "apply_gradients") and (hasattr(value, "build") or hasattr(value, "_create_all_weights"))
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether the optimizer's variables have been created."""
+    """Return True if the optimizer's variables have been created."""
     if hasattr(optimizer, "built"):
         return bool(optimizer.built)
     if hasattr(optimizer, "_create_all_weights"):
@@ -25,9 +25,10 @@ def is_built(optimizer: Any) -> bool:
 
 
 def updates(model: Any) -> int:
-    """How many updates a model has had: by the optimizer that it was compiled with; where that made none, by its busiest.
+    """Return the number of updates of a model.
 
-    A model with a ``train_step`` of its own may hold several under names of its own, as that of a GAN does.
+    It is the count of the optimizer that the model was compiled with; if that is 0, the largest count of the model's
+    other optimizers. A model with a custom ``train_step`` may hold several, as that of a GAN does.
     """
     compiled = getattr(model, "optimizer", None)
     made = _updates(compiled) if compiled is not None else 0
@@ -35,11 +36,12 @@ def updates(model: Any) -> int:
 
 
 def _updates(optimizer: Any) -> int:
+    """Return the number of an optimizer's updates."""
     return int(optimizer.iterations.numpy())
 
 
 def build_compiled(objects: Iterable[Any]) -> None:
-    """Build the optimizers that these models were compiled with; a model that is not built is passed over."""
+    """Build the optimizers that these models were compiled with; a model that is not built is skipped."""
     for model in objects:
         optimizer = getattr(model, "optimizer", None)
         if is_optimizer(optimizer) and getattr(model, "built", False) and not is_built(optimizer):
@@ -47,11 +49,17 @@ def build_compiled(objects: Iterable[Any]) -> None:
 
 
 def build(objects: Sequence[Any]) -> None:
-    """Build every optimizer that these are or hold.
+    """Build every optimizer that these objects are or hold.
 
-    A compiled model's gets the model's trainable variables; one that stands by itself those of everything else here.
+    A compiled model's optimizer gets the model's trainable variables; a separate one gets those of all other objects
+    here.
 
-    Raises ArgumentError where two stand by themselves: nobody can tell which variables are whose.
+    Args:
+        objects: models, optimizers, variables.
+
+    Raises:
+        ArgumentError: there are two separate optimizers, so it is unknown which variables each trains; or a separate
+            one has no variables to train.
     """
     build_compiled(objects)
     alone = [value for value in objects if is_optimizer(value) and not is_built(value)]
@@ -71,6 +79,7 @@ def build(objects: Sequence[Any]) -> None:
 
 
 def _trainable(objects: Iterable[Any]) -> list[Any]:
+    """Return the trainable variables of these objects, each once."""
     found: dict[int, Any] = {}
     for value in objects:
         of_it = getattr(value, "trainable_variables", [value] if getattr(value, "trainable", False) else [])
@@ -79,7 +88,7 @@ def _trainable(objects: Iterable[Any]) -> list[Any]:
 
 
 def create_variables(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Those of a tf_keras optimizer that trains ``variables``, outside of any function."""
+    """Create the variables of a tf_keras optimizer that trains ``variables``, outside of any function."""
     import tensorflow as tf
 
     with tf.init_scope():
@@ -87,6 +96,7 @@ def create_variables(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _make(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Build an optimizer in the scope of its strategy."""
     make = getattr(optimizer, "_create_all_weights", None) or optimizer.build
     strategy = getattr(optimizer, "_distribution_strategy", None) or latest_strategy()
     with strategy.scope() if strategy is not None else nullcontext():

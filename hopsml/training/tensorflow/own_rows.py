@@ -1,4 +1,4 @@
-"""A worker's own rows of data that all workers have, as batches."""
+"""Selection of a worker's own rows from data that all workers have, in batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from hopsml.errors import ArgumentError
 
 
 def own_rows(name: str, data: Any, batch_size: int, rank: int, world_size: int) -> Any:
-    """A ``tf.data.Dataset`` of every ``world_size``-th row from ``rank`` on, which TensorFlow does not divide once more.
+    """Return a ``tf.data.Dataset`` of every ``world_size``-th row from ``rank`` on, in batches.
 
-    ``data``: an array, or a tuple, list or dict of arrays with one row for each sample. ``batch_size``: rows in one step of
-    all workers, as everywhere in Keras. All workers get equally many rows, else they would wait for each other at the end;
-    what is left over is said. Raises ArgumentError for fewer rows than workers, and for a batch that holds none.
+    TensorFlow does not divide it again. All workers get the same number of rows, because otherwise they would wait
+    for each other at the end; a message reports the rows left out.
+
+    Args:
+        name: name of the data, for messages.
+        data: an array, or a tuple, list or dict of arrays with one row for each sample.
+        batch_size: rows in one step of all workers, as everywhere in Keras.
+        rank: rank of this worker.
+        world_size: number of workers.
+
+    Raises:
+        ArgumentError: there are fewer rows than workers, the arrays have different numbers of rows, or the batch size
+            is not a positive integer.
     """
     import numpy as np
     import tensorflow as tf
@@ -31,7 +41,7 @@ def own_rows(name: str, data: Any, batch_size: int, rank: int, world_size: int) 
     if whole < rows:
         print(f"{name}: {rows - whole} of {rows} rows are left out, so that {world_size} workers have equally many")
     mine = _each(lambda array: array[rank:whole:world_size], arrays)
-    # A step takes its part of a batch; parts of equal size end after equally many steps.
+    # A step takes its part of a batch; with parts of equal size all workers do the same number of steps.
     part = max(int(batch_size) // world_size, 1)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -39,6 +49,7 @@ def own_rows(name: str, data: Any, batch_size: int, rank: int, world_size: int) 
 
 
 def _each(change: Callable[[Any], Any], data: Any) -> Any:
+    """Apply a function to each array of a structure; lists become tuples."""
     if isinstance(data, dict):
         return {key: _each(change, value) for key, value in data.items()}
     if isinstance(data, (tuple, list)):
@@ -47,6 +58,7 @@ def _each(change: Callable[[Any], Any], data: Any) -> Any:
 
 
 def _leaves(data: Any) -> list[Any]:
+    """Return the arrays of a structure."""
     if isinstance(data, dict):
         data = tuple(data.values())
     return [leaf for part in data for leaf in _leaves(part)] if isinstance(data, tuple) else [data]

@@ -1,7 +1,7 @@
 """Detection of layer state that differs between the workers of a group at the end of ``fit``.
 
-A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: a step assigns a value computed from the worker's own
-rows, and only the chief's value is saved.
+A layer's ``add_weight(trainable=False)`` has ``aggregation="none"``: a step assigns a value computed from the
+worker's own rows, and only the chief's value is saved.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def name_differing(model: Any, strategy: Any) -> list[str]:
 
 
 def _is_own(variable: Any) -> bool:
-    """True for numeric variables that no strategy aggregates; the state of random numbers differs on purpose."""
+    """Return True for numeric variables that no strategy aggregates, but not for states of random numbers."""
     return getattr(variable, "aggregation", None) == "none" and "float" in str(variable.dtype)
 
 
 def _digest(variable: Any) -> str:
+    """Return a digest of a variable's value."""
     return hashlib.blake2b(variable.numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,8 +1,8 @@
-"""Training with parameter servers: what each role of such a run does, and the strategy of its chief.
+"""Training with parameter servers: the action of each role of such a run, and the chief's strategy.
 
-The chief alone calls the user's function; workers and parameter servers run TensorFlow's server, which the chief's strategy
-gives work to. hopsml starts those, so a function in the form of TensorFlow's tutorial never comes to its branch for
-``worker`` and ``ps``, which starts a server.
+Only the chief calls the user's function; workers and parameter servers run TensorFlow's server, to which the chief's
+strategy assigns work. hopsml starts those servers, so a function in the form of TensorFlow's tutorial never reaches
+its branch for ``worker`` and ``ps``, which starts a server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.training.tensorflow import setup
 from hopsml.training.tensorflow.import_hook import after_import
 
-MIN_SHARD_BYTES = 256 << 10  # smaller parts cost more calls than they spread work
-TASKS_TIMEOUT_S = 120.0  # for servers that are being started, or started again
+MIN_SHARD_BYTES = 256 << 10  # smaller parts cost more calls than they distribute work
+TASKS_TIMEOUT_S = 120.0  # for servers that are being started or restarted
 
 
 def run_role(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
-    """What a member of the run does: the chief and the evaluator call the function, the others serve until they end."""
+    """Perform this member's role: the chief and the evaluator call the function, the others serve.
+
+    Workers and parameter servers serve until they are ended.
+    """
     if context.role in (WORKER, PS):
         _serve()
     if context.role == CHIEF:
@@ -39,17 +42,18 @@ BODY = f"{__name__}:{run_role.__name__}"
 
 
 def is_chief(context: WorkerContext | None) -> bool:
-    """Whether this process is the chief of a run with parameter servers."""
+    """Return True if this process is the chief of a run with parameter servers."""
     return context is not None and context.spec.body == BODY and context.role == CHIEF
 
 
 def _serve() -> None:
-    """Never returns: SIGTERM ends it."""
+    """Run TensorFlow's server until SIGTERM ends the process; never returns."""
     import tensorflow as tf
 
     config = json.loads(os.environ["TF_CONFIG"])
     cluster, task = config["cluster"], config["task"]
-    # A call to another task holds a thread until it is answered: with fewer of them tasks wait for each other for ever.
+    # A call to another task occupies a thread until it is answered: with fewer threads tasks could wait for each
+    # other endlessly.
     threads = max(len(os.sched_getaffinity(0)), len(cluster["worker"]) + len(cluster["ps"]) + 1)
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster),
@@ -62,10 +66,13 @@ def _serve() -> None:
 
 
 def strategy(given: list[str]) -> Any:
-    """The chief's ParameterServerStrategyV2, connected to all tasks of TF_CONFIG.
+    """Return the chief's ParameterServerStrategyV2, connected to all tasks of TF_CONFIG.
 
-    Variables go to the parameter servers in turn; a large one is split over all of them, but for Keras 3's, which cannot be.
-    ``given``: names of arguments of other strategies', which are refused by ArgumentError.
+    Variables are distributed cyclically over the parameter servers; a large one is split over all of them, except
+    those of Keras 3, which cannot be split.
+
+    Args:
+        given: names of arguments of other strategies; any raises ArgumentError.
     """
     import tensorflow as tf
 
@@ -82,6 +89,7 @@ def strategy(given: list[str]) -> Any:
 
 
 def _partitioner() -> Any:
+    """Return the function that splits large variables; None with a single parameter server."""
     import tensorflow as tf
 
     servers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])
@@ -99,7 +107,7 @@ _keras_creates = False
 
 
 def _know_variables(core: ModuleType) -> None:
-    """Keras 3's optimizers and its checkpoints cannot handle a variable in parts: theirs are kept whole."""
+    """Patch Keras 3 to create whole variables, because its optimizers and checkpoints cannot handle a split one."""
     original = core.Variable._initialize
 
     def initialize(self: Any, value: Any) -> None:
@@ -115,10 +123,10 @@ def _know_variables(core: ModuleType) -> None:
 
 
 def _add_on_servers(core: ModuleType) -> None:
-    """Have Keras 3 add to a variable where it lies, in one call.
+    """Patch Keras 3 to add to a variable on its parameter server, in one call.
 
-    It fetches the value, adds to it and sends the sum: of two workers that do so at once one's part is lost. That is how it
-    counts an optimizer's iterations and sums up its metrics.
+    Keras reads the value, adds to it and writes the sum: if two workers do so at the same time, one addition is lost.
+    It counts an optimizer's iterations and sums its metrics in this way.
     """
     original = core.Variable.assign_add
 
@@ -138,7 +146,7 @@ def _add_on_servers(core: ModuleType) -> None:
 
 
 def _wait_for_tasks_first() -> None:
-    """Have every strategy of this process connect when all tasks listen: a connection that is refused costs a second."""
+    """Patch strategies to connect only after all tasks listen, because a refused connection costs a second."""
     from tensorflow.python.distribute import parameter_server_strategy_v2 as module
 
     original = module.ParameterServerStrategyV2._connect_to_cluster
@@ -154,6 +162,7 @@ def _wait_for_tasks_first() -> None:
 
 
 def _wait_for_task(role: str, address: str) -> None:
+    """Wait until a task's port listens; raise StartTimeout with a remedy otherwise."""
     try:
         setup.wait_for_port(address, TASKS_TIMEOUT_S)
     except StartTimeout as error:
@@ -164,7 +173,10 @@ def _wait_for_task(role: str, address: str) -> None:
 
 
 def _refuse_fit(trainer: ModuleType) -> None:
-    """Keras 3 knows no coordinator: ``fit`` fails with words that lead nowhere."""
+    """Patch Keras 3's ``fit``, ``evaluate`` and ``predict`` to raise a clear error under parameter servers.
+
+    Keras 3 does not support them, and its own errors do not show the cause.
+    """
     import tensorflow as tf
 
     for name in ("fit", "evaluate", "predict"):

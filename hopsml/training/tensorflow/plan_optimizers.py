@@ -1,4 +1,4 @@
-"""The Keras optimizer of a plan, and its learning rate as a schedule of Keras."""
+"""Keras optimizer of a batch plan, and the plan's learning rate as a schedule of Keras."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _SPACE = SimpleNamespace(cos=tf.cos, exp=tf.exp, minimum=tf.minimum, maximum=tf.
 
 @keras.saving.register_keras_serializable(package="hopsml")
 class PlanSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A plan's learning rate by the number of updates."""
+    """Learning-rate schedule of a batch plan, by the number of updates."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.config = plan
         self.plan = BatchPlan.from_config(plan)
 
     def __call__(self, step: Any) -> Any:
-        """The rate of the update ``step``; 0 is the first. Float32, of numbers in float64."""
+        """Return the rate of the update ``step``, counted from 0, as float32; it is computed in float64."""
         epoch = tf.cast(step, tf.float64) / self.plan.steps_per_epoch
         return tf.cast(self.plan.learning_rate_at(epoch, _SPACE), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras makes the same schedule of."""
+        """Return the configuration from which Keras builds the same schedule."""
         return {"plan": self.config}
 
 
 def make(plan: BatchPlan) -> Any:
-    """The optimizer of the plan. Raises ArgumentError where Keras runs on another backend."""
+    """Return the optimizer of the plan; raise ArgumentError if Keras runs on another backend."""
     if keras.config.backend() != "tensorflow":
         raise ArgumentError(
             f"plan.keras() with Keras on {keras.config.backend()}: these optimizers are of TensorFlow's variables; set "

@@ -1,24 +1,23 @@
-"""The reduction of a list of gradients under MultiWorkerMirroredStrategy, with the merge settings in force.
+"""Reduction of a list of gradients under MultiWorkerMirroredStrategy, with the effective merge settings.
 
-Every way to reduce a list (Keras 3 and tf_keras optimizers, ``get_replica_context().all_reduce([...])`` in a
-custom loop) ends in one method of the strategy's cross-device operations, ``_all_reduce``. It is replaced
-here, so that user code stays as it is. Two paths:
+Every way to reduce a list (Keras 3 and tf_keras optimizers, ``get_replica_context().all_reduce([...])`` in a custom
+loop) ends in one method of the strategy's cross-device operations, ``_all_reduce``. It is replaced here, so that user
+code is unchanged. There are two paths:
 
 ``scoped_allocator``
-    One static collective (``CollectiveReduce``) for each gradient, the members of a group under one name
-    scope. TensorFlow's scoped allocator then has the group's gradients written into one buffer, side by side,
-    and runs a single collective on it, without the copies of concat and split. Visible in the optimised graph
-    as ``_ScopedAllocator``.
+    One static collective (``CollectiveReduce``) for each gradient, the members of a group under one name scope.
+    TensorFlow's scoped allocator then has the group's gradients written into one buffer, side by side, and runs a
+    single collective on it, without the copies of concat and split. Visible in the optimised graph as
+    ``_ScopedAllocator``.
 ``packs``
-    One concat, one ``CollectiveReduceV2`` and one split for each group: what TensorFlow itself does, but by
-    number of gradients. Taken where the other path cannot be: outside of tf.function, under XLA, for shapes
-    that are not known when tracing, and on GPUs (NCCL needs its launches in one order, which only this path
-    gives).
+    One concat, one ``CollectiveReduceV2`` and one split for each group: what TensorFlow itself does, but by number of
+    gradients. Used where the other path is not possible: outside of tf.function, under XLA, for shapes that are unknown
+    when tracing, and on GPUs (NCCL needs its launches in one order, which only this path provides).
 
-The static collective has two weaknesses, cured by the fence around every list: its keys are constants, and the scoped
-allocator refuses a second buffer of one name in one step. A tf.function called twice by another one, or in a
-``tf.while_loop``, would meet both. The fence writes to the launcher's ordering token before and after the list, so that
-reductions of one process never overlap, wherever they are inlined.
+The static collective has two weaknesses, which the fence around every list avoids: its keys are constants, and the
+scoped allocator refuses a second buffer of one name in one step. A tf.function called twice by another one, or in a
+``tf.while_loop``, would meet both. The fence writes to the launcher's ordering token before and after the list, so
+that reductions of one process never overlap, wherever they are inlined.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from hopsml.training.tensorflow.merge import (
     plan_groups,
 )
 
-# Group keys of the strategy count up from 1; the static collectives have one of their own, so that the
-# instance keys of the two never meet.
+# Group keys of the strategy count up from 1; the static collectives have a separate one, so that the instance keys of
+# the two never collide.
 STATIC_GROUP_KEY = 1_000_003
 
 _KEYS = InstanceKeys()
@@ -47,25 +46,34 @@ _KEYS = InstanceKeys()
 
 @dataclass(frozen=True)
 class MergeSettings:
-    """The merge settings that a strategy runs with, as read from ``strategy.merge_settings``."""
+    """Effective merge settings of a strategy, available as ``strategy.merge_settings``."""
 
     merge_scope: int | str
     path: str  # "scoped_allocator" | "packs"
 
 
 def scope_of_run(context: WorkerContext | None) -> int | None:
-    """The merge scope of this worker's run, else the default; None for "all"."""
+    """Return the merge scope of this worker's run, else the default; None for "all"."""
     asked = context.spec.communication.merge_scope if context is not None else None
     return parse_merge_scope(DEFAULT_MERGE_SCOPE if asked is None else asked)
 
 
 def allocator_of_run(context: WorkerContext | None) -> bool | None:
-    """False where the run switched the scoped allocator off; None leaves the choice to ``set_merging``."""
+    """Return False if the run has disabled the scoped allocator, else None.
+
+    None leaves the choice to ``set_merging``.
+    """
     return False if context is not None and context.spec.communication.scoped_allocator is False else None
 
 
 def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> MergeSettings:
-    """Merge ``scope`` gradients a collective; ``scoped_allocator=None`` uses it where it is safe."""
+    """Make a strategy merge ``scope`` gradients in each collective, and return the effective settings.
+
+    Args:
+        strategy: the strategy.
+        scope: number of gradients; None merges all.
+        scoped_allocator: use TensorFlow's scoped allocator; None uses it where it is safe.
+    """
     extended = strategy.extended
     if scoped_allocator is None:
         hint = extended._communication_options.implementation.value
@@ -76,11 +84,11 @@ def set_merging(strategy: Any, scope: int | None, scoped_allocator: bool | None)
 
 
 class GradientReducer:
-    """Reduces lists of tensors over all replicas, merged by ``scope``; put in force by ``install``."""
+    """Reduction of lists of tensors over all replicas, merged by ``scope``; activated by ``install``."""
 
     def __init__(self, strategy: Any, scope: int | None, scoped_allocator: bool) -> None:
         self._ops = strategy.extended._cross_device_ops
-        # The class's own method, whatever an earlier reducer has put in its place.
+        # The class's own method, even if an earlier reducer has replaced it.
         self._original: Callable[..., Any] = partial(type(self._ops)._all_reduce, self._ops)
         self._scope = scope
         self._scoped_allocator = scoped_allocator
@@ -90,14 +98,14 @@ class GradientReducer:
         self._ops._all_reduce = self.all_reduce
 
     def all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
-        """Reduce a structure of tensors and IndexedSlices; same contract as TensorFlow's method that it replaces."""
+        """Reduce a structure of tensors and IndexedSlices, as the method of TensorFlow that it replaces."""
         import tensorflow as tf
         from tensorflow.python.distribute import cross_device_utils
 
         dense, dense_at, sparse, sparse_at = cross_device_utils.split_by_sparsity(tf.nest.flatten(value))
         if self._ops._group_size == 1 or not dense:
             return self._original(reduce_op, value, replica_id, options)
-        # Sparse gradients are gathered, not summed element by element: TensorFlow's own way is kept for them.
+        # Sparse gradients are gathered, not summed element by element, by TensorFlow's own method.
         sparse = self._original(reduce_op, sparse, replica_id, options) if sparse else []
         dense = self._reduce_dense(dense, replica_id, options)
         if reduce_op == tf.distribute.ReduceOp.MEAN:
@@ -107,6 +115,7 @@ class GradientReducer:
         return tf.nest.pack_sequence_as(value, flat)
 
     def _reduce_dense(self, tensors: list[Any], replica_id: int, options: Any) -> list[Any]:
+        """Reduce dense tensors in merged groups."""
         launcher = self._ops._launchers[replica_id]
         options = launcher._options.merge(options)
         groups = plan_groups([tensor.dtype.name for tensor in tensors], self._scope)
@@ -120,7 +129,7 @@ class GradientReducer:
         return results
 
     def _uses_static(self, tensors: Sequence[Any]) -> bool:
-        """Whether this list takes the scoped allocator's path; all workers run one program and agree."""
+        """Return True if this list uses the scoped allocator's path; all workers run one program and agree."""
         import tensorflow as tf
         from tensorflow.python.ops import control_flow_util
 
@@ -135,7 +144,7 @@ class GradientReducer:
 def _reduce_static(
     launcher: Any, tensors: Sequence[Any], groups: Sequence[MergeGroup], options: Any
 ) -> list[list[Any]]:
-    """One static collective a tensor, one name scope a group; the scoped allocator merges by that scope."""
+    """Reduce each tensor by a static collective, in one name scope for each group, by which TensorFlow merges."""
     import tensorflow as tf
     from tensorflow.python.ops import collective_ops
 
@@ -150,7 +159,7 @@ def _reduce_static(
             with tf.name_scope(f"merged_{number}"), tf.control_dependencies([fence]):
                 reduced = [
                     collective_ops.all_reduce(
-                        # A copy that nothing else reads: the buffer is reduced in place.
+                        # A copy that nothing else reads, because the buffer is reduced in place.
                         tf.raw_ops.Snapshot(input=tensor),
                         launcher._group_size,
                         STATIC_GROUP_KEY,
@@ -164,24 +173,24 @@ def _reduce_static(
             headers.extend(reduced[:-size])
             results.append(reduced[-size:])
         with tf.control_dependencies([tensor for reduced in results for tensor in reduced]):
-            # The sum of headers is never negative; that it is read keeps TensorFlow from dropping them.
+            # The sum of headers is never negative; reading it prevents TensorFlow from removing them.
             seen = tf.add_n([tf.cast(header[0], tf.float32) for header in headers] or [tf.constant(1.0)])
             _write_token(launcher, tf.minimum(seen, 0.0))
     return results
 
 
 def _members(launcher: Any, tensors: Sequence[Any], group: MergeGroup) -> list[Any]:
-    """What a group's collectives reduce: its tensors, behind a header where there is something to merge."""
+    """Return the tensors that a group's collectives reduce, after a header if there is something to merge."""
     inside = [tensors[position] for position in group.positions]
     return [_header(launcher, inside[0].dtype), *inside] if len(inside) > 1 else inside
 
 
 def _header(launcher: Any, dtype: Any) -> Any:
-    """One element of any value that leads a group, to say when the group's buffer is made.
+    """Return one element of any value that leads a group, and determines when the group's buffer is allocated.
 
-    The scoped allocator makes the buffer as soon as what the group's first member is computed from is there. For a
-    gradient this may be long before the fence, or in a branch that is not taken, and then the buffer stays for ever and
-    the next step fails. The token's value, read behind the fence, is there exactly when it should be.
+    The scoped allocator allocates the buffer as soon as the inputs of the group's first member are computed. For a
+    gradient this may be long before the fence, or in a branch that is not taken, and then the buffer is never
+    released and the next step fails. The token's value, read after the fence, becomes available at the right time.
     """
     import tensorflow as tf
 
@@ -190,14 +199,14 @@ def _header(launcher: Any, dtype: Any) -> Any:
 
 
 def _write_token(launcher: Any, value: Any) -> Any:
-    """A write to the launcher's ordering token: all reductions of the process are in one order with it."""
+    """Write to the launcher's ordering token, which orders all reductions of the process."""
     import tensorflow as tf
 
     return tf.raw_ops.AssignVariableOp(resource=launcher._get_ordering_token(), value=value)
 
 
 def _reduce_packs(launcher: Any, tensors: Sequence[Any], groups: Sequence[MergeGroup], options: Any) -> list[list[Any]]:
-    """One concat, one collective, one split for each group."""
+    """Reduce each group by one concat, one collective and one split."""
     import tensorflow as tf
 
     results: list[list[Any]] = []

@@ -1,9 +1,9 @@
-"""Training a Keras 3 model with parameter servers: steps by a coordinator, checkpoints, and going on when a server is lost.
+"""Training of a Keras 3 model with parameter servers: steps, checkpoints, and recovery from the loss of a server.
 
-Workers make steps at their own pace. A step is counted behind the last of its updates: what is counted was applied wholly.
-One that was under way on a worker that is lost is made again by another one; it may have been applied before, and counted,
-so that a step more is counted than was asked for. When a parameter server is lost, its variables are made anew, and all of
-them are restored from the newest checkpoint, in this very process.
+Workers make steps at their own pace. A step is counted after the last of its updates, so a counted step was applied
+completely. A step in progress on a worker that fails is repeated by another one; it may have been applied and counted
+before, so that one step more than requested may be counted. After the loss of a parameter server, its variables are
+created again, and all variables are restored from the newest checkpoint, in this same process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OTHER_SERVER = (
 
 
 class ServerLoop:
-    """Trains a compiled Keras 3 model by ``ClusterCoordinator``, to an exact number of steps.
+    """Training loop for a compiled Keras 3 model with ``ClusterCoordinator``, to an exact number of steps.
 
         strategy = hopsml.tensorflow.strategy()
         with strategy.scope():
@@ -41,12 +41,13 @@ class ServerLoop:
             model.compile("adam", "mse")
         logs = hopsml.tensorflow.ServerLoop(model, dataset_fn, checkpoint_every=500).run(10_000)
 
-    Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints. A second
-    loop of the same function goes on from the checkpoints of the first: ``run`` counts their steps together.
+    Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints. A
+    second loop of the same function continues from the checkpoints of the first: ``run`` counts their steps together.
 
-    Attributes: ``steps``: how many have been applied to the model, those before a restored checkpoint among them.
-    ``recoveries``: how often a parameter server was lost. ``staleness``: how many updates of others came between the reading
-    of the variables and the update, in the mean.
+    Attributes:
+        steps: number of steps applied to the model, including those before a restored checkpoint.
+        recoveries: number of recoveries from the loss of a parameter server.
+        staleness: mean number of other updates between a step's reading of the variables and its update.
     """
 
     def __init__(
@@ -58,17 +59,19 @@ class ServerLoop:
         keep: int = 3,
         most_recoveries: int = 10,
     ) -> None:
-        """Restores the newest checkpoint of the run, or of the one that it goes on from.
+        """Restore the newest checkpoint of the run, or of the one that it continues from.
 
         Args:
             model: built and compiled in the strategy's scope.
-            dataset_fn: called on each worker; gives its ``tf.data.Dataset`` of batches ``(x, y)`` or ``(x, y, weights)``,
-                which is repeated. Workers draw independently: let it shuffle.
-            checkpoint_every: steps between two checkpoints; what is lost with a parameter server is made again.
-            keep: how many of the newest checkpoints stay.
-            most_recoveries: a parameter server that is lost more often without a checkpoint in between ends the training.
+            dataset_fn: called on each worker; returns its ``tf.data.Dataset`` of batches ``(x, y)`` or ``(x, y,
+                weights)``, which is repeated. Workers draw independently, so it should shuffle.
+            checkpoint_every: steps between two checkpoints; steps lost with a parameter server are repeated.
+            keep: number of newest checkpoints to retain.
+            most_recoveries: largest number of consecutive recoveries without a new checkpoint; one more loss ends the
+                training.
 
-        Raises ArgumentError for a model that is not built and compiled, or numbers below 1.
+        Raises:
+            ArgumentError: the model is not built and compiled, or a number is below 1.
         """
         for name, value in (
             ("checkpoint_every", checkpoint_every),
@@ -94,21 +97,30 @@ class ServerLoop:
                 "made: run(steps) counts those as well, so ask for more of them"
             )
         if not found:
-            self._save(0)  # what a server that is lost early is restored from
+            self._save(0)  # for recovery from the loss of a server before the first checkpoint
 
     @property
     def steps(self) -> int:
-        """How many steps have been applied to the model."""
+        """Number of steps that have been applied to the model."""
         return int(self._guarded(self._count))
 
     def _count(self) -> int:
+        """Return the number of applied steps."""
         return int(self._counts.numpy()[0])
 
     def run(self, steps: int) -> dict[str, float]:
         """Train until ``steps`` steps have been applied since the training's beginning.
 
-        Returns the model's metrics, with ``steps``, ``steps_per_second`` and ``staleness``. Raises what a step raises;
-        ArgumentError for ``steps`` below 1.
+        Errors of a step pass through.
+
+        Args:
+            steps: total number of steps.
+
+        Returns:
+            The model's metrics, with ``steps``, ``steps_per_second`` and ``staleness``.
+
+        Raises:
+            ArgumentError: ``steps`` is below 1.
         """
         _check_number("steps", steps)
         progress, began = ProgressSender(), time.monotonic()
@@ -124,17 +136,19 @@ class ServerLoop:
     # ---------------------------------------------------------------------------------------------- steps
 
     def _open(self) -> None:
-        """Everything that lives as long as one strategy: coordinator, counters, the traced step, the workers' datasets."""
+        """Create all objects that depend on the strategy: coordinator, counters, traced step, and datasets."""
         import tensorflow as tf
 
         with self._strategy.scope():
             optimizers.build_compiled([self._model])
-            # Of each applied step: one, and how many had been when it read the variables; added to by one call of a server.
+            # Two sums over applied steps: their number, and the number applied when each read the variables; updated
+            # by one call to a server.
             self._counts = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="counts")
-        self._saved = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")  # here: what checkpoints hold of it
+        # On the chief: the count that checkpoints store.
+        self._saved = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
         trained = {"model": self._model, "steps": self._saved}
         self._checkpointer = Checkpointer(keep=self._keep, **trained) if current() is not None else None
-        # As Keras's own fit has it: what is called inside is not rewritten.
+        # As in Keras's own fit, AutoGraph does not rewrite functions called inside.
         self._step = tf.function(tf.autograph.experimental.do_not_convert(self._one_step), autograph=False)
         self._coordinator: Any = None
         self._served = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
@@ -145,6 +159,7 @@ class ServerLoop:
             self._batches = iter(self._strategy.experimental_distribute_dataset(self._dataset()))
 
     def _dataset(self) -> Any:
+        """Return the user's dataset, repeated endlessly."""
         import tensorflow as tf
 
         dataset = self._dataset_fn()
@@ -155,10 +170,11 @@ class ServerLoop:
         return dataset if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else dataset.repeat()
 
     def _one_step(self, batches: Any) -> None:
+        """Do one step on a worker and count it."""
         import tensorflow as tf
 
         operations = tf.compat.v1.get_default_graph().get_operations
-        with tf.device(self._counts.device):  # else the sums are the worker's, and cost a transfer each
+        with tf.device(self._counts.device):  # otherwise the sums are computed on the worker, with one transfer each
             more = tf.stack([tf.constant(1, tf.int64), self._counts.read_value()[0]])
         batch = next(batches)
         before = len(operations())
@@ -167,7 +183,7 @@ class ServerLoop:
             self._counts.assign_add(more)
 
     def _reach(self, goal: int, total: int, progress: ProgressSender) -> int:
-        """Make steps until so many are applied, then save; how many are."""
+        """Make steps until ``goal`` steps are applied, then save; return the number applied."""
         while (missing := goal - (done := self._count())) > 0:
             if self._coordinator is None:
                 for _ in range(missing):
@@ -176,17 +192,17 @@ class ServerLoop:
                 for _ in range(missing):
                     self._coordinator.schedule(self._step, args=(self._batches,))
                 self._follow(total, progress)
-        self._iterations.assign(self._iterations_before + done)  # of a step that was made again, Keras counts both
+        self._iterations.assign(self._iterations_before + done)  # Keras counts a repeated step twice
         self._newest_logs = self._tell(total, progress)
-        self._model.reset_metrics()  # each report from one checkpoint to the next is of the steps between them
+        self._model.reset_metrics()  # each report covers the steps since the last checkpoint
         self._save(done)
         self._fruitless = 0
         return done
 
     def _follow(self, total: int, progress: ProgressSender) -> None:
-        """Until all steps are made; meanwhile say how far they are. Raises what a step raises."""
+        """Wait until all scheduled steps are done, and report progress; errors of steps pass through."""
         speak = time.monotonic() + REPORT_S
-        # What the coordinator's own join() waits for, which takes no timeout.
+        # The coordinator's own join() waits for the same queue, but takes no timeout.
         while not self._coordinator._cluster.closure_queue.wait(timeout=_PROGRESS_S):
             progress.tell(self._count(), total)
             if time.monotonic() >= speak:
@@ -194,21 +210,23 @@ class ServerLoop:
                 self._tell(total, progress)
 
     def _tell(self, total: int, progress: ProgressSender) -> dict[str, float]:
+        """Report progress and metrics to the driver; return the metrics."""
         logs = self._logs()
         progress.tell(int(logs["steps"]), total)
         report(step=int(logs["steps"]), **{name: value for name, value in logs.items() if name != "steps"})
         return logs
 
     def _logs(self) -> dict[str, float]:
+        """Return the present metrics, with ``steps`` and ``staleness``."""
         done, seen = (int(value) for value in self._counts.numpy())
         self.staleness = mean_passed(self._opened_at, done, seen)
         metrics = scalars(self._model.get_metrics_result())
         return {**metrics, "steps": float(done), "staleness": self.staleness}
 
-    # ---------------------------------------------------------------------------------------------- a server is lost
+    # ---------------------------------------------------------------------------------------------- loss of a server
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """What ``act`` gives; where a parameter server is lost meanwhile, once more after all is restored."""
+        """Return the result of ``act``; after the loss of a parameter server, recover and call it again."""
         lost = False
         while True:
             try:
@@ -219,7 +237,7 @@ class ServerLoop:
             except Exception as error:
                 if not self._served or not tells_of_a_loss(error, has_trained=bool(self._newest_logs)):
                     raise
-                self._fruitless += 1  # also where another one is lost amid this
+                self._fruitless += 1  # also counts a further loss during a recovery
                 if self._fruitless > self._most_recoveries:
                     raise
                 lost = True
@@ -228,6 +246,7 @@ class ServerLoop:
                 )
 
     def _recover(self) -> None:
+        """Connect again, create the variables again, and restore the newest checkpoint."""
         from hopsml.training.tensorflow import parameter_servers
 
         if self._coordinator is not None:
@@ -240,32 +259,42 @@ class ServerLoop:
         self.recoveries += 1
 
     def _save(self, done: int) -> None:
+        """Save a checkpoint of ``done`` steps."""
         if self._checkpointer is not None:
             self._saved.assign(done)
             self._checkpointer.save(done, recoveries=self.recoveries)
             _saved_by[_run_id()] = id(self)
 
     def _restore(self) -> bool:
-        """Whether there was a checkpoint; the one of step 0 counts, by what is noted in it."""
+        """Restore the newest checkpoint and return True if there was one.
+
+        A checkpoint of step 0 also counts; it is recognized by its notes.
+        """
         step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
         self._opened_at = int(self._saved.numpy())
         self._counts.assign([self._opened_at, 0])
         optimizer = getattr(self._model.optimizer, "inner_optimizer", self._model.optimizer)
-        self._iterations = optimizer._iterations  # of one that accumulates, Keras's ``iterations`` are its updates
-        self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # of a model that was trained already
+        # With gradient accumulation, Keras's ``iterations`` counts updates only.
+        self._iterations = optimizer._iterations
+        self._iterations_before = int(self._iterations.numpy()) - self._opened_at  # > 0 if the model was trained before
         return step > 0 or (self._checkpointer is not None and bool(self._checkpointer.notes))
 
 
 def _run_id() -> str:
+    """Return the id of this worker's run; "" outside of one."""
     context = current()
     return context.run_id if context is not None else ""
 
 
 def mean_passed(first: int, done: int, seen: int) -> float:
-    """How many updates of others came between a step's reading and its update, in the mean.
+    """Return the mean number of other updates between a step's reading and its update.
 
-    ``done`` steps are applied, ``first`` of them earlier. The others found ``first`` to ``done - 1`` applied when they were
-    counted, one each, and ``seen`` in all when they read.
+    Each of the present steps found ``first`` to ``done - 1`` steps applied when it was counted, one number each.
+
+    Args:
+        first: steps applied before.
+        done: steps applied in all.
+        seen: sum over the present steps of the number applied when each read the variables.
     """
     steps = done - first
     found = steps * (first + done - 1) // 2
@@ -273,7 +302,7 @@ def mean_passed(first: int, done: int, seen: int) -> float:
 
 
 def _writing(operations: Iterable[Any]) -> list[Any]:
-    """Those of a graph's operations that may write variables; a call of a function among them is one that may."""
+    """Return those of a graph's operations that may write variables, including calls of functions."""
     import tensorflow as tf
 
     stateful = (operation for operation in operations if operation.op_def.is_stateful)
@@ -285,17 +314,21 @@ def _writing(operations: Iterable[Any]) -> list[Any]:
 
 
 def tells_of_a_loss(error: Exception, has_trained: bool = True) -> bool:
-    """Whether a call failed because a server is not there, or has been started again since its variables were made.
+    """Return True if a call failed because a server is missing, or was restarted after its variables were created.
 
-    The latter is what a call meets when the coordinator has connected anew, for a worker that came back, before anybody has
-    asked the parameter server that was lost with it. A worker whose connections are made anew amid a step says that its data
-    has come to an end, which has none: once a training ``has_trained``, it has data.
+    A call meets a restarted server if the coordinator has connected again, for a worker that came back, before any
+    call to the parameter server that failed with it. A worker whose connections are replaced during a step reports an
+    end of its endless data.
+
+    Args:
+        error: error of the call.
+        has_trained: True once the training has had data, so that an end of data indicates a loss.
     """
     import tensorflow as tf
 
     error = getattr(
         error, "original_exception", error
-    )  # of a step whose inputs could not be made, as TensorFlow wraps it
+    )  # of a step whose inputs could not be created, as TensorFlow wraps it
     if isinstance(error, tf.errors.InvalidArgumentError):
         return any(words in str(error).lower() for words in _OTHER_SERVER)
     if isinstance(error, tf.errors.OutOfRangeError):
@@ -304,11 +337,12 @@ def tells_of_a_loss(error: Exception, has_trained: bool = True) -> bool:
 
 
 def _stop(coordinator: Any) -> None:
-    """End its threads, which wait for servers that they will never use again."""
+    """End a coordinator's threads, which wait for servers that will not be used again."""
     coordinator._cluster.stop()
 
 
 def _check_number(name: str, value: Any) -> None:
+    """Raise an error if a value is not an integer of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least 1")
     if value < 1:

@@ -1,4 +1,4 @@
-"""The variables of a Keras 3 model on parameter servers, made anew where a server is lost that held some of them."""
+"""Re-creation of a Keras 3 model's variables on parameter servers after the loss of a server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def make_again(model: Any, strategy: Any) -> None:
-    """Give every variable of the model, its metrics and its optimizer a new place under ``strategy``; values are zeros.
+    """Create every variable of the model, its metrics and its optimizer again under ``strategy``, as zeros.
 
-    The objects stay the ones that the user has, so what was built of them stays valid; functions that were traced do not.
+    The user's objects stay the same, so objects built from them remain valid; functions that were traced do not.
     """
     import numpy as np
 
@@ -27,7 +27,7 @@ def make_again(model: Any, strategy: Any) -> None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """The variables of the model, its metrics and its optimizer, each once."""
+    """Return the variables of the model, its metrics and its optimizer, each once."""
     found: dict[int, Any] = {}
     metrics = [variable for metric in model.metrics for variable in metric.variables]
     for variable in (*model.variables, *metrics, *model.optimizer.variables):
@@ -36,7 +36,7 @@ def variables_of(model: Any) -> list[Any]:
 
 
 def _optimizers(model: Any) -> Iterator[Any]:
-    """The model's optimizer, and what that wraps (a LossScaleOptimizer)."""
+    """Yield the model's optimizer, and those that it wraps (as LossScaleOptimizer does)."""
     optimizer = model.optimizer
     while optimizer is not None:
         yield optimizer
@@ -44,5 +44,5 @@ def _optimizers(model: Any) -> Iterator[Any]:
 
 
 def _plain(dtype: str) -> str:
-    """A type that NumPy has without more: zeros of it are cast."""
+    """Return a type for zeros that numpy has without extensions; TensorFlow casts them."""
     return "float32" if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2") else str(dtype)

@@ -1,7 +1,7 @@
-"""Making a worker process ready for TensorFlow: version check, repairs, the wait for the leader.
+"""Set-up of TensorFlow in a worker process: version check, repairs, and the wait for the leader.
 
-hopsml calls ``install_import_hook`` (or ``prepare``) in every worker before the user's function runs. Nothing
-is changed that the user can set: seeds, threads, visible devices and logging stay as they are.
+hopsml calls ``install_import_hook`` (or ``prepare``) in every worker before the user's function runs. Settings of the
+user are unchanged: seeds, threads, visible devices and logging.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _hooked = False
 
 
 def install_import_hook(context: WorkerContext | None = None) -> None:
-    """Have ``prepare`` run as soon as this process imports TensorFlow, or now if it already has. Light."""
+    """Run ``prepare`` as soon as this process imports TensorFlow, or now if it already has.
+
+    It imports nothing itself.
+    """
     global _hooked
     with _lock:
         if _hooked:
@@ -45,13 +48,16 @@ def install_import_hook(context: WorkerContext | None = None) -> None:
 
 
 def prepare(context: WorkerContext | None = None) -> None:
-    """Check versions, install the repairs and have ``hdfs://`` opened, once a process; imports TensorFlow.
+    """Check versions, install the repairs and register ``hdfs://``, once for each process; imports TensorFlow.
 
-    After it, a plain ``tf.distribute.MultiWorkerMirroredStrategy()`` waits for its leader's port and detects
-    a lost peer after ``DEFAULT_HEARTBEAT_TIMEOUT_S`` seconds, and Keras 3 trains under it. ``context`` is not
-    needed by what is done today; it is taken so that callers need not change.
+    After it, a plain ``tf.distribute.MultiWorkerMirroredStrategy()`` waits for its leader's port and detects a lost
+    peer after ``DEFAULT_HEARTBEAT_TIMEOUT_S`` seconds, and Keras 3 trains under it.
 
-    Raises UnsupportedVersion for a version that is known not to work.
+    Args:
+        context: this worker's context; the present one if left out.
+
+    Raises:
+        UnsupportedVersion: the version is known not to work.
     """
     global _prepared
     import tensorflow as tf
@@ -66,7 +72,7 @@ def prepare(context: WorkerContext | None = None) -> None:
     _prepare_strategies()
     _explain_merge_call()
     _note_training()
-    # TensorFlow imports Keras 3 also where the user has chosen tf_keras; its version does not matter then.
+    # TensorFlow imports Keras 3 even if the user has chosen tf_keras; its version does not matter then.
     if os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
         after_import("keras.src", _check_keras)
         after_import("keras.src.backend.tensorflow.trainer", _repair_keras)
@@ -74,14 +80,18 @@ def prepare(context: WorkerContext | None = None) -> None:
 
 
 def _guard_server(tensorflow: str, context: WorkerContext | None) -> None:
-    """Have this process's server of TensorFlow's, if one is started, let only members of its group in.
+    """Make this process's TensorFlow server, if one is started, admit only members of its group.
 
-    Says in a line of the log where that cannot be. ``tensorflow``: the path of its ``__init__``.
+    Prints a line to the log if that is not possible.
+
+    Args:
+        tensorflow: path of TensorFlow's ``__init__``.
+        context: this worker's context.
     """
     if os.environ.get(server_guard.UNGUARDED) == "1":
         return
     config = os.environ.get("TF_CONFIG", "")
-    # A TF_CONFIG of the user's own may name others, who cannot prove anything.
+    # A TF_CONFIG set by the user may name other processes, which cannot authenticate.
     secret = context.server_key if context is not None and context.leader in config else b""
     hindrance = server_guard.guard(config, os.path.dirname(tensorflow) + os.sep, secret)
     if hindrance:
@@ -89,16 +99,19 @@ def _guard_server(tensorflow: str, context: WorkerContext | None) -> None:
 
 
 def _check_keras(module: ModuleType) -> None:
+    """Raise UnsupportedVersion for a Keras version that is known not to work."""
     check_version(KERAS, str(getattr(module, "__version__", None) or sys.modules["keras.src.version"].__version__))
 
 
 def _repair_keras(module: ModuleType) -> None:
+    """Apply the repairs of Keras 3."""
     from hopsml.training.tensorflow import keras_repairs
 
     keras_repairs.install(module)
 
 
 def _repair_tf_keras(module: ModuleType) -> None:
+    """Apply the repairs of tf_keras."""
     from hopsml.training.tensorflow import batch_statistics
 
     batch_statistics.install_tf_keras(module)
@@ -163,7 +176,7 @@ def _explain_merge_call() -> None:
 
 
 def _refuse_plaintext(cluster: Mapping[str, Sequence[str]]) -> None:
-    """Of TensorFlow's collectives, whoever builds a strategy over them, in a run that is to encrypt."""
+    """Raise ArgumentError for a strategy over TensorFlow's collectives in a run with encryption."""
     context = current()
     members = sum(len(addresses) for job, addresses in cluster.items() if job != "evaluator")
     if context is not None and context.spec.communication.encryption and members > 1:
@@ -174,7 +187,7 @@ def _refuse_plaintext(cluster: Mapping[str, Sequence[str]]) -> None:
 
 
 def _note_training() -> None:
-    """Patch optimizers to note when they are given gradients: once where a step is traced, else at each step."""
+    """Patch optimizers to record when they are given gradients: once if a step is traced, else at each step."""
     from tensorflow.python.training import optimizer
 
     _note_calls(optimizer.Optimizer, "apply_gradients")
@@ -186,6 +199,7 @@ def _note_training() -> None:
 
 
 def _note_calls(optimizer: Any, method: str) -> None:
+    """Patch a method of an optimizer class to record its calls."""
     original = getattr(optimizer, method)
 
     @functools.wraps(original)
@@ -197,32 +211,38 @@ def _note_calls(optimizer: Any, method: str) -> None:
 
 
 def leader_address(cluster: dict[str, Any]) -> str:
-    """Address of the chief, or of worker 0 where there is none."""
+    """Return the address of the chief, or of worker 0 if there is none."""
     return str((cluster.get("chief") or cluster.get("worker") or [""])[0])
 
 
 def _leads(cluster_resolver: Any) -> bool:
+    """Return True if this process need not wait for a leader."""
     task_type = cluster_resolver.task_type
     if task_type not in ("chief", "worker"):
-        return True  # an evaluator is a cluster of its own and waits for nobody
+        return True  # an evaluator is a separate cluster and waits for no leader
     return task_type == "chief" or (
         "chief" not in cluster_resolver.cluster_spec().as_dict() and cluster_resolver.task_id == 0
     )
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; brackets around an IPv6 host are dropped."""
+    """Return host and port of ``host:port``; brackets around an IPv6 host are removed."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def wait_for_port(address: str, timeout_s: float) -> float:
-    """Return once something listens at ``address`` ("host:port"), with the seconds that it took.
+    """Wait until a process listens at ``address``, and return the seconds that it took.
 
-    TensorFlow's channel retries a refused first connection only after a fixed second: a worker that comes before its leader
-    loses it at every launch. Asking the port first, every 5 ms, costs nothing.
+    TensorFlow's channel retries a refused first connection only after a fixed second, so a worker that starts before
+    its leader would lose that second at every launch. Polling the port first, every 5 ms, avoids it.
 
-    Raises StartTimeout when nothing does within ``timeout_s`` seconds.
+    Args:
+        address: "host:port".
+        timeout_s: seconds to wait.
+
+    Raises:
+        StartTimeout: no process listens within ``timeout_s`` seconds.
     """
     host, port = split_address(address)
     begin = time.monotonic()
@@ -243,9 +263,9 @@ def wait_for_port(address: str, timeout_s: float) -> float:
 
 
 def set_heartbeat(cluster: dict[str, Any], timeout_s: float) -> None:
-    """Configure the coordination service: a peer that is silent for ``timeout_s`` seconds counts as lost.
+    """Configure TensorFlow's coordination service: a peer that is silent for ``timeout_s`` seconds counts as lost.
 
-    TensorFlow leaves the service alone when it is configured already, so the first call of a process decides.
+    TensorFlow does not configure the service again, so the first call of a process decides.
     """
     # The message's own module moves between TensorFlow's versions; the strategy's module always has it.
     from tensorflow.python.distribute.collective_all_reduce_strategy import coordination_config_pb2

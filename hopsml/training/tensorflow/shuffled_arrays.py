@@ -1,7 +1,8 @@
-"""Arrays that ``fit`` of Keras 3 shuffles, as a dataset with another order for each of its iterators.
+"""Dataset of arrays that Keras 3's ``fit`` shuffles, with another order for each of its iterators.
 
-With a seed in force Keras draws the same order for every epoch: the number generator of its dataset begins anew with each
-iterator. Here the seed decides a sequence of orders, one for each iterator, the same in all processes that have the seed.
+If a seed is set, Keras draws the same order for every epoch, because its dataset's random generator restarts with
+each iterator. Here the seed determines a sequence of orders, one for each iterator, the same in all processes with
+that seed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from typing import Any
 
 
 def dataset(adapter: Any) -> Any:
-    """Batches of a Keras ``ArrayDataAdapter`` that shuffles: samples, or whole batches for ``shuffle="batch"``."""
+    """Return a dataset of batches for a Keras ``ArrayDataAdapter`` that shuffles.
+
+    It shuffles samples, or only those within each batch for ``shuffle="batch"``.
+    """
     import tensorflow as tf
 
     samples, size = adapter._num_samples, adapter._batch_size
@@ -18,7 +22,7 @@ def dataset(adapter: Any) -> Any:
     within_batches = adapter._shuffle == "batch"
 
     def batches_of(number: Any) -> Any:
-        """One epoch's batches of indices; ``number``: what its order is drawn from."""
+        """Return one epoch's batches of indices; ``number`` is the seed of its order."""
         order = tf.range(samples, dtype=tf.int64)
         if not within_batches:
             order = tf.random.experimental.stateless_shuffle(order, [number, 0])
@@ -36,7 +40,10 @@ def dataset(adapter: Any) -> Any:
 
 
 def sliceable(inputs: Any) -> Any:
-    """What ``rows`` takes, of the arrays that ``fit`` was given. Tensors: an array would become a part of the graph."""
+    """Convert the arrays given to ``fit`` to a structure for ``rows``.
+
+    Arrays become tensors, because an array would be embedded in the graph.
+    """
     import numpy as np
     import tensorflow as tf
     from keras.src import tree
@@ -50,7 +57,7 @@ def sliceable(inputs: Any) -> Any:
 
 
 def rows(inputs: Any, chosen: Any) -> Any:
-    """The rows with these indices of everything in ``inputs``, as ``sliceable`` gives it."""
+    """Return the rows with these indices of every part of ``inputs``, a result of ``sliceable``."""
     import tensorflow as tf
     from keras.src import tree
     from keras.src.trainers.data_adapters import array_slicing
@@ -59,7 +66,7 @@ def rows(inputs: Any, chosen: Any) -> Any:
         if isinstance(values, array_slicing.TensorflowSparseWrapper):
             return array_slicing.slice_tensorflow_sparse_wrapper(values, chosen)
         if isinstance(values, (list, tuple, dict)):
-            return None  # what is in it is asked for next; a sparse wrapper is a tuple, too
+            return None  # its parts are visited next; a sparse wrapper is a tuple, too
         return None if values is None else tf.gather(values, chosen, axis=0)
 
     return tree.traverse(pick, tree.lists_to_tuples(inputs))

@@ -1,4 +1,4 @@
-"""``hopsml.tensorflow.callbacks()``: what nearly every ``fit`` of a run wants, in one word."""
+"""Standard set of callbacks for a ``fit`` inside a run (``hopsml.tensorflow.callbacks()``)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ def callbacks(
     scaling: Scaling = "constant",
     reference_workers: int = 1,
 ) -> list[Any]:
-    """Progress to the driver, TensorBoard events, and what the training goes on from after a loss.
+    """Return callbacks for progress reports, TensorBoard events, and checkpoints or commits.
 
-    In a run of fixed size these are checkpoints, which ``resume=`` continues from, each ``fit`` of the function at its own;
-    with ``min_workers`` they are commits, by which ``fit`` follows the group as it grows and shrinks, from the exact sample
-    on (Keras 3; tf_keras goes on at the last epoch's checkpoint).
+    In a run of fixed size they make checkpoints, from which ``resume=`` continues, each ``fit`` of the function at
+    its own. With ``min_workers`` they make commits, by which ``fit`` follows the group as it grows and shrinks, from
+    the exact sample on (Keras 3; tf_keras continues at the last epoch's checkpoint). Outside a worker, where there is
+    no run directory, the list is empty, so that the same function runs alone.
 
     Args:
-        checkpoint_every: "epoch", or the number of steps from one checkpoint, or commit, to the next. Commits are made
-            as often as costs 1 % of the time where nothing is said.
-        keep: how many checkpoints are kept, in a run of fixed size.
-        scaling, reference_workers: of a group that may change: what becomes of global batch and learning rate with
-            another size; see ``hopsml.elastic.Sampler``.
+        checkpoint_every: "epoch", or the number of steps from one checkpoint, or commit, to the next. With the
+            default, commits are made as often as costs 1 % of the time.
+        keep: number of checkpoints to retain, in a run of fixed size.
+        scaling: treatment of global batch and learning rate when the group's size changes; see
+            ``hopsml.elastic.Sampler``.
+        reference_workers: number of workers for which batch and learning rate are meant; see
+            ``hopsml.elastic.Sampler``.
 
-    Outside a worker, where there is no run directory, the list is empty: the same function runs alone.
-
-    Raises ArgumentError for ``scaling`` in a run of fixed size.
+    Raises:
+        ArgumentError: ``scaling`` is given in a run of fixed size.
     """
     context = current()
     if context is None:
@@ -55,7 +57,7 @@ def callbacks(
 
 
 def event_callbacks(folder: str) -> list[Any]:
-    """Keras's callback that writes TensorBoard's events; none where TensorBoard is missing: fit() would fail."""
+    """Return Keras's callback that writes TensorBoard's events; none if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         print(
             "hopsml: TensorBoard is not installed here, so no events are written: pip install tensorboard", flush=True
@@ -65,32 +67,38 @@ def event_callbacks(folder: str) -> list[Any]:
 
 
 class EventsCallback:
-    """The callback for TensorBoard of the Keras that the model is of, which shows when ``fit`` begins."""
+    """TensorBoard callback of the Keras version that the model belongs to, known only when ``fit`` begins."""
 
     def __init__(self, folder: str) -> None:
-        """``folder``: of the event files."""
+        """Create the callback without the actual one of Keras.
+
+        Args:
+            folder: folder of the event files.
+        """
         self._folder = folder
-        self._own: Any = FitHooks()  # Keras 3 looks at hooks before it says of which model they are
+        self._own: Any = FitHooks()  # Keras 3 inspects the hooks before it sets the model
 
     def set_model(self, model: Any) -> None:
-        """Called by Keras before it asks for anything else."""
+        """Create the actual callback; called by Keras before any other hook."""
         legacy = any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__)
         if isinstance(self._own, FitHooks):
             self._own = _keras(legacy).callbacks.TensorBoard(log_dir=self._folder)
         self._own.set_model(model)
 
     def __getattr__(self, name: str) -> Any:
-        """The hooks, and all else that Keras asks a callback for."""
-        if name == "_own":  # a copy that is being made has none yet
+        """Return the actual callback's attribute, such as a hook."""
+        if name == "_own":  # a copy in progress has none yet
             raise AttributeError(name)
         return getattr(self._own, name)
 
 
 def _is_legacy() -> bool:
+    """Return True if the user has chosen tf_keras."""
     return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
 def _keras(legacy: bool) -> Any:
+    """Import tf_keras or Keras 3."""
     if legacy:
         import tf_keras
 

@@ -1,4 +1,4 @@
-"""The variables of TensorFlow and Keras objects as arrays, by a key that is the same on all ranks."""
+"""Conversion of TensorFlow and Keras variables to arrays and back, by keys that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hopsml.training.tensorflow import optimizers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ADOPTED = 1 << 20  # bytes: what is smaller is copied as fast
+ADOPTED = 1 << 20  # bytes: smaller arrays are copied as fast
 
 
 def is_trackable(name: str, value: Any) -> bool:
-    """Whether a State's value holds its content in variables, itself or as a dict, list or tuple of such objects.
+    """Return True if a State's value is an object with variables, or a dict, list or tuple of such objects.
 
-    Raises ArgumentError for a container of both kinds: only one of them could be given back its value.
+    Raises:
+        ArgumentError: a container holds objects of both kinds; only one kind could be restored.
     """
     if not isinstance(value, (dict, list, tuple)):
         return _is_object(value)
@@ -35,13 +36,14 @@ def is_trackable(name: str, value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
+    """Return True for an object with variables, of TensorFlow or Keras 3."""
     from tensorflow.python.trackable.base import Trackable
 
     return isinstance(value, Trackable) or _is_keras3(value)
 
 
 def _is_keras3(value: Any) -> bool:
-    """Whether it is an object of Keras 3 with variables; not all of them are trackable for TensorFlow."""
+    """Return True for an object of Keras 3 with variables; not all of them are trackable for TensorFlow."""
     if not _comes_of_keras3(type(value).__mro__):
         return False
     return sys.modules["keras"].config.backend() == "tensorflow" and (
@@ -49,22 +51,25 @@ def _is_keras3(value: Any) -> bool:
     )
 
 
-@functools.cache  # classes are few, and each commit asks thousands of times
+@functools.cache  # classes are few, and each commit calls this thousands of times
 def _comes_of_keras3(bases: tuple[type, ...]) -> bool:
+    """Return True if one of the classes is defined in Keras 3."""
     return any(kind.__module__.startswith("keras.") for kind in bases)
 
 
 def _is_seed_generator(value: Any) -> bool:
+    """Return True for a random seed generator of Keras 3."""
     return any(kind.__name__ == "SeedGenerator" for kind in type(value).__mro__)
 
 
 @functools.cache
 def _is_metric(bases: tuple[type, ...]) -> bool:
-    """Of Keras 3 or of tf_keras."""
+    """Return True if one of the classes is a metric of Keras 3 or tf_keras."""
     return any(kind.__name__ == "Metric" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in bases)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the objects in nested containers."""
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, (list, tuple)):
@@ -75,12 +80,16 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
-    """All variables below these objects; the key is the path to it. Keras optimizers are built first.
+    """Return all variables below these objects, by their paths; Keras optimizers are built first.
 
-    The metrics of a model are left out: they begin anew with every epoch, and each worker has its own. One that is given
-    by itself is taken.
+    The metrics of a model are left out, because they restart with every epoch and differ between workers. A metric
+    that is passed itself is included.
 
-    Raises ArgumentError for an object that has none yet: they could be neither committed nor restored.
+    Args:
+        trackables: objects with variables, by name.
+
+    Raises:
+        ArgumentError: an object has no variables yet, so they could be neither committed nor restored.
     """
     objects = [(name, leaf) for name, value in trackables.items() for leaf in _leaves(value)]
     for name, value in objects:
@@ -88,25 +97,27 @@ def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
     optimizers.build([value for _, value in objects])
     found: dict[str, Any] = {}
     known: set[int] = set()
-    # An optimizer holds its model's variables, too, which are to have the model's key: it may be asked for alone.
+    # An optimizer also holds its model's variables, which must have the model's key, because the model may be
+    # requested alone.
     for name, value in sorted(trackables.items(), key=lambda named: optimizers.is_optimizer(named[1])):
         below = _below(name, value)
         if not below:
             raise _unbuilt(name, value)
         for key, variable in below.items():
-            if id(variable) not in known:  # what two objects share has one key
+            if id(variable) not in known:  # a variable shared by two objects has one key
                 known.add(id(variable))
                 found[key] = variable
     return found
 
 
 def _check_built(name: str, value: Any) -> None:
-    """A layer or model of either Keras; an optimizer is another matter."""
+    """Raise ArgumentError for a layer or model of either Keras without variables; optimizers are not checked."""
     if hasattr(value, "trainable_weights") and not getattr(value, "built", True):
         raise _unbuilt(name, value)
 
 
 def _unbuilt(name: str, value: Any) -> ArgumentError:
+    """Return the error for an object without variables."""
     return ArgumentError(
         f"State({name}=...): this {type(value).__name__} has no variables yet; build it before the State is made, "
         "for instance by model.build(input_shape), optimizer.build(model.trainable_variables), or an Input layer"
@@ -114,8 +125,9 @@ def _unbuilt(name: str, value: Any) -> ArgumentError:
 
 
 def _below(name: str, root: Any) -> dict[str, Any]:
+    """Return all variables below an object, by their paths."""
     found: dict[str, Any] = {}
-    seen: dict[int, Any] = {}  # with the objects: an id is used again once its object is gone
+    seen: dict[int, Any] = {}  # with the objects, because an id is reused once its object is deleted
     queue: deque[tuple[str, Any]] = deque([(name, root)])
     while queue:
         path, node = queue.popleft()
@@ -133,7 +145,10 @@ def _below(name: str, root: Any) -> dict[str, Any]:
 
 
 def _variable(name: str, node: Any) -> Any:
-    """TensorFlow's variable, which a Keras 3 variable holds; None for anything else. Raises ArgumentError if not made."""
+    """Return TensorFlow's variable, also that in a Keras 3 variable; None for anything else.
+
+    Raises ArgumentError for a Keras variable that has not been created yet.
+    """
     import tensorflow as tf
 
     if isinstance(node, tf.Variable):
@@ -146,6 +161,7 @@ def _variable(name: str, node: Any) -> Any:
 
 
 def _children(node: Any) -> Iterable[tuple[str, Any]]:
+    """Yield the named parts of an object."""
     from tensorflow.python.checkpoint.trackable_view import TrackableView
     from tensorflow.python.trackable.base import Trackable
 
@@ -154,7 +170,7 @@ def _children(node: Any) -> Iterable[tuple[str, Any]]:
     elif isinstance(node, (list, tuple)):
         yield from ((str(index), item) for index, item in enumerate(node))
     elif _is_keras3(node):
-        # Its own list has an order that does not depend on names, which are numbered anew with every object.
+        # Keras's own list has an order independent of names, which are numbered again with every object.
         own = [node.state] if _is_seed_generator(node) else node.variables
         yield from ((str(index), variable) for index, variable in enumerate(own))
         if getattr(node, "optimizer", None) is not None:
@@ -164,37 +180,46 @@ def _children(node: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _components(variable: Any) -> tuple[Any, ...]:
-    """A distributed variable's copies in this worker; any other variable itself."""
+    """Return a distributed variable's copies in this worker; any other variable itself."""
     values = getattr(variable, "values", None)
     return tuple(values) if isinstance(values, (tuple, list)) else (variable,)
 
 
 def read(variables: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """The present values. On CPU they are not copied: TensorFlow copies a variable that is read when it is written next
-    (copy on write), so what is returned does not change.
+    """Return the present values of variables, on CPU without copies.
+
+    TensorFlow copies a variable that is being read when it is next written (copy on write), so the returned arrays do
+    not change.
     """
     import tensorflow as tf
 
-    def value(variable: Any) -> Any:  # as read_value() does, in a third of its time: a model has hundreds
+    # Equivalent to read_value() in a third of its time; a model has hundreds of variables.
+    def value(variable: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
     return {key: as_array(value(_components(variable)[0])) for key, variable in variables.items()}
 
 
 def as_array(tensor: Any) -> NDArray[Any]:
-    """A tensor's content; on CPU it is not copied, but for scalars, and text."""
+    """Return a tensor's content; on CPU it is not copied, except for scalars and text."""
     import numpy as np
 
     if tensor.shape.rank and tensor.dtype.as_numpy_dtype is not object:
         return np.asarray(tensor)
-    # TensorFlow gives some scalars, those of bfloat16 among them, as NumPy has them, not as arrays.
+    # TensorFlow returns some scalars, including those of bfloat16, as numpy scalars instead of arrays.
     return np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)
 
 
 def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]], adopts: bool = False) -> None:
-    """Give every variable its value. Raises ArgumentError where the two sets or a shape differ.
+    """Assign arrays to variables.
 
-    ``adopts``: nobody else writes to the arrays any more, so that on CPU the large ones need not be copied.
+    Args:
+        variables: the variables by key.
+        arrays: their values by key.
+        adopts: True if nothing else writes to the arrays any more, so that on CPU the large ones need not be copied.
+
+    Raises:
+        ArgumentError: the two sets of keys or a shape differ.
     """
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
@@ -216,10 +241,10 @@ def assign(variables: dict[str, Any], arrays: dict[str, NDArray[Any]], adopts: b
 
 
 def _in_place(array: NDArray[Any]) -> Any:
-    """A tensor of this very memory, where TensorFlow can use it; else the array.
+    """Return a tensor that shares the array's memory, if TensorFlow can use it; else the array.
 
-    It takes memory at multiples of 64 bytes alone, and ends the process for any other. Memory of its own costs more than the
-    copy: the system gives it slowly.
+    TensorFlow accepts only memory at multiples of 64 bytes, and terminates the process for any other. Allocating new
+    memory costs more than the copy, because the system provides it slowly.
     """
     import tensorflow as tf
 

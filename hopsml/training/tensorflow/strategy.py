@@ -1,4 +1,4 @@
-"""``hopsml.tensorflow.strategy()``: CollectiveAllReduceStrategy with the merge settings in force; mixed precision."""
+"""Distribution strategy of a worker, with its settings (``hopsml.tensorflow.strategy()``), and mixed precision."""
 
 from __future__ import annotations
 
@@ -33,46 +33,51 @@ def strategy(
     accumulate: int = 1,
     reduction: GradientReduction = "sum",
 ) -> Any:
-    """A ``tf.distribute.MultiWorkerMirroredStrategy``, whose class is CollectiveAllReduceStrategy.
+    """Return the distribution strategy for this worker, by default a ``tf.distribute.MultiWorkerMirroredStrategy``.
 
-    Build it before any other TensorFlow operation, once a process. Without ``TF_CONFIG`` it is a strategy of
-    one worker, so the same code runs on a laptop; on the evaluator of ``evaluator=True``, which stands beside the group, it
-    is TensorFlow's default strategy; on the chief of ``experiment.parameter_server`` a ``ParameterServerStrategyV2``,
-    in ``experiment.mirrored`` a ``MirroredStrategy``.
+    Its class is CollectiveAllReduceStrategy. Build it before any other TensorFlow operation, once for each process.
+    Without ``TF_CONFIG`` it is a strategy of one worker, so the same code runs on a laptop. On the evaluator of
+    ``evaluator=True``, which is not in the group, it is TensorFlow's default strategy; on the chief of
+    ``experiment.parameter_server`` a ``ParameterServerStrategyV2``, in ``experiment.mirrored`` a
+    ``MirroredStrategy``.
 
     Args:
-        merge_scope: gradients that one collective carries: 1 = none merged, n, or "all". Default: the run's,
-            else 32.
-        scoped_allocator: True = TensorFlow's scoped allocator merges them inside the optimised graph; False =
-            they are joined by concat and split. Default: the run's, else True; on GPUs False unless asked
-            for, because the order of NCCL launches is kept by the other path alone. Two busy CPU workers,
-            28 MB in 160 gradients, median step: 243 ms either way at 32, 299 (True) and 581 (False) at 1, 311
-            by TensorFlow's own way, which merges all (docs/decisions/2026-11-20-merge-path.md).
-        ring_order: local device indices in ring order, each once. Has an effect only where a worker has
-            several devices: with one device a worker the ring is the order of the workers in ``TF_CONFIG``.
-        implementation: "hopsml": over the collective of hopsml's own, one device a worker, without TensorFlow's server; it
-            merges everything, and has neither a merge scope nor a ring order. "tensorflow": by TensorFlow's collectives;
-            "ring", "nccl": by this one of them. "auto": what the run says; else hopsml's where several workers train without
-            GPUs and no setting of TensorFlow's collectives is given, here or to the run, and TensorFlow's everywhere else.
-        timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError;
-            None = never (a lost peer is noticed by its heartbeat all the same).
+        merge_scope: gradients that one collective carries: 1 = none merged, n, or "all". Default: the run's, else 32.
+        scoped_allocator: True = TensorFlow's scoped allocator merges them inside the optimised graph; False = they
+            are joined by concat and split. Default: the run's, else True; on GPUs False unless requested, because
+            only the other path preserves the order of NCCL launches. Two busy CPU workers, 28 MB in 160 gradients,
+            median step: 243 ms either way at 32, 299 (True) and 581 (False) at 1, 311 by TensorFlow's own way, which
+            merges all (docs/decisions/2026-11-20-merge-path.md).
+        ring_order: local device indices in ring order, each once. Has an effect only if a worker has several devices:
+            with one device for each worker the ring is the order of the workers in ``TF_CONFIG``.
+        implementation: "hopsml": hopsml's own collective, one device for each worker, without TensorFlow's server; it
+            merges everything, and has neither a merge scope nor a ring order. "tensorflow": TensorFlow's collectives;
+            "ring", "nccl": this one of them. "auto": the run's setting; else hopsml's if several workers train
+            without GPUs and no setting of TensorFlow's collectives is given, here or to the run, and TensorFlow's
+            otherwise.
+        timeout_s: seconds after which a collective that a peer never joins fails with DeadlineExceededError; None =
+            never (a lost peer is still detected by its heartbeat).
         heartbeat_timeout_s: seconds of silence after which a peer counts as lost and TensorFlow's collectives fail;
-            hopsml's own have a limit of theirs.
-        compression: of the gradients that optimizers reduce, over hopsml's collective, which it chooses, like the arguments
-            below; without any of them the run's are taken. "fp16", "bf16": half the bytes between machines, summed in
-            float32; what is finite does not overflow. "topk": the largest entries of each gradient alone. "powersgd": two
-            thin matrices for each. What the last two leave out is added to the next step's gradient.
-        topk: which share of the entries; 0.01.
-        powersgd_rank: how thin: columns of the matrices; 2.
-        double_buffering: gradients travel beside the next step, which applies them: each is applied one step later, the
-            first step applies nothing, and the last one's are applied by ``fit`` at its end, or by
+            hopsml's own have a separate limit.
+        compression: compression of the gradients that optimizers reduce, with hopsml's collective, which it selects,
+            like the arguments below; without any of them the run's are used. "fp16", "bf16": half the bytes between
+            machines, summed in float32; finite values do not overflow. "topk": only the largest entries of each
+            gradient. "powersgd": two low-rank matrices for each. What the last two leave out is added to the next
+            step's gradient.
+        topk: fraction of the entries; 0.01.
+        powersgd_rank: rank, the number of columns of the matrices; 2.
+        double_buffering: gradients are reduced during the next step, which applies them: each is applied one step
+            later, the first step applies nothing, and the last one's are applied by ``fit`` at its end, or by
             ``hopsml.tensorflow.finish_updates(optimizer)``. Needs memory for one more set of gradients.
-        accumulate: so many steps' gradients are added up, then reduced and applied as their mean, like a batch so many
-            times as big.
+        accumulate: number of steps whose gradients are added up, then reduced and applied as their mean, like a batch
+            larger by this factor.
         reduction: "adasum": an adaptive sum instead of the sum; needs memory for a set of gradients of every worker.
 
-    Raises ArgumentError for a value without meaning, StartTimeout when the leader does not appear (CollectiveTimeout: a
-    member of hopsml's collective), UnsupportedVersion.
+    Raises:
+        ArgumentError: a value is not valid.
+        StartTimeout: the leader does not appear.
+        CollectiveTimeout: a member of hopsml's collective does not appear.
+        UnsupportedVersion: TensorFlow or Keras is not supported.
     """
     context = current()
     _check_times(timeout_s, heartbeat_timeout_s)
@@ -141,6 +146,7 @@ def strategy(
 
 
 def _evaluates(context: WorkerContext | None) -> bool:
+    """Return True on the evaluator, and print that it is not in the group."""
     if context is None or context.role != "evaluator":
         return False
     print("hopsml: this worker is the evaluator, which is not in the group: it gets TensorFlow's default strategy")
@@ -148,11 +154,12 @@ def _evaluates(context: WorkerContext | None) -> bool:
 
 
 def _of_run(context: WorkerContext | None) -> GradientSettings:
+    """Return the run's settings for gradients."""
     return GradientSettings() if context is None else context.spec.communication.gradients
 
 
 def _own(context: WorkerContext | None, timeout_s: float | None, gradients: GradientSettings) -> Any:
-    """The strategy over hopsml's collective; TensorFlow's default strategy for a worker that is in no group."""
+    """Return the strategy over hopsml's collective; TensorFlow's default strategy for a worker in no group."""
     import tensorflow as tf
 
     setup.prepare(context)
@@ -168,7 +175,10 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
 
 
 def _say_without_effect(gradients: GradientSettings) -> None:
-    """Where there is one worker nothing is reduced, and each step updates: somebody may count on fewer updates."""
+    """Print that settings for gradients have no effect with one worker.
+
+    Nothing is reduced then, and each step updates the model, while the user may count on fewer updates.
+    """
     if gradients.given:
         print(
             f"hopsml: there is one worker, whose gradients are not reduced: no effect of {' and '.join(gradients.given)}"
@@ -176,7 +186,7 @@ def _say_without_effect(gradients: GradientSettings) -> None:
 
 
 def mix_precision() -> None:
-    """Have Keras compute in float16 on GPUs, else in bfloat16, from now on in this process; variables keep float32."""
+    """Make Keras compute in float16 on GPUs, else in bfloat16, in this process; variables stay float32."""
     import tensorflow as tf
 
     kind = "mixed_float16" if tf.config.get_visible_devices("GPU") else "mixed_bfloat16"
@@ -184,7 +194,7 @@ def mix_precision() -> None:
 
 
 def _build(options: Any) -> Any:
-    """The strategy itself; TensorFlow's refusal of a late one gets a remedy."""
+    """Build the strategy, and add a remedy to TensorFlow's error for a late one."""
     import tensorflow as tf
 
     try:
@@ -199,6 +209,7 @@ def _build(options: Any) -> Any:
 
 
 def _check_times(timeout_s: float | None, heartbeat_timeout_s: float) -> None:
+    """Raise ArgumentError for invalid time limits."""
     if timeout_s is not None and not timeout_s > 0:
         raise ArgumentError(f"timeout_s={timeout_s!r}: it must be a positive number of seconds, or None")
     if not heartbeat_timeout_s >= 1:
@@ -209,15 +220,22 @@ def _check_times(timeout_s: float | None, heartbeat_timeout_s: float) -> None:
 
 
 def _cluster_of_environment() -> dict[str, Any]:
+    """Return the cluster in ``TF_CONFIG``."""
     return dict(json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}))
 
 
 def ring_order_text(asked: Sequence[int] | None, of_run: str, devices: int) -> str:
-    """``collective_ring_order`` for this worker: device indices in ring order, "" for TensorFlow's own order.
+    """Return ``collective_ring_order`` for this worker: device indices in ring order, "" for TensorFlow's own order.
 
-    TensorFlow ignores in silence an order that does not name each of the worker's ``devices`` once, so one
-    that was asked for is refused here. The run's own (``of_run``) may count the host's devices rather than
-    the worker's: its order is kept and its numbers are translated.
+    Args:
+        asked: the strategy's argument. TensorFlow silently ignores an order that does not name each device once, so
+            such an order is refused here.
+        of_run: the run's order, which may number the host's devices rather than the worker's: the order is preserved
+            and the numbers are translated.
+        devices: number of the worker's devices.
+
+    Raises:
+        ArgumentError: ``asked`` does not name each device once.
     """
     if asked is not None:
         if sorted(asked) != list(range(devices)):
@@ -234,7 +252,10 @@ def ring_order_text(asked: Sequence[int] | None, of_run: str, devices: int) -> s
 
 
 def _set_ring_order(order: str) -> None:
-    """There is no public setter; every server of this process starts with the context's configuration."""
+    """Set the ring order in the context's configuration, with which every server of this process starts.
+
+    TensorFlow has no public function for it.
+    """
     if not order:
         return
     from tensorflow.core.protobuf import config_pb2

@@ -1,4 +1,4 @@
-"""Trains a Keras 3 model by any of the algorithms that ``hopsml/training/algorithms`` knows, in one loop for all."""
+"""Training loop for Keras 3 models with any algorithm of ``hopsml/training/algorithms``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class _Paused:
     """Weights between two calls of ``run``, as lists of arrays.
 
     Attributes:
-        own: this worker's weights. others: its statistics.
+        own: this worker's weights.
+        others: its statistics.
         mean: mean of all workers' weights.
         shown: the trained model's weights, which the user sees.
     """
@@ -41,7 +42,7 @@ class _Paused:
 
 
 class TrainingLoop:
-    """One loop for synchronous and asynchronous SGD, and for those that average weights: the name alone changes.
+    """Training loop for synchronous SGD, asynchronous SGD and weight averaging, selected by the algorithm's name.
 
         def train(algorithm="local_sgd"):
             loop = hopsml.tensorflow.TrainingLoop(build, dataset_fn, algorithm)
@@ -51,7 +52,8 @@ class TrainingLoop:
         experiment.collective_all_reduce(train, num_workers=4)
         experiment.parameter_server(train, args={"algorithm": "async_sgd"}, num_workers=4, num_ps=1)
 
-    Attributes: ``model``: the model that is trained.
+    Attributes:
+        model: the model that is trained.
     """
 
     def __init__(
@@ -61,20 +63,22 @@ class TrainingLoop:
         algorithm: Algorithm = "sync_sgd",
         **settings: Any,
     ) -> None:
-        """Makes the model, with the same weights on all workers.
+        """Build the model, with the same weights on all workers.
 
         Args:
-            build: makes a model that is built and compiled; called in the scope that the algorithm needs.
-            dataset_fn: called on each worker; gives its ``tf.data.Dataset`` of batches, which is repeated. A step is a batch
-                of it on each worker.
-            algorithm: "sync_sgd": gradients are reduced in every step. "local_sgd", "block_momentum", "elastic_averaging":
-                each worker trains by itself, its optimizer's own variables included, and weights are brought together every
-                few steps; statistics of normalisations are averaged. "async_sgd": by parameter servers.
-            settings: ``every`` for those that average weights: steps of a block, 8. block_momentum: ``momentum``
-                (1 - 1 / N), ``rate`` (1.0), ``nesterov`` (True). elastic_averaging: ``beta`` (0.9).
+            build: returns a model that is built and compiled; called in the scope that the algorithm needs.
+            dataset_fn: called on each worker; returns its ``tf.data.Dataset`` of batches, which is repeated. A step
+                is a batch of it on each worker.
+            algorithm: "sync_sgd": gradients are reduced in every step. "local_sgd", "block_momentum",
+                "elastic_averaging": each worker trains independently, including its optimizer's variables, and
+                weights are combined every few steps; statistics of normalisations are averaged. "async_sgd": by
+                parameter servers.
+            **settings: ``every`` for weight averaging: steps of a block, 8. block_momentum: ``momentum`` (1 - 1 / N),
+                ``rate`` (1.0), ``nesterov`` (True). elastic_averaging: ``beta`` (0.9).
 
-        Raises ArgumentError for an unknown algorithm or setting, for async_sgd without parameter servers and any other with
-        them, for weights that are averaged in a group that may change, and for a model that is not built and compiled.
+        Raises:
+            ArgumentError: an unknown algorithm or setting, async_sgd without parameter servers or another algorithm
+                with them, weight averaging in a group that may change, or a model that is not built and compiled.
         """
         self._averaging = averaging(algorithm, settings)
         _check_run(current(), algorithm, self._averaging)
@@ -96,13 +100,18 @@ class TrainingLoop:
             self._begin(self._averaging)
 
     def run(self, steps: int) -> dict[str, float]:
-        """Train for ``steps`` steps of each worker; returns the model's metrics over them, of this worker's batches.
+        """Train for ``steps`` steps of each worker, and return the metrics of this worker's batches.
 
-        Several calls train what one call with the sum of their steps does: behind each of them ``model`` is the trained one
-        so far, and the next one goes on from each worker's own weights. Weights that were changed meanwhile, on any worker,
-        are what it begins anew with: the chief's.
+        Several calls train the same as one call with the sum of their steps: after each of them ``model`` has the
+        weights trained so far, and the next one continues from each worker's own weights. If weights were changed in
+        between, on any worker, training restarts from the chief's. Errors of a step and of ``hopsml.all_reduce`` pass
+        through.
 
-        Raises what a step raises, and what ``hopsml.all_reduce`` does; ArgumentError for ``steps`` below 1.
+        Args:
+            steps: number of steps of each worker.
+
+        Raises:
+            ArgumentError: ``steps`` is below 1.
         """
         steps = checks.whole_number("steps", steps)
         if self._servers is not None:
@@ -126,15 +135,17 @@ class TrainingLoop:
     # ---------------------------------------------------------------------------------------------- steps
 
     def _traced(self) -> Callable[[Iterator[Any]], None]:
+        """Return the traced step."""
         import tensorflow as tf
 
         def one_step(batches: Any) -> None:
             self._strategy.run(self.model.train_step, args=(next(batches),))
 
-        # As Keras's own fit has it: what is called inside is not rewritten.
+        # As in Keras's own fit, AutoGraph does not rewrite functions called inside.
         return tf.function(tf.autograph.experimental.do_not_convert(one_step), autograph=False)
 
     def _endless(self) -> Iterator[Any]:
+        """Return an endless iterator over this worker's batches."""
         import tensorflow as tf
 
         dataset = self._dataset_fn()
@@ -150,7 +161,7 @@ class TrainingLoop:
     # ---------------------------------------------------------------------------------------------- weights
 
     def _begin(self, chosen: Averaging) -> None:
-        """All workers begin with the chief's weights."""
+        """Start all workers with the chief's weights."""
         for variables in (self._trained, self._others):
             _assign(variables, _each(_values(variables), collective.broadcast))
         chosen.begin(_values(self._trained), collective.place()[1])
@@ -182,35 +193,39 @@ class TrainingLoop:
 
     @property
     def _trained(self) -> list[Any]:
+        """Trainable variables of the model."""
         return list(self.model.trainable_variables)
 
     @property
     def _others(self) -> list[Any]:
-        """Statistics of normalisations, for instance; a state of random numbers is each worker's own."""
+        """Other floating-point variables, such as statistics of normalisations, but not random states."""
         return [one for one in self.model.non_trainable_variables if "float" in str(one.dtype)]
 
     def _mean(self) -> list[NDArray[Any]]:
-        """Of the trained variables; the other ones get theirs at once."""
+        """Return the mean of the trained variables over all workers, and set the other variables to their mean."""
         trained, others = _values(self._trained), _values(self._others)
         mean = _each([*trained, *others], collective.all_reduce)
         _assign(self._others, mean[len(trained) :])
         return mean[: len(trained)]
 
     def _assign(self, values: Sequence[Any]) -> None:
+        """Assign values to the trained variables."""
         _assign(self._trained, values)
 
 
 def _values(variables: Sequence[Any]) -> list[NDArray[Any]]:
+    """Return the values of variables as arrays."""
     return [one.numpy() for one in variables]
 
 
 def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Assign values to variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
 def _each(arrays: Sequence[NDArray[Any]], act: Callable[[NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
-    """What ``act`` makes of all arrays of one type together, each in its own shape."""
+    """Apply ``act`` to all arrays of one type together, and return the results in the arrays' shapes."""
     import numpy as np
 
     found: dict[int, NDArray[np.generic]] = {}
@@ -224,13 +239,14 @@ def _each(arrays: Sequence[NDArray[Any]], act: Callable[[NDArray[Any]], NDArray[
 
 
 def _alone() -> Any:
-    """TensorFlow's default strategy: a worker that trains by itself."""
+    """Return TensorFlow's default strategy, for a worker that trains by itself."""
     import tensorflow as tf
 
     return tf.distribute.get_strategy()
 
 
 def _check_run(context: WorkerContext | None, algorithm: str, averages: Averaging | None) -> None:
+    """Raise ArgumentError if the algorithm cannot train in this run."""
     if context is None:
         return
     served = parameter_servers.is_chief(context)

@@ -1,7 +1,8 @@
-"""Calls to hopsml's group whose results are wanted now, or in the next step: these travel while that one computes.
+"""Reductions over hopsml's group with results either now or in the next step, during which they are sent.
 
-What is held is made from the beginning of the next ``strategy.run`` on, so that whatever else a step reduces, such as its
-metrics, comes before it and need not wait for it. Of another generation nothing is left: who was not in it has nothing.
+Held transfers are sent from the beginning of the next ``strategy.run`` on, so that other reductions of a step, such
+as those of its metrics, come before them and need not wait. Transfers of an earlier generation are dropped, because a
+member that was not in it has none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LABEL = "gradients"
 
 @dataclass(frozen=True)
 class Transfer:
-    """One call: the sums of tensors of one type, or the rows of one tensor."""
+    """One collective call: the sums of tensors of one type, or the rows of one tensor."""
 
     kind: Literal["sum", "rows"]
     tensors: list[Any]
@@ -26,7 +27,7 @@ class Transfer:
 
 
 def make(transfers: Sequence[Transfer]) -> list[list[Any]]:
-    """What comes of each, now."""
+    """Perform transfers now and return their results."""
     return [
         collective_ops.all_reduce(one.tensors, "sum", one.wire, LABEL)
         if one.kind == "sum"
@@ -36,7 +37,12 @@ def make(transfers: Sequence[Transfer]) -> list[list[Any]]:
 
 
 def hold(slot: str, transfers: Sequence[Transfer]) -> None:
-    """Have them made beside the next step; ``slot``: where the results are to be found then, a name within the process."""
+    """Register transfers to be performed during the next step.
+
+    Args:
+        slot: name for the results, unique within the process.
+        transfers: the transfers.
+    """
     library = collective_ops.load()
     for number, one in enumerate(transfers):
         place = {"order": collective_ops._order(), "slot": f"{slot}/{number}", "label": LABEL}
@@ -49,17 +55,20 @@ def hold(slot: str, transfers: Sequence[Transfer]) -> None:
 
 
 def release() -> None:
-    """Have everything made that is held: the step that travels beside it begins."""
+    """Start all held transfers, at the beginning of the step during which they are sent."""
     with collective_ops._on_host():
         collective_ops.load().hopsml_release(order=collective_ops._order())
 
 
 def collect(slot: str, types: Sequence[Sequence[Any]]) -> tuple[list[list[Any]], Any]:
-    """What came of those that were held last, waiting for it, and whether there was any: a scalar tensor.
+    """Wait for the results of the transfers held last, and return them.
 
     Args:
-        slot: that of ``hold``.
-        types: of each transfer the types of its results.
+        slot: the slot given to ``hold``.
+        types: types of the results, for each transfer.
+
+    Returns:
+        The results of each transfer, and a scalar tensor that is True if there were any.
     """
     import tensorflow as tf
 
@@ -74,5 +83,5 @@ def collect(slot: str, types: Sequence[Sequence[Any]]) -> tuple[list[list[Any]],
 
 
 def holds(slot: str) -> bool:
-    """Whether there is something to collect, now."""
+    """Return True if there are results to collect now."""
     return bool(collective_ops.load().hopsml_holds(slot=f"{slot}/0"))

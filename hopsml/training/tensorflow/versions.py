@@ -1,7 +1,7 @@
-"""Which versions of TensorFlow and Keras work here. Pure.
+"""Supported versions of TensorFlow and Keras; pure.
 
-The repairs reach into private parts of both, so a version that nobody tried is named once, and one that is
-known to fail is refused at once, before a run is spent on it.
+The repairs use private parts of both, so a version that has not been tested causes one warning, and one that is known
+to fail is refused at once, before a run is spent on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownVersions:
-    """Which versions of one package work; only the first two numbers of a version count."""
+    """Tested versions of one package; only the first two numbers of a version count."""
 
     package: str
     working: tuple[Version, ...]
@@ -43,13 +43,13 @@ _warned: set[str] = set()
 
 
 def parse_version(text: str) -> Version:
-    """The leading numbers of a version: "2.21.0-rc1" is (2, 21, 0)."""
+    """Return the leading numbers of a version: "2.21.0-rc1" is (2, 21, 0)."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def verdict(known: KnownVersions, version: str) -> str:
-    """What is known of ``version``: "works", "unknown" (not tried) or "broken" (older than the oldest that works)."""
+    """Classify ``version`` as "works", "unknown" (not tested) or "broken" (older than the oldest that works)."""
     parsed = parse_version(version)
     if parsed[:2] in known.working:
         return "works"
@@ -57,7 +57,7 @@ def verdict(known: KnownVersions, version: str) -> str:
 
 
 def check_version(known: KnownVersions, version: str) -> None:
-    """Raise UnsupportedVersion for a broken version; warn, once a process, for one that nobody tried."""
+    """Raise UnsupportedVersion for a broken version; warn, once for each process, for an untested one."""
     found = verdict(known, version)
     names = ", ".join(".".join(map(str, working)) for working in known.working)
     if found == "broken":

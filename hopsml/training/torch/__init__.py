@@ -1,1 +1,1 @@
-"""PyTorch in a worker: its process group, its gradients, its state. Alone imports torch, inside functions."""
+"""Support of PyTorch inside a worker: process group, gradient averaging, state, data, optimizers."""

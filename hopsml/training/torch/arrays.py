@@ -1,4 +1,4 @@
-"""Tensors on CPUs as numpy arrays that share their memory, for the time of one operation."""
+"""Views of CPU tensors as numpy arrays that share their memory, for the duration of one operation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def array_of(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
-    """An array of the tensor's values, in its shape; what is written into it is the tensor's afterwards.
+    """Yield an array of the tensor's values, in its shape; values written to it are in the tensor afterwards.
 
-    A tensor that is not contiguous, or on another device, is copied before and after. bfloat16 is numpy's by ml_dtypes;
-    types that sums are not made of (bool, int8, int16) travel as a wider one.
+    A tensor that is not contiguous, or on another device, is copied before and after. bfloat16 becomes the type of
+    ml_dtypes; types that cannot be summed (bool, int8, int16) are sent as a wider one.
     """
     import torch
 
@@ -34,7 +34,10 @@ def array_of(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
 
 @contextmanager
 def as_bytes(tensor: torch.Tensor) -> Iterator[np.ndarray[Any, Any]]:
-    """As ``array_of``, but one dimension of bytes: for what is moved and not calculated with, of any type."""
+    """Yield the tensor's memory as a one-dimensional array of bytes, for data of any type that is only moved.
+
+    Values written to it are in the tensor afterwards, as for ``array_of``.
+    """
     found = tensor.detach()
     held = found.to("cpu").contiguous()
     yield _bytes(held)
@@ -57,7 +60,8 @@ def sparse_sum(group: Group, tensor: torch.Tensor, counts: Sequence[int], name: 
     Args:
         group: the members.
         tensor: this member's tensor, coalesced.
-        counts: number of entries of each member, in rank order; the sum is undefined if the members have changed since.
+        counts: number of entries of each member, in rank order; the sum is undefined if the members have changed
+            since.
         name: name of the operation, for errors if members disagree.
     """
     import torch
@@ -95,6 +99,7 @@ class _Memory:
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a contiguous CPU tensor's memory as an array of bytes."""
     import numpy as np
 
     return np.asarray(_Memory(tensor)) if tensor.numel() else np.empty(0, np.uint8)
@@ -115,4 +120,5 @@ def _type_of(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a contiguous CPU tensor as an array of the same shape and type."""
     return _bytes(tensor).view(_type_of(tensor.dtype)).reshape(tuple(tensor.shape))

@@ -1,8 +1,8 @@
-"""hopsml's own collective as a backend of torch.distributed: ``init_process_group("hopsml")``, for tensors on CPUs.
+"""Backend of torch.distributed over hopsml's own collective: ``init_process_group("hopsml")``, for tensors on CPUs.
 
-Operations are carried out one after another by one thread, in the order in which they were asked for, so that
-communication goes on beside the computation (DDP and FSDP overlap both). All members prove the generation's secret to
-each other before any byte of data, and nothing else listens.
+One thread runs the operations one after another, in the order in which they were submitted, so that communication
+overlaps with computation (DDP and FSDP rely on both). All members authenticate with the generation's secret before
+any byte of data, and no other port is opened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _registered = False
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed, once a process."""
+    """Register the backend with torch.distributed, once for each process."""
     global _registered
     import torch.distributed as dist
     from torch._dynamo import trace_rules
@@ -49,6 +49,7 @@ def register() -> None:
 
 
 def _create(options: Any, _: Any) -> Any:
+    """Create a process group of all workers; raise ArgumentError for a part of them."""
     if options.group_size == 1:
         return _process_group()(0, 1, None)
     joined, prospect = collective.group(), collective.prospect()
@@ -71,10 +72,10 @@ class _Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, task: Callable[[], Any], *, small: bool = False) -> Any:
-        """A future of torch's, with what ``task`` returns.
+        """Submit a task and return a torch future with the result of ``task``.
 
-        A ``small`` one is carried out at once, by the caller, where nothing is under way: another thread would take longer
-        to hear of it than it takes.
+        A ``small`` task is run at once by the calling thread if no other is pending, because waking another thread
+        would take longer than the task.
         """
         import torch
 
@@ -96,6 +97,7 @@ class _Worker:
         return task() if threading.current_thread() is self._thread else self.submit(task, small=True).wait()
 
     def _run(self) -> None:
+        """Run the submitted tasks in order."""
         while True:
             _carry_out(*self._tasks.get())
             with self._lock:
@@ -103,24 +105,26 @@ class _Worker:
 
 
 def _carry_out(task: Callable[[], Any], future: Any) -> None:
+    """Run a task and store its result or error in the future."""
     try:
         result = task()
-    except BaseException as error:  # noqa: BLE001 whoever waits for it raises it
+    except BaseException as error:  # noqa: BLE001 raised by whoever waits for the future
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
 def _value_of(done: Any) -> Any:
+    """Return the value of a completed future, or raise its error without a traceback."""
     try:
         return done.value()
-    except BaseException as error:  # noqa: BLE001 as whoever waits does
+    except BaseException as error:  # noqa: BLE001 raised to the code that waits
         raise error.with_traceback(None) from None  # C++ would put the frames into its error's text
 
 
 @cache
 def communication() -> _Worker:
-    """Return this process's communication thread. Operations such as ``hopsml.all_reduce`` use its order from then on."""
+    """Return this process's communication thread, which from then on also orders ``hopsml.all_reduce`` and others."""
     worker = _Worker()
     collective.keep_order(worker.call)
     return worker
@@ -128,12 +132,12 @@ def communication() -> _Worker:
 
 @cache
 def _process_group() -> type:
-    """The class, made when torch is there: its bases are torch's."""
+    """Return the process group class, created after torch is imported because its bases are torch's."""
     import torch
     import torch.distributed as dist
 
     class Operation(dist._Work):
-        """An operation under way."""
+        """Handle of an operation in progress."""
 
         def __init__(self, future: Any) -> None:
             super().__init__()
@@ -159,12 +163,12 @@ def _process_group() -> type:
         def _failed(self) -> bool:
             try:
                 self._future.value()
-            except Exception:  # noqa: BLE001 that there is one is all that is asked
+            except Exception:  # noqa: BLE001 only the presence of an error matters
                 return True
             return False
 
     class CollectiveProcessGroup(dist.ProcessGroup):
-        """A process group over the group of the workers that train."""
+        """Process group of torch.distributed over the group of the training workers."""
 
         def __init__(self, rank: int, size: int, group: Group | None) -> None:
             super().__init__(rank, size)
@@ -184,11 +188,17 @@ def _process_group() -> type:
 
         @property
         def _device_types(self) -> list[torch.device]:
-            """Return the device types, by which ``torch.distributed.checkpoint`` and others find a group for CPU tensors."""
+            """Device types of this group, by which ``torch.distributed.checkpoint`` finds a group for CPU tensors."""
             return [torch.device("cpu")]
 
         def _submit(self, task: Callable[[Group], Any], results: Any, moved: Sequence[torch.Tensor] = ()) -> Operation:
-            """Have ``task`` carried out where there are others; ``results``: the tensors that it fills, of ``moved``."""
+            """Submit ``task``, which is skipped if this worker is alone.
+
+            Args:
+                task: called with the group.
+                results: the tensors that it fills, the result of the operation.
+                moved: the tensors whose size decides whether the operation is small.
+            """
             group = self._group
 
             def carry_out() -> Any:
@@ -308,12 +318,15 @@ def _process_group() -> type:
             self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
         ) -> Operation:
             works = [self._reduce_scatter_base(one, two, opts) for one, two in zip(outputs, inputs, strict=True)]
-            return works[-1]  # in order: the last one ends last
+            return works[-1]  # operations run in order, so the last one ends last
 
         def alltoall(
             self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
         ) -> Operation:
-            """Exchange parts by sending each of them to all members; another backend is faster for many or large parts."""
+            """Exchange parts by sending each of them to all members.
+
+            Another backend is faster for many or large parts.
+            """
 
             def exchange(group: Group) -> None:
                 _all_to_all(group, outputs, inputs)
@@ -345,6 +358,7 @@ def _process_group() -> type:
 
 
 def _reduce_sparse(group: Group, tensor: torch.Tensor, reduction: str) -> None:
+    """Reduce a sparse tensor in place by "sum" or "mean"."""
     import torch
 
     if reduction not in ("sum", "mean"):
@@ -379,18 +393,20 @@ def _all_to_all(group: Group, outputs: Sequence[torch.Tensor], inputs: Sequence[
 
 
 def _gathered(group: Group, tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the bytes of all members' tensors, one row for each."""
     with as_bytes(tensor) as array:
         return group.all_gather(array, name="torch all_gather")
 
 
 def _fill(into: Sequence[torch.Tensor], rows: np.ndarray[Any, Any]) -> None:
+    """Copy rows of bytes into tensors."""
     for tensor, row in zip(into, rows, strict=True):
         with as_bytes(tensor) as array:
             array[...] = row
 
 
 def _reduction(opts: Any) -> str:
-    """The name of a reduction of torch.distributed's in the collective."""
+    """Return the collective's name of a torch.distributed reduction; raise ArgumentError if there is none."""
     import torch.distributed as dist
 
     operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM

@@ -1,6 +1,7 @@
-"""``hopsml.all_reduce(x)`` and its like for torch's tensors on a GPU: by NCCL, among the workers that train.
+"""Collective operations on torch tensors in GPU memory (``hopsml.all_reduce(x)`` and others) by NCCL.
 
-Each worker has a GPU of its own, where its tensors are. ``group`` is the workers'; None for a worker alone.
+Each worker has its own GPU, which holds its tensors. ``group`` is that of the training workers; None for a single
+worker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _formed: tuple[Group, GpuGroup] | None = None
 
 
 def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: str) -> torch.Tensor:
-    """As ``collective.all_reduce``, in the GPU's memory; a mean of whole numbers is rounded toward zero here, too."""
+    """Reduce a tensor over all workers in GPU memory, as ``collective.all_reduce`` does for arrays.
+
+    A mean of integers is rounded toward zero here, too.
+    """
     import torch
 
     on_gpus = _on_gpus(group, tensor)
@@ -37,7 +41,7 @@ def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: 
 
 
 def all_gather(group: Group | None, tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """As ``collective.all_gather``, in the GPU's memory."""
+    """Collect the tensors of all workers in GPU memory, as ``collective.all_gather`` does for arrays."""
     import torch
 
     on_gpus = _on_gpus(group, tensor)
@@ -51,7 +55,7 @@ def all_gather(group: Group | None, tensor: torch.Tensor, name: str) -> torch.Te
 
 
 def broadcast(group: Group | None, tensor: torch.Tensor, root: int, name: str) -> torch.Tensor:
-    """As ``collective.broadcast``, in the GPU's memory."""
+    """Return the tensor of rank ``root`` on all workers in GPU memory, as ``collective.broadcast`` does."""
     import torch
 
     on_gpus = _on_gpus(group, tensor)
@@ -65,7 +69,7 @@ def broadcast(group: Group | None, tensor: torch.Tensor, root: int, name: str) -
 
 
 def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
-    """NCCL's group of the same members, which the first operation forms; None where there are no others."""
+    """Return NCCL's group of the same members, formed by the first operation; None if there are no others."""
     import torch
 
     global _formed
@@ -80,6 +84,7 @@ def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
 
 
 def _memory(tensor: torch.Tensor) -> GpuMemory:
+    """Describe a tensor's memory and stream for NCCL."""
     import torch
 
     stream = torch.cuda.current_stream(tensor.device)

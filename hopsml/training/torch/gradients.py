@@ -1,11 +1,12 @@
-"""Averages a module's gradients over the workers, beside the backward pass that makes them.
+"""Averaging of a module's gradients over the workers, overlapped with the backward pass that computes them.
 
-Gradients are put together in buckets in the order in which the backward pass is likely to make them; a bucket travels as
-soon as it and those before it are complete (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3). All workers
-exchange the same buckets in the same order, whatever their own pass has used: what it has not counts as zero. Of several
-modules in one backward pass the one that was prepared last comes first, and the others' buckets travel when the pass has
-ended: which of them takes part is not known before. Sparse gradients of embeddings travel as rows and their numbers. Over
-hopsml's own collective the loss of a worker ends no pass: the mean is then that of those who are left.
+Gradients are collected in buckets in the order in which the backward pass is likely to compute them; a bucket is sent
+as soon as it and those before it are complete (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3). All
+workers exchange the same buckets in the same order, whatever parameters their own pass has used: a missing gradient
+counts as zero. Of several modules in one backward pass the one that was prepared last comes first, and the others'
+buckets are sent when the pass has ended, because it is not known before which of them take part. Sparse gradients of
+embeddings are sent as rows with their indices. With hopsml's own collective the loss of a worker ends no pass: the
+mean is then that of the remaining workers.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
     from hopsml.collective.group import Group
 
-FIRST_BYTES = 1 << 20  # the first bucket is small: it can travel early
+FIRST_BYTES = 1 << 20  # the first bucket is small, so that it can be sent early
 BUCKET_BYTES = 25 << 20
-_ABSENT, _DENSE = -1, -2  # instead of a number of rows: a worker has no gradient of this parameter, or a dense one
+# Codes in place of a number of rows: a worker has no gradient of this parameter, or a dense one.
+_ABSENT, _DENSE = -1, -2
 _CHANGED = "hopsml.torch.prepare() has not seen them (new, replaced, or of another shape since)"
 _exchanges: weakref.WeakKeyDictionary[Any, GradientAverage] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
@@ -39,7 +41,7 @@ _newest: BackwardPass | None = None
 
 @dataclass(eq=False)
 class Bucket:
-    """Some parameters of one type, and the buffer in which their gradients are reduced.
+    """Parameters of one type, and the buffer in which their gradients are reduced.
 
     After the gradients, two numbers for each parameter show if it has a gradient, and if it has a dense one.
     """
@@ -47,11 +49,12 @@ class Bucket:
     number: int
     parameters: list[torch.Tensor]
     memory: torch.Tensor
-    missing: set[int] = field(default_factory=set)  # of the parameters, by identity, in this backward pass
+    # Identities of parameters whose gradient this backward pass has not computed yet.
+    missing: set[int] = field(default_factory=set)
     future: Any = None
 
     def begin(self) -> None:
-        """For another backward pass."""
+        """Reset the bucket for another backward pass."""
         self.missing, self.future = {id(one) for one in self.parameters}, None
 
     def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -63,7 +66,7 @@ class Bucket:
             offset += size
 
     def fill(self) -> None:
-        """Copy the gradients into the memory."""
+        """Copy the gradients of the parameters into the buffer."""
         for one, place, present in self.parts():
             if one.grad is None:
                 place.zero_()
@@ -72,11 +75,12 @@ class Bucket:
             present[0], present[1] = one.grad is not None, one.grad is not None and not one.grad.is_sparse
 
     def empty(self) -> None:
-        """Make the memory's content the gradients; a parameter for which no worker has one keeps none."""
+        """Set the gradients from the buffer; a parameter for which no worker has a gradient gets None."""
         for one, place, present in self.parts():
             if not present[0]:
                 one.grad = None
-            elif not present[1]:  # all that there are, are sparse: as an optimizer for sparse ones wants them
+            # All gradients are sparse, so the result is sparse, as optimizers for sparse gradients require.
+            elif not present[1]:
                 one.grad = place.to_sparse(1).to(one.device)
             elif one.grad is None or one.grad.is_sparse:
                 one.grad = place.to(one.device, copy=True)
@@ -87,8 +91,8 @@ class Bucket:
 class BackwardPass:
     """Backward pass in progress, and the modules whose gradients it computes.
 
-    torch does not report the end of a pass that raises: it only drops its ``PassEnd``, to which there is no other reference,
-    not even from the frames of the error.
+    torch does not report the end of a pass that raises: it only drops its ``PassEnd``, to which there is no other
+    reference, not even from the frames of the error.
     """
 
     def __init__(self) -> None:
@@ -106,7 +110,7 @@ class BackwardPass:
 
     @property
     def is_under_way(self) -> bool:
-        """True until it has ended or raised."""
+        """True until the pass has ended or raised."""
         return not self._has_ended and self._end is not None and self._end() is not None
 
     def finish(self) -> None:
@@ -123,6 +127,7 @@ class PassEnd:
         self._pass = of_pass
 
     def __call__(self) -> None:
+        """Finish the backward pass that this callback belongs to."""
         self._pass.finish()
 
 
@@ -136,7 +141,10 @@ def _current_pass() -> BackwardPass:
 
 
 class GradientAverage:
-    """Averages the gradients of one module by ``group``; ``number``: the module's position among the prepared ones."""
+    """Averaging of one module's gradients over ``group``.
+
+    ``number`` is the module's position among the prepared ones.
+    """
 
     def __init__(self, module: torch.nn.Module, group: Group, number: int = 0) -> None:
         self.enabled, self.number = True, number
@@ -146,16 +154,17 @@ class GradientAverage:
         self._sparse: list[torch.Tensor] = []
         self._buckets: list[Bucket] = []
         self._labels: list[str] = []
-        self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it travels as rows
+        self._of: dict[int, Bucket | None] = {}  # by the parameter's identity; None: it is sent as rows
         self._types: dict[int, torch.dtype] = {}
-        self._versions: list[tuple[torch.Tensor, int]] = []  # trained parameters, and their changes before this pass
+        # Trained parameters, and their version counters before this pass.
+        self._versions: list[tuple[torch.Tensor, int]] = []
         self._lay_out(module)
-        self._next = 0  # bucket to travel
-        self._is_first = True  # else modules that were prepared later go first, if the pass comes to them
+        self._next = 0  # index of the next bucket to send
+        self._is_first = True  # otherwise modules that were prepared later come first, if the pass reaches them
         self._hooks = [late_parameters.hook(one, self._made) for one in module.parameters()]
 
     def remove(self) -> None:
-        """Leave the module's gradients alone from now on."""
+        """Stop averaging the module's gradients by removing the hooks."""
         for hook in filter(None, self._hooks):
             hook.remove()
 
@@ -172,7 +181,7 @@ class GradientAverage:
         in_force.reduced(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
 
     def _made(self, parameter: torch.Tensor) -> None:
-        """The backward pass has made this gradient."""
+        """Handle a new gradient of the backward pass: send all buckets that are complete."""
         if not self.enabled:
             self._watch.kept_back = True
             return
@@ -189,14 +198,15 @@ class GradientAverage:
 
     def _begin(self) -> None:
         """Start a backward pass, at its first gradient of the module."""
-        for bucket in self._buckets[: self._next]:  # of a pass that raised
+        for bucket in self._buckets[: self._next]:  # buckets of a pass that raised
             with suppress(Exception):  # the result is not used any more, but the operation has to end
                 bucket.future.wait()
         module = self._module()
         if module is not None:
             self._watch.check()
             trained = [one for one in module.parameters() if one.requires_grad]
-            if any(self._types.get(id(one)) is not one.dtype for one in trained):  # unfrozen, or converted
+            # Parameters were unfrozen or converted.
+            if any(self._types.get(id(one)) is not one.dtype for one in trained):
                 self._lay_out(module)
             self._versions = [(one, one._version) for one in trained]
         for bucket in self._buckets:
@@ -205,19 +215,22 @@ class GradientAverage:
         self._is_first = all(one.number <= self.number for one in list(_exchanges.values()))
 
     def _send(self, bucket: Bucket) -> None:
+        """Fill a bucket and submit its reduction."""
         bucket.fill()
         bucket.future = communication().submit(lambda: self._mean(bucket))
         self._next += 1
 
     def _mean(self, bucket: Bucket) -> None:
+        """Reduce a bucket's buffer."""
         self._reduce(bucket.memory, self._labels[bucket.number - 1])
 
     def _reduce(self, memory: torch.Tensor, name: str) -> None:
+        """Replace a buffer's values by their mean over the workers."""
         with array_of(memory) as array:
             self._group.all_reduce(array, "mean", out=array, name=name)
 
     def finish(self) -> None:
-        """The backward pass has ended: send what is left, and take what has come."""
+        """Handle the end of the backward pass: send the remaining buckets, and set the gradients from all results."""
         module = self._module()
         others, last = self._buckets[:-1], self._buckets[-1:]
         try:
@@ -255,7 +268,7 @@ class GradientAverage:
                 for index, one in enumerate(self._sparse)
             ]
             if all(size in (0, len(counts)) for size, _ in found):
-                break  # else a member was lost between two calls, of which all see the same
+                break  # otherwise a member failed between two calls, which all workers see alike
         for one, (_, gradient) in zip(self._sparse, found, strict=True):
             one.grad = gradient
 
@@ -277,7 +290,7 @@ class GradientAverage:
         return size, total / size
 
     def _average_statistics(self) -> None:
-        """Of normalisations, for instance: what each worker has counted over its own share of the batch."""
+        """Average the module's floating-point buffers, such as statistics of each worker's own share."""
         import torch
 
         module = self._module()
@@ -285,7 +298,7 @@ class GradientAverage:
             return
         counted = [one for one in module.buffers() if one.is_floating_point() and one.numel()]
         if counted:
-            # Twice as wide as most: the mean is that of a sum, and a mask holds the least number that there is.
+            # In float64: the mean is computed from a sum, which could overflow where a mask holds the lowest number.
             flat = torch.cat([one.detach().reshape(-1).double() for one in counted])
             name = f"statistics of {type(module).__name__}"
             communication().call(lambda: self._reduce(flat, name))
@@ -316,7 +329,13 @@ def sparse_weights(module: torch.nn.Module) -> set[int]:
 
 
 def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: int = BUCKET_BYTES) -> list[Bucket]:
-    """Parameters in buckets of one type each, in the reverse of their order; sizes in bytes."""
+    """Distribute parameters over buckets of one type each, in the reverse of their order.
+
+    Args:
+        parameters: the parameters in the order of the module.
+        first: largest size of the first bucket, in bytes.
+        most: largest size of the others, in bytes.
+    """
     import torch
 
     groups: list[list[torch.Tensor]] = []
@@ -337,30 +356,30 @@ def buckets(parameters: Sequence[torch.Tensor], first: int = FIRST_BYTES, most: 
 
 
 def labels(module: torch.nn.Module, made: Sequence[Bucket]) -> list[str]:
-    """What each bucket is to people, and to the other workers: those that reduce other gradients than this one are told.
+    """Return a label for each bucket, by which workers that reduce different gradients are detected and reported.
 
-    By the module's class and the parameters' names, which are the same in a process that comes later.
+    A label consists of the module's class and parameter names, which are the same in a process that joins later.
     """
     names = {id(one): name for name, one in module.named_parameters()}
     found = []
     for bucket in made:
-        *_, first = own = [names[id(one)] for one in bucket.parameters]  # they are in reverse
+        *_, first = own = [names[id(one)] for one in bucket.parameters]  # the parameters are in reverse order
         found.append(f"gradients of {type(module).__name__}: {first}" + (f" to {own[0]}" if len(own) > 1 else ""))
     return found
 
 
 def exchange(module: torch.nn.Module, group: Group) -> None:
-    """Average the module's gradients from now on; a module that has changed since is looked at anew."""
+    """Average the module's gradients from now on; call it again after the module has changed."""
     before = _exchanges.pop(module, None)
     if before is not None:
         before.remove()
-    # A module keeps its place: a process that comes later has prepared it once.
+    # A module keeps its number, because a process that joins later prepares it only once.
     _exchanges[module] = GradientAverage(module, group, before.number if before is not None else next(_numbers))
 
 
 @contextmanager
 def kept_back(module: torch.nn.Module) -> Iterator[None]:
-    """Leave gradients where they are, as in the first of several backward passes of one step."""
+    """Leave gradients unaveraged inside the block, as in the first of several backward passes of one step."""
     found = _exchanges.get(module)
     if found is None:
         yield

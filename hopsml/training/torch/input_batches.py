@@ -1,4 +1,4 @@
-"""A data set's batches for PyTorch, in the training's process or in processes of its DataLoader."""
+"""Batches of a data set for PyTorch, in the training's process or in processes of its DataLoader."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
     from hopsml.training.data.batch_reader import BatchedRows
 
-Place = tuple[int, int]  # rank of the training's worker, and number of those that train
+Place = tuple[int, int]  # rank of the training's worker, and number of training workers
 _place_at_fork: Place = (0, 1)
 
 
 def dataset(
     batches: BatchedRows, book: PassBook | None = None, place: Place | None = None
 ) -> torch.utils.data.IterableDataset[dict[str, Any]]:
-    """Each batch as tensors of the very memory that it has; columns of objects stay arrays. See ``Dataset.torch``.
+    """Return a torch data set that yields each batch as tensors sharing its memory; columns of objects stay arrays.
 
-    ``book``: of the data set that this is a copy of; ``place``: that of its worker, where this process is none.
+    ``Dataset.torch`` describes the result.
+
+    Args:
+        batches: the batches.
+        book: shared count of passes, if this is a copy of another data set.
+        place: rank and number of workers, if this process is not a worker itself.
     """
     import torch
 
@@ -53,13 +58,14 @@ def dataset(
 
 
 def _of_process(batches: BatchedRows, number: int, process: LoaderProcess, place: Place) -> Iterator[dict[str, Any]]:
-    """A process's share of pass ``number``: the loader takes a batch of each process in turn."""
+    """Yield one loader process's share of pass ``number``; the loader takes batches of its processes cyclically."""
     sampler = batches.sampler(number * batches.epochs)
     sampler.join(*place)
     yield from batches_of_turn(batches.source, sampler, process.number, process.count)
 
 
 def _tensors(batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield batches with their numeric columns as tensors."""
     import torch
 
     for batch in batches:
@@ -68,10 +74,11 @@ def _tensors(batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def _note_places() -> None:
-    """From now on a forked process knows its worker's place: it has no threads of the group's, and must not ask it."""
+    """Record this worker's place before each fork, because a forked process cannot query the group."""
     os.register_at_fork(before=_note_place)
 
 
 def _note_place() -> None:
+    """Record the place of this worker."""
     global _place_at_fork
     _place_at_fork = collective.place()

@@ -1,4 +1,4 @@
-"""The network interface by which the others know this worker, for gloo and NCCL to listen on, and on no other."""
+"""Choice of the network interface of the worker's address, so that gloo and NCCL listen on it and on no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from hopsml.cluster.worker.context import current
 
 
 def choose(variable: str, exactly: str = "") -> None:
-    """Set ``variable`` to its name, behind ``exactly``, unless the user has set it, or this is no worker that trains."""
+    """Set an environment variable to the name of the interface that has this worker's address.
+
+    Nothing happens if the user has set the variable, or if this process is not a training worker.
+
+    Args:
+        variable: name of the environment variable.
+        exactly: prefix of the value, such as "=" for an exact match.
+    """
     import psutil
 
     context = current()

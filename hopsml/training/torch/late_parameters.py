@@ -1,10 +1,11 @@
-"""Finds parameters that train although ``hopsml.torch.prepare`` has not seen them, and names them in an error.
+"""Detection of parameters that are trained although ``hopsml.torch.prepare`` has not registered them.
 
-A module may change after it was prepared: layers are unfrozen, a head is replaced, ``load_state_dict(assign=True)`` puts new
-parameters in the place of all. Gradients of what nobody averages would let the workers go apart in silence. Each such
-parameter is found when its gradient is made, by a hook that it gets when it is registered in a watched module, or at the
-latest when a step of a torch optimizer is about to use it. Such a step is also refused within a backward pass, where
-gradients are not averaged yet, and what it trains that no prepared module has is named once.
+A module may change after it was prepared: layers are unfrozen, a head is replaced, ``load_state_dict(assign=True)``
+replaces all parameters. Without averaged gradients the workers would diverge silently. Each such parameter is found
+when its gradient is computed, by a hook that it gets when it is registered in a watched module, or at the latest when
+a step of a torch optimizer is about to use it; the error contains its name. Such a step is also refused within a
+backward pass, where gradients are not averaged yet. Parameters that it trains and that belong to no prepared module
+are reported once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _watches: weakref.WeakKeyDictionary[torch.nn.Module, Watch] = weakref.WeakKeyDictionary()
-_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # kinds of notes, by optimizer
+_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # kinds of notes printed, by optimizer
 
 
 class Watch:
@@ -33,12 +34,15 @@ class Watch:
         self._averaged = {id(one): (one, one.shape, one.dtype) for one in averaged}
 
     def averages(self, parameter: torch.Tensor) -> bool:
-        """True if the module had the parameter, with this shape (and type, unless any is allowed), when it was prepared."""
+        """Return True if the module had the parameter with this shape when it was prepared.
+
+        The type must be the same, too, unless any is allowed.
+        """
         _, shape, dtype = self._averaged.get(id(parameter), (None, None, None))
         return shape == parameter.shape and (self._any_type or dtype is parameter.dtype)
 
     def check(self, candidates: Iterable[torch.Tensor] | None = None) -> None:
-        """Raise ArgumentError with the names of the module's parameters that train and that no prepared module averages.
+        """Raise ArgumentError with the names of trained parameters that no prepared module averages.
 
         Args:
             candidates: the only parameters that raise it, whichever module they belong to.
@@ -61,7 +65,7 @@ class Watch:
             )
 
     def contains(self, module: torch.nn.Module) -> bool:
-        """True if ``module`` is the watched one or a part of it."""
+        """Return True if ``module`` is the watched one or a part of it."""
         own = self._module()
         return own is not None and any(one is module for one in own.modules())
 
@@ -108,23 +112,25 @@ def hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> A
 
 
 def _is_late(parameter: torch.Tensor) -> bool:
-    """True if no prepared module averages this parameter."""
+    """Return True if no prepared module averages this parameter."""
     return not any(found.averages(parameter) for found in list(_watches.values()))
 
 
 def _check(parameter: torch.Tensor) -> None:
+    """Raise ArgumentError for a parameter that is trained but not averaged."""
     for found in list(_watches.values()) if _is_late(parameter) else ():
         found.check([parameter])
 
 
 def _registered(module: torch.nn.Module, new: Iterable[torch.Tensor]) -> None:
+    """Add hooks to new parameters of a watched module."""
     if any(found.contains(module) for found in list(_watches.values())):
         for one in filter(_is_late, new):
             hook(one, _check)
 
 
 def is_in_backward() -> bool:
-    """True in a function that autograd calls while a backward pass is under way in this thread."""
+    """Return True in a function that autograd calls during a backward pass in this thread."""
     import torch
 
     return bool(torch._C._current_graph_task_id() != -1)
@@ -139,12 +145,13 @@ def refuse_change_in_backward(what: str) -> None:
 
 
 def _shapes(parameters: Sequence[torch.Tensor]) -> str:
+    """Describe parameters by their number and shapes."""
     shown = ", ".join(str(tuple(one.shape)) for one in parameters[:5]) + (", ..." if len(parameters) > 5 else "")
     return f"{len(parameters)} parameter(s) of shape {shown}"
 
 
 def _note(optimizer: Any, kind: str, text: str) -> None:
-    """Print once for each optimizer and kind that its workers train apart; a user may want that."""
+    """Print once for each optimizer and kind that the workers' parameters diverge, which a user may intend."""
     told = _told.setdefault(optimizer, set())
     if kind not in told:
         told.add(kind)

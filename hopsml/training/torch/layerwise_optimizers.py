@@ -1,8 +1,9 @@
-"""Optimizers of torch for large batches: LARS, LAMB, the RMSprop warm-up. Rules: hopsml/training/large_batch/rules.py.
+"""Optimizers of torch for large batches: LARS, LAMB, and the RMSprop warm-up.
 
-Parameters of one type are updated together by torch's functions of lists, which start fewer operations. What a parameter's
-group says of ``layerwise`` decides whether it has a ratio and a decay; a group that says nothing leaves it to the number
-of axes: two or more. Gradients are taken as they are, which is reduced where the module was prepared for its group.
+The update rules are in hopsml/training/large_batch/rules.py. Parameters of one type are updated together by torch's
+functions on lists, which start fewer operations. The entry ``layerwise`` of a parameter group decides whether its
+parameters have a ratio and a decay; if it is None, those of two or more axes do. Gradients are used as they are, that
+is, reduced if the module was prepared for its group.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ _NORMALISATIONS = (
 
 
 def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The module's trained parameters in two groups: with ``weight_decay``, and biases and normalisations without.
+    """Return the module's trained parameters in two groups: with ``weight_decay``, and without.
 
-    Biases are those of fewer than two axes, too. For any optimizer; LARS and LAMB give the second group no ratio either.
+    The second group has biases and normalisations, and all parameters of fewer than two axes. The groups suit any
+    optimizer; LARS and LAMB give the second group no ratio either.
 
-    Raises ArgumentError for a module that has nothing to train.
+    Args:
+        module: the module to train.
+        weight_decay: weight decay of the first group.
+
+    Raises:
+        ArgumentError: the module has nothing to train.
     """
     normal = {
         id(one)
@@ -58,6 +65,8 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
 
 
 class _LayerwiseTorch(torch.optim.Optimizer):
+    """Base class of the optimizers here: groups parameters that can be updated together."""
+
     slots: tuple[str, ...] = ()
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -67,7 +76,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have a gradient; returns what ``closure`` gave."""
+        """Update all parameters that have a gradient; return the value of ``closure``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -80,7 +89,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
         return loss
 
     def _alike(self, group: dict[str, Any]) -> dict[tuple[bool, int], Tensors]:
-        """Parameters that have a gradient, by whether they have a ratio, and their step."""
+        """Group the parameters that have a gradient by ``layerwise`` and step count."""
         found: dict[Any, Tensors] = defaultdict(list)
         for one in group["params"]:
             if one.grad is None:
@@ -103,17 +112,23 @@ class _LayerwiseTorch(torch.optim.Optimizer):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place."""
         raise NotImplementedError
 
 
 class LARS(_LayerwiseTorch):
     """Layer-wise adaptive rate scaling: arXiv 1708.03888, algorithm 1.
 
-    The velocity does not hold the rate, so that a change of the rate needs no momentum correction (1706.02677, section 3).
+    The velocity does not include the rate, so a change of the rate needs no momentum correction (1706.02677, section
+    3).
 
     Args:
-        params: parameters or groups of them, as ``parameter_groups`` makes. lr, momentum, weight_decay: of the formula.
-        trust: eta. epsilon: added below.
+        params: parameters or groups of them, as ``parameter_groups`` returns.
+        lr: learning rate of the formula.
+        momentum: momentum of the formula.
+        weight_decay: weight decay of the formula.
+        trust: eta of the formula.
+        epsilon: added to the denominator.
     """
 
     slots = ("momentum_buffer",)
@@ -139,6 +154,7 @@ class LARS(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by LARS."""
         if layerwise:
             weights = _widened(parameters)
             pairs = zip(torch._foreach_norm(weights), torch._foreach_norm(gradients), strict=True)
@@ -155,8 +171,12 @@ class LAMB(_LayerwiseTorch):
     """Layer-wise adaptive moments: arXiv 1904.00962, algorithm 2, with bias correction.
 
     Args:
-        params: parameters or groups of them, as ``parameter_groups`` makes.
-        lr, beta1, beta2, epsilon, weight_decay: of the formula.
+        params: parameters or groups of them, as ``parameter_groups`` returns.
+        lr: learning rate of the formula.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        epsilon: added to the denominator.
+        weight_decay: weight decay of the formula.
     """
 
     slots = ("exp_avg", "exp_avg_sq")
@@ -182,6 +202,7 @@ class LAMB(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by LAMB."""
         beta1, beta2 = group["beta1"], group["beta2"]
         first, second = kept
         torch._foreach_lerp_(first, gradients, 1 - beta1)
@@ -201,12 +222,19 @@ class LAMB(_LayerwiseTorch):
 
 
 class RMSpropWarmup(_LayerwiseTorch):
-    """From RMSprop to gradient descent with momentum over the first epochs: arXiv 1711.04325, section 2.1.
+    """Transition from RMSprop to gradient descent with momentum over the first epochs: arXiv 1711.04325, section 2.1.
 
     Args:
-        params: parameters or groups of them. lr: of the formula. steps_per_epoch: updates that an epoch has.
-        momentum, rho, rms_rate, epsilon: mu1, mu2, eta_RMS and epsilon of the formula. weight_decay: lambda.
-        center: epochs after which an update is half SGD's. period: the width of the change, in epochs.
+        params: parameters or groups of them.
+        lr: learning rate of the formula.
+        steps_per_epoch: number of updates in an epoch.
+        momentum: mu1 of the formula.
+        rho: mu2 of the formula.
+        rms_rate: eta_RMS of the formula.
+        epsilon: epsilon of the formula.
+        center: epochs after which SGD's share of an update is half.
+        period: width of the change, in epochs.
+        weight_decay: lambda of the formula.
     """
 
     slots = ("momentum_buffer", "square_avg")
@@ -239,11 +267,12 @@ class RMSpropWarmup(_LayerwiseTorch):
         step: int,
         layerwise: bool,
     ) -> None:
+        """Update parameters in place by the RMSprop warm-up."""
         share = schedules.sgd_share((step - 1) / group["steps_per_epoch"], group["center"], group["period"])
         names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
         of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}
         if group["lr"] <= 0:
-            return  # the rule divides by the rate, which is 0 behind the end of a plan: there nothing moves
+            return  # the rule divides by the rate, which is 0 after the end of a plan: nothing changes there
         for one, gradient, velocity, second in zip(parameters, gradients, *kept, strict=True):
             wide = one.to(velocity.dtype)
             new, *states = rules.rmsprop_warmup(
@@ -254,17 +283,19 @@ class RMSpropWarmup(_LayerwiseTorch):
 
 
 def _gradient(one: torch.Tensor) -> torch.Tensor:
-    """Dense, and in float32 at least."""
+    """Return a parameter's gradient as a dense tensor, in float32 at least."""
     assert one.grad is not None
     dense = one.grad.to_dense() if one.grad.is_sparse else one.grad
     return dense.to(torch.promote_types(dense.dtype, torch.float32))
 
 
 def _widened(tensors: Tensors) -> Tensors:
+    """Return tensors in float32 at least."""
     return [one.to(torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 
 def _add(parameters: Tensors, updates: Tensors, factor: float) -> None:
+    """Add scaled updates to parameters, in the parameters' types."""
     if all(one.dtype == update.dtype for one, update in zip(parameters, updates, strict=True)):
         torch._foreach_add_(parameters, updates, alpha=factor)
         return

@@ -1,6 +1,7 @@
-"""Normalisations of torch modules for large batches, as hopsml/training/tensorflow/normalisations.py for Keras.
+"""Normalisation utilities for torch modules and large batches.
 
-torch's own SyncBatchNorm refuses tensors of a CPU; the one here works on any device that the process group works on.
+hopsml/training/tensorflow/normalisations.py has those for Keras. torch's own SyncBatchNorm refuses CPU tensors; the
+one here works on any device that the process group supports.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import torch.distributed as dist
 from hopsml.errors import ArgumentError
 from hopsml.training.large_batch import statistics
 
-_LAST = ("bn3", "bn2")  # of torchvision's bottleneck and basic block, and of what is written after them
+_LAST = ("bn3", "bn2")  # names in torchvision's bottleneck and basic block, and in code modelled on them
 
 
 def _is_normalisation(module: Any) -> bool:
+    """Return True for a batch normalisation of torch."""
     return isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def reduce_statistics(module: torch.nn.Module) -> int:
-    """Give every batch normalisation the statistics of all workers; returns how many there are."""
+    """Replace the statistics of every batch normalisation by those of all workers; return the number of them."""
     found = [one for one in module.modules() if _is_normalisation(one) and one.running_mean is not None]
     for one in found:
         mean, variance = statistics.reduced(one.running_mean.double(), one.running_var.double(), _average())
@@ -33,7 +35,7 @@ def reduce_statistics(module: torch.nn.Module) -> int:
 
 
 def _average() -> Callable[[Any], Any]:
-    """Over torch's process group where there is one, else over hopsml's."""
+    """Return a function that averages over torch's process group if there is one, else over hopsml's group."""
     if not dist.is_initialized():
         from hopsml.training.collective import all_reduce
 
@@ -48,7 +50,7 @@ def _average() -> Callable[[Any], Any]:
 
 
 def zero_last_gamma(module: torch.nn.Module) -> list[str]:
-    """Set the weight of the last normalisation of each residual block to 0; returns the modules' names."""
+    """Set the weight of the last normalisation of each residual block to 0; return the modules' names."""
     found = {}
     for name, block in module.named_modules():
         last = next((one for one in _LAST if _is_normalisation(getattr(block, one, None))), None)
@@ -64,7 +66,7 @@ def zero_last_gamma(module: torch.nn.Module) -> list[str]:
 
 
 def zero(modules: Any) -> list[str]:
-    """Set the weight of these normalisations to 0; returns their classes' names."""
+    """Set the weight of these normalisations to 0; return their classes' names."""
     modules = list(modules)
     for one in modules:
         if getattr(one, "weight", None) is None:
@@ -74,18 +76,24 @@ def zero(modules: Any) -> list[str]:
 
 
 class _SumOfWorkers(torch.autograd.Function):
-    """The sum over all workers, whose gradient is that of all workers' losses; torch's own way to it is deprecated."""
+    """Differentiable sum over all workers; its gradient is that of all workers' losses.
+
+    torch's own version is deprecated.
+    """
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of ``x`` over all workers."""
         return _summed(x)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the gradients of all workers."""
         return _summed(gradient)
 
 
 def _summed(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor over the workers of the process group."""
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x)
     return x
@@ -95,13 +103,14 @@ class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over the batches of all workers of the process group; shares may be of different sizes."""
 
     def _check_input_dim(self, input: Any) -> None:
+        """Raise ArgumentError for an input of fewer than two axes."""
         if input.dim() < 2:
             raise ArgumentError(
                 f"synchronised batch normalisation of a tensor of {input.dim()} axes: it needs 2 at least"
             )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The normalised batch; gradients go through the exchanged sums."""
+        """Return the normalised batch; gradients pass through the exchanged sums."""
         self._check_input_dim(input)
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(input)
@@ -121,6 +130,7 @@ class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _keep(self, mean: Any, variance: Any) -> None:
+        """Update the running statistics."""
         if not self.track_running_stats:
             return
         self.num_batches_tracked.add_(1)
@@ -130,7 +140,10 @@ class SynchronizedBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
 
 def synchronize(module: torch.nn.Module) -> int:
-    """Replace batch normalisations within ``module`` by synchronised ones of the same parameters; returns how many."""
+    """Replace batch normalisations within ``module`` by synchronised ones; return their number.
+
+    The new ones share the parameters of the replaced ones.
+    """
     replaced = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):

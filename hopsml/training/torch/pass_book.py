@@ -1,7 +1,8 @@
-"""How often a data set has been iterated, known to the training and to all processes that DataLoaders make for it.
+"""Count of the passes over a data set, shared by the training and all DataLoader processes made for it.
 
-A loader tells its data set nothing when a pass begins: it makes new processes, each with a copy, or lets the ones of before
-iterate their copies once more. So the count lies in memory that all of them share, and who begins a pass writes there.
+A DataLoader does not inform its data set when a pass begins: it creates new processes, each with a copy of the data
+set, or lets the previous ones iterate their copies again. The count is therefore in memory shared by all of them, and
+whoever begins a pass updates it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Any
 
 import msgspec
 
-_MOST_OPEN = 64  # passes of which not all processes have come; those that were left early stay so
+_MOST_OPEN = 64  # limit of passes that not all processes have begun; passes that were left early remain open
 
 
 class LoaderProcess(msgspec.Struct, frozen=True):
-    """One of a loader's processes that begins a pass."""
+    """DataLoader process that begins a pass."""
 
-    seed: int  # the loader draws one for all of its processes
-    lap: int  # how many passes this very process has begun before
+    seed: int  # drawn by the loader, the same for all of its processes
+    lap: int  # number of passes that this process has begun before
     number: int
-    count: int  # of all of them
+    count: int  # number of processes of the loader
 
 
 class OpenPass(msgspec.Struct, frozen=True):
-    """A pass that some of its processes have begun, and others not yet."""
+    """Pass that some of its processes have begun and others have not yet."""
 
     seed: int
     lap: int
@@ -39,20 +40,29 @@ class OpenPass(msgspec.Struct, frozen=True):
     came: tuple[int, ...]
 
     def lacks(self, process: LoaderProcess) -> bool:
-        """Whether it waits for this one. Who comes twice, as where the user sets the seed anew, comes for another pass."""
+        """Return True if the pass waits for this process.
+
+        A process that has begun this pass already, as happens when the user sets the same seed again, belongs to
+        another pass.
+        """
         alike = (self.seed, self.lap, self.count) == (process.seed, process.lap, process.count)
         return alike and process.number not in self.came
 
 
 class Passes(msgspec.Struct, frozen=True):
-    """How many have begun, and the open ones, the newest first."""
+    """Number of passes that have begun, and the open ones, newest first."""
 
     begun: int = 0
     open: tuple[OpenPass, ...] = ()
 
 
 def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
-    """Who begins a pass, a loader's process or (None) the training itself, gets the pass's number; pure."""
+    """Assign a pass to a process that begins one; return the new count and the pass's number; pure.
+
+    Args:
+        passes: the present count.
+        process: the loader process; None for the training process itself.
+    """
     number, others = passes.begun, list(passes.open)
     if process is None:
         return Passes(number + 1, passes.open), number
@@ -71,8 +81,10 @@ _decode = msgspec.json.Decoder(Passes).decode
 
 
 class PassBook:
-    """The ``Passes`` of one data set in shared memory; a forked process has the same, and so has one that it is sent to
-    when that is started. Any other copy counts for itself.
+    """Shared-memory store of the ``Passes`` of one data set.
+
+    A forked process shares it, and so does a process to which it is sent when that is started. Any other copy counts
+    separately.
     """
 
     def __init__(self, begun: int = 0) -> None:
@@ -80,20 +92,22 @@ class PassBook:
         os.write(self._descriptor, msgspec.json.encode(Passes(begun)))
 
     def _hold(self, descriptor: int) -> None:
+        """Own a descriptor, which is closed with this object."""
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
     def begin(self, process: LoaderProcess | None) -> int:
-        """The number of the pass that begins."""
+        """Count a new pass and return its number."""
         with self._locked() as file:
             passes, number = begin(_read(file), process)
-            # Spaces behind it mean nothing: so it is whole whenever a process ends, without another step.
+            # Trailing spaces are ignored, so the content is valid whenever a process is killed, without a separate
+            # truncation.
             os.pwrite(file, msgspec.json.encode(passes).ljust(os.fstat(file).st_size), 0)
         return number
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """A descriptor with a lock of its own: the one that processes have in common would lock for all of them."""
+        """Yield a descriptor with its own lock: a lock on the shared descriptor would be held by all processes."""
         file = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -110,10 +124,12 @@ class PassBook:
 
 
 def _read(file: int) -> Passes:
+    """Return the passes stored in a file."""
     return _decode(os.pread(file, os.fstat(file).st_size, 0))
 
 
 def _opened(shared: Any) -> PassBook:
+    """Return a book for a descriptor that another process has sent."""
     book = PassBook.__new__(PassBook)
     book._hold(shared.detach())
     return book

@@ -1,4 +1,4 @@
-"""The torch optimizer of a plan, and the scheduler of its learning rate."""
+"""Torch optimizer of a batch plan, and the scheduler of its learning rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopsml.training.torch import layerwise_optimizers as layerwise
 
 
 def make(plan: BatchPlan, module: torch.nn.Module) -> tuple[Any, Any]:
-    """Optimizer and scheduler; each step of the training calls ``optimizer.step()``, then ``scheduler.step()``."""
+    """Return optimizer and scheduler; each training step calls ``optimizer.step()``, then ``scheduler.step()``."""
     optimizer = _optimizer(plan, layerwise.parameter_groups(module, plan.recipe.weight_decay))
     peak = plan.peak_learning_rate
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.learning_rate(step) / peak)
@@ -19,6 +19,7 @@ def make(plan: BatchPlan, module: torch.nn.Module) -> tuple[Any, Any]:
 
 
 def _optimizer(plan: BatchPlan, groups: list[dict[str, Any]]) -> Any:
+    """Return the optimizer named by the plan's recipe."""
     recipe, rate, momentum = plan.recipe, plan.peak_learning_rate, plan.base_momentum
     own = {} if recipe.epsilon is None else {"epsilon": recipe.epsilon}
     beta1, beta2 = plan.betas

@@ -1,4 +1,4 @@
-"""``hopsml.torch.prepare``: one model on all workers, with equal parameters and averaged gradients."""
+"""Preparation of a torch model for all workers: equal parameters, averaged gradients (``hopsml.torch.prepare``)."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ Module = TypeVar("Module", bound="torch.nn.Module")
 
 
 def device() -> torch.device:
-    """The device of this worker: its GPU, which is the first that it sees; else the CPU."""
+    """Return this worker's device: its GPU, which is the first visible one, or the CPU."""
     import torch
 
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def prepare(module: Module) -> Module:
-    """Make ``module`` one model of all workers: rank 0's parameters, and from now on the mean of all gradients.
+    """Synchronize ``module`` over all workers: rank 0's parameters, and from now on the mean of all gradients.
 
-    Call it on every worker, before the optimizer is made, and again after parameters were added or replaced. Over hopsml's
-    own collective the module itself comes back (its ``state_dict`` has the names that it had); gradients are averaged during
-    ``backward()``, as are the floating-point buffers of a module in training (BatchNorm's statistics). Over gloo and nccl it
-    is a ``DistributedDataParallel``. Outside of a run, and with one worker, nothing is changed. In a run of several workers
-    the process group must have been formed, as ``experiment.torch`` and ``search(..., framework="torch")`` do it.
+    Call it on every worker, before the optimizer is made, and again after parameters were added or replaced. With
+    hopsml's own collective the module itself is returned (its ``state_dict`` has unchanged names); gradients are
+    averaged during ``backward()``, as are the floating-point buffers of a module in training (BatchNorm's
+    statistics). With gloo and nccl the result is a ``DistributedDataParallel``. Outside of a run, and with one
+    worker, nothing is changed. In a run of several workers the process group must have been formed, as
+    ``experiment.torch`` and ``search(..., framework="torch")`` do.
 
-    Layers that are unfrozen later are averaged over hopsml's own collective. Any other parameter that trains without being
-    averaged, such as one that came later, raises ArgumentError, with its name, from ``backward()`` or ``optimizer.step()``.
-    A copy of a prepared module (``copy.deepcopy``, ``torch.save``) is an ordinary module.
+    Layers that are unfrozen later are averaged with hopsml's own collective. Any other parameter that trains without
+    being averaged, such as one added later, raises ArgumentError, with its name, from ``backward()`` or
+    ``optimizer.step()``. A copy of a prepared module (``copy.deepcopy``, ``torch.save``) is an ordinary module.
+
+    Args:
+        module: the model to train.
 
     Raises:
-        ArgumentError: a module without parameters that are trained, with some that have no shape yet, or something else; a
-            run of several workers without a process group.
-        CollectiveMismatch: workers have different parameters; names the rank and the parameter.
+        ArgumentError: ``module`` is not a module, has no trained parameters, or has some without a shape; or a run of
+            several workers has no process group.
+        CollectiveMismatch: workers have different parameters; the error names the rank and the parameter.
     """
     import torch
     import torch.distributed as dist
@@ -69,14 +73,14 @@ def prepare(module: Module) -> Module:
     from hopsml.training.torch import gradients
 
     joined = collective.group()
-    assert joined is not None  # there are others
+    assert joined is not None  # a group of several workers exists here
     gradients.exchange(module, joined)
     return module
 
 
 @contextlib.contextmanager
 def no_sync(module: torch.nn.Module) -> Iterator[None]:
-    """Backward passes inside add to this worker's own gradients; the next one outside averages the sums."""
+    """Accumulate gradients on this worker inside the block; the next backward pass outside averages the sums."""
     from hopsml.training.torch import gradients
 
     own = getattr(module, "no_sync", None)
@@ -134,7 +138,7 @@ def _wrapped(module: torch.nn.Module, devices: list[int] | None) -> torch.nn.par
 
 
 def _compare(module: torch.nn.Module) -> None:
-    """Raises CollectiveMismatch where another worker has another model."""
+    """Raise CollectiveMismatch if another worker has another model."""
     frozen = {name for name, one in module.named_parameters() if not one.requires_grad}
     own = [
         f"{name} {one.dtype} {tuple(one.shape)}{', not trained' if name in frozen else ''}"
@@ -152,6 +156,7 @@ def _compare(module: torch.nn.Module) -> None:
 
 
 def _begin_equal(module: torch.nn.Module) -> None:
+    """Copy rank 0's parameters and buffers to all workers."""
     from hopsml.training.torch.arrays import as_bytes
 
     joined = collective.group()

@@ -1,7 +1,7 @@
-"""The worker's default process group: formed before the user's function runs, over the backend that the run asks for.
+"""Set-up of a worker's default torch process group before the user's function, with the run's backend.
 
-What the function itself calls is unchanged: ``torch.distributed.init_process_group`` finds the group there already, as do
-Lightning, Accelerate and others that ask ``is_initialized()``.
+The user's function stays unchanged: its own ``torch.distributed.init_process_group`` finds the group initialized, as
+do Lightning, Accelerate and others that call ``is_initialized()``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from hopsml.errors import ArgumentError, CollectiveUnavailable
 from hopsml.training import collective
 from hopsml.training.torch import interface
 
-LATER_S = 1800.0  # that an operation of gloo's or nccl's may take: the group's loss of a member ends it long before
+LATER_S = 1800.0  # time limit of an operation of gloo or nccl; after the loss of a member the group ends it long before
 
 
 def form(context: WorkerContext) -> str:
-    """Form the default process group of this worker; returns the backend that was taken.
+    """Form the default process group of this worker; return the name of the backend used.
 
-    Raises ArgumentError for a backend that this machine does not have.
+    Raises:
+        ArgumentError: this machine does not support the requested backend.
     """
     name, why = choose(context)
     begin = _over_hopsml(context) if name == "hopsml" else _over(name, context)
@@ -40,7 +41,7 @@ def form(context: WorkerContext) -> str:
 
 
 def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
-    """What makes the default group over hopsml's collective, once more where it was destroyed."""
+    """Return a function that creates the default group with hopsml's collective, also after it was destroyed."""
     import torch.distributed as dist
 
     from hopsml.training.torch import backend
@@ -58,13 +59,16 @@ def _over_hopsml(context: WorkerContext) -> Callable[[], None]:
 
 
 def _over(name: str, context: WorkerContext) -> Callable[[], None]:
-    """The same over gloo or nccl, by one store for all times: its port is the only one that is held."""
+    """Return a function that creates the default group with gloo or nccl, also again after it was destroyed.
+
+    All groups share one store, because its port is the only one that is reserved.
+    """
     import torch
     import torch.distributed as dist
 
     collective.listen_in_port_range(os.path.dirname(torch.__file__) + os.sep, "gloo")
     assert context.collective is not None
-    context.collective.announce()  # until all are there the function does not begin
+    context.collective.announce()  # the function starts only after all workers have arrived
     interface.choose("GLOO_SOCKET_IFNAME")
     interface.choose("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
@@ -79,7 +83,7 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
 
 
 def choose(context: WorkerContext) -> tuple[str, str]:
-    """The backend of the process group, and why it is this one ("" where the run names it)."""
+    """Return the backend of the process group, and the reason for it ("" if the run names the backend)."""
     import torch
 
     asked = context.spec.communication.backend
@@ -101,7 +105,7 @@ def choose(context: WorkerContext) -> tuple[str, str]:
 
 
 def _store(context: WorkerContext, limit: timedelta) -> Any:
-    """Where members leave their addresses: on rank 0's host, listening on the chosen interface alone."""
+    """Return the store through which members exchange addresses: on rank 0's host, on the chosen interface only."""
     import torch.distributed as dist
 
     host, _, port = context.leader.rpartition(":")
@@ -144,9 +148,10 @@ def _late_store(make: Callable[[], Any]) -> Any:
 
 
 def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:
-    """Let the function's own ``init_process_group`` find the group; one of another backend takes its place.
+    """Let the function's own ``init_process_group`` find the group; one of another backend replaces it.
 
-    After ``destroy_process_group`` it is made again: MASTER_PORT is held, so torch's own way would not get it.
+    After ``destroy_process_group`` the group is created here again: MASTER_PORT is reserved, so torch could not bind
+    it.
     """
     import torch.distributed as dist
 
@@ -158,7 +163,7 @@ def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:
     ) -> None:
         usual = backend in (None, formed, "cpu:gloo,cuda:nccl", "gloo", "nccl")
         if dist.is_initialized() and usual:
-            return  # what a program for torchrun asks for: whatever this machine has is the group
+            return  # a program for torchrun asks for one of these, and any backend of this machine satisfies it
         if dist.is_initialized():
             dist.destroy_process_group()
         elif usual and init_method in (None, "env://") and named.get("store") is None:

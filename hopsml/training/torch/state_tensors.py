@@ -1,7 +1,7 @@
-"""Tensors of state dictionaries as a commit's arrays: copied once, and written beside the training.
+"""Separation of state dictionaries into tensors, which become arrays of a commit, and a pickled rest.
 
-What a module, an optimizer or a scaler gives as its state is taken apart into its tensors and the rest, which is pickled.
-Of a tensor that is divided between workers (``fully_shard``) the whole is kept, so that any number of them can go on.
+Tensors are copied once and written in the background. Of a tensor that is divided between workers (``fully_shard``)
+the whole is stored, so that any number of workers can continue from it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-PREFIX = "torch:"  # of the keys of arrays
-_WRAPPED = "module."  # before the names of a DistributedDataParallel
+PREFIX = "torch:"  # prefix of the keys of arrays
+_WRAPPED = "module."  # prefix of the names of a DistributedDataParallel
 
 
 @dataclass(frozen=True)
 class TensorOf:
-    """Stands in a state for a tensor that is an array of the commit."""
+    """Placeholder in a state for a tensor that is stored as an array of the commit."""
 
     key: str
-    dtype: str  # "float32", as torch names it
+    dtype: str  # torch's name, such as "float32"
     shape: tuple[int, ...]
 
 
 def are_divided(values: Iterable[Any]) -> bool:
-    """Whether parameters of any of these modules or optimizers are divided between workers."""
+    """Return True if parameters of any of these modules or optimizers are divided between workers."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(one, DTensor) for value in values for one in _parameters(value))
 
 
 def agreed(due: bool) -> bool:
-    """Whether it is ``due`` on any worker: to put together what is divided is a collective operation."""
+    """Return True if a commit is ``due`` on any worker: gathering divided tensors is a collective operation."""
     import torch
     import torch.distributed as dist
 
@@ -61,7 +61,8 @@ def renamed(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
     """Rename a module's state to its present names, whichever wrappers it had when the state was saved."""
     own = module.state_dict(keep_vars=True)
     there = {bare: name for name, bare in _bare_names(module, own).items()}
-    if not any(name in there or name in own for name in state):  # of an earlier release, or a third party's wrapper
+    # Saved by an earlier release, or with a third party's wrapper.
+    if not any(name in there or name in own for name in state):
         if all(name.startswith(_WRAPPED) for name in state):
             state = {name.removeprefix(_WRAPPED): one for name, one in state.items()}
         elif all(name.startswith(_WRAPPED) for name in own):
@@ -92,7 +93,7 @@ def _bare_names(module: torch.nn.Module, names: Iterable[str]) -> dict[str, str]
 
 
 def load(value: Any, state: Any) -> None:
-    """Have ``value`` take a state, dividing its tensors as ``value``'s own are divided. Each worker gives the whole."""
+    """Load a state into ``value`` and divide its tensors as ``value``'s own are; each worker passes whole tensors."""
     import torch
 
     if isinstance(value, torch.nn.Module):
@@ -100,7 +101,7 @@ def load(value: Any, state: Any) -> None:
         state = renamed(value, state)
         state = {name: _as(own[name], one) if name in own else one for name, one in state.items()}
     elif isinstance(value, torch.optim.Optimizer):
-        numbered = dict(enumerate(_parameters(value)))  # as an optimizer's state dictionary counts them
+        numbered = dict(enumerate(_parameters(value)))  # numbered as in an optimizer's state dictionary
         of_each = {
             number: {name: _as(numbered[number], one) for name, one in of_one.items()}
             for number, of_one in state["state"].items()
@@ -110,7 +111,7 @@ def load(value: Any, state: Any) -> None:
 
 
 def _as(own: Any, given: Any) -> Any:
-    """The whole tensor ``given``, divided as ``own`` is, where it is of its shape: no counter of steps is."""
+    """Return the tensor ``given`` divided as ``own`` is; unchanged if the shapes differ, as for step counters."""
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -120,6 +121,7 @@ def _as(own: Any, given: Any) -> Any:
 
 
 def _parameters(value: Any) -> list[Any]:
+    """Return the parameters of a module or optimizer; none for other objects."""
     import torch
 
     if isinstance(value, torch.nn.Module):
@@ -130,7 +132,12 @@ def _parameters(value: Any) -> list[Any]:
 
 
 def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The state with a ``TensorOf`` for each tensor, and copies of those as one-dimensional arrays of bytes by key."""
+    """Return the state with a ``TensorOf`` for each tensor, and copies of the tensors as byte arrays by key.
+
+    Args:
+        name: prefix of the keys, the name of the value in its State.
+        state: a state dictionary.
+    """
     arrays: dict[str, NDArray[Any]] = {}
 
     def take(path: str, value: Any) -> Any:
@@ -142,7 +149,7 @@ def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
             return TensorOf(key, str(value.dtype).removeprefix("torch."), tuple(value.shape))
         if type(value) in (list, tuple):
             return type(value)(take(f"{path}/{index}", one) for index, one in enumerate(value))
-        if isinstance(value, dict):  # an OrderedDict of modules, too, whose metadata is not needed to load it
+        if isinstance(value, dict):  # also an OrderedDict of modules, whose metadata is not needed to load it
             return {key: take(f"{path}/{key}", one) for key, one in value.items()}
         return value
 
@@ -150,7 +157,7 @@ def apart(name: str, state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def together(state: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """The opposite of ``apart``: the state with its tensors, which have memory of their own."""
+    """Return a state from ``apart`` with its tensors, which have their own memory."""
     if isinstance(state, TensorOf):
         return _tensor_of(state, arrays[state.key])
     if type(state) in (list, tuple):
@@ -161,6 +168,7 @@ def together(state: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _bytes_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a copy of a whole tensor as a one-dimensional array of bytes."""
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -172,6 +180,7 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def _tensor_of(described: TensorOf, array: NDArray[Any]) -> torch.Tensor:
+    """Return the tensor that a placeholder describes, with a copy of the array's data."""
     import torch
 
     dtype: torch.dtype = getattr(torch, described.dtype)

@@ -1,1 +1,1 @@
-"""Runs in the workers of a search: lanes, runners, trials."""
+"""Search trials inside a worker: running them, their reports, checkpoints and files."""

@@ -1,4 +1,4 @@
-"""Clean-up between two trials in one process: frameworks' state, random generators, threads and processes left."""
+"""Clean-up between two trials in one process: frameworks' state, random generators, remaining threads."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hopsml.tracking import seeds
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The random seed of trial ``number``, derived from the search's ``seed``; the same in every attempt."""
+    """Return the random seed of trial ``number``, derived from the search's ``seed``; the same in every attempt."""
     digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def prepare() -> None:
-    """Import once, before runners are forked, what each of them would import otherwise."""
+    """Import modules that every runner would import otherwise, once, before runners are forked."""
     if "numpy" in sys.modules:
-        importlib.import_module("numpy.random")  # 9 ms, which numpy leaves to its first use
+        importlib.import_module("numpy.random")  # takes 9 ms; numpy defers it to the first use
 
 
 def sow(seed: int) -> None:
-    """Seed the random generators of imported packages; code that imports others finds the seed in ``HOPSML_SEED``."""
+    """Seed the random generators of imported packages, and store the seed in ``HOPSML_SEED`` for others."""
     os.environ[seeds.VARIABLE] = str(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -39,13 +39,13 @@ def sow(seed: int) -> None:
 
 
 def clear() -> None:
-    """Release what frameworks keep after a trial: graphs, layers' names, compiled functions, memory."""
+    """Release what frameworks retain after a trial: graphs, layer names, compiled functions, memory."""
     for name in ("keras", "tf_keras"):
         framework = sys.modules.get(name)
         if framework is not None and hasattr(framework, "backend"):
             framework.backend.clear_session()
     if "keras" not in sys.modules and (tensorflow := sys.modules.get("tensorflow")):
-        with contextlib.suppress(AssertionError):  # a graph that the function has left open
+        with contextlib.suppress(AssertionError):  # raised for a graph that the function has left open
             tensorflow.compat.v1.reset_default_graph()
     gc.collect()
     torch = sys.modules.get("torch")
@@ -54,10 +54,10 @@ def clear() -> None:
 
 
 def left_running() -> str:
-    """Processes and threads that the trial has left running, in words, which must end with it; "" if there are none.
+    """Describe processes and threads that the trial has left running and that must end with it; "" if there are none.
 
-    Threads that are daemons may stay: progress bars and loggers keep such ones, and they hold nothing up. Those of hopsml's
-    that gather rows end by themselves.
+    Daemon threads may remain: progress bars and loggers use such threads, and they block nothing. hopsml's own
+    threads that gather rows end by themselves.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""A trial that is a distributed training: the function that each of its workers calls around the user's.
+"""Distributed training as one trial of a search: the function that each of its workers calls around the user's.
 
-The chief's reports are the trial's. When the search ends the trial, the chief's next report raises ``TrialStopped``; the
-other workers are ended with the group as soon as it has left the function.
+The chief's reports are the trial's. When the search ends the trial, the chief's next report raises ``TrialStopped``;
+the other workers are ended with the group as soon as the chief has left the function.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hopsml.training.trials.trial import Trial
 
 @dataclass(frozen=True)
 class TellEnd:
-    """Driver -> chief: end the trial at its next report. ``how``: stop | pause."""
+    """Message from the driver to the chief: end the trial at its next report; ``how`` is "stop" or "pause"."""
 
     how: str
 
 
 @dataclass(frozen=True)
 class Left:
-    """Chief -> driver: the function has ended as ``TellEnd`` asked. ``how``: stop | pause."""
+    """Message from the chief to the driver: the function has ended as requested; ``how`` is "stop" or "pause"."""
 
     how: str
 
@@ -36,7 +36,17 @@ class Left:
 def carry_out(
     payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
 ) -> Any:
-    """Run the user's function as this worker's part of the trial; returns the function's value."""
+    """Run the user's function as this worker's part of the trial and return the function's value.
+
+    Args:
+        payload: pickled pair of the function and its fixed keyword arguments.
+        config: the trial's hyper-parameters.
+        number: the trial's number in the search.
+        trial_id: name of the trial's folder.
+        attempt: number of the attempt.
+        metric: name of the searched metric.
+        done_step: last step reported in an earlier part of the trial, -1 for none.
+    """
     context = current()
     if context is None:
         raise ArgumentError("a trial of a search is a worker's work; experiment.search() starts it")
@@ -60,13 +70,13 @@ def carry_out(
         told, value = stop.how, None
     finally:
         set_current(context)
-    if told or reporter.told:  # even if the function has caught TrialStopped, to save something
+    if told or reporter.told:  # also if the function has caught TrialStopped, for instance to save something
         context.say(pickle.dumps(Left(told or reporter.told)))
     return value
 
 
 class GroupReporter:
-    """The ``reporter`` that a training function gets, with Maggy's interface; for any thread of any worker."""
+    """Reporter passed to a training function, with Maggy's interface; usable from any thread of any worker."""
 
     def __init__(self, context: WorkerContext, metric: str, done_step: int) -> None:
         self._context, self._metric = context, name_of(metric)
@@ -75,7 +85,7 @@ class GroupReporter:
         self.told = ""
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
-        """Report a value of the metric at ``step``; without it steps are counted."""
+        """Report a value of the metric at ``step``; without a step, steps are counted."""
         self.pass_on({"kind": "report", "step": step, "metrics": {self._metric: metric}})
 
     def log(self, message: Any, jupyter: bool = False) -> None:
@@ -83,7 +93,7 @@ class GroupReporter:
         print(message, flush=True)
 
     def pass_on(self, message: Mapping[str, Any]) -> None:
-        """Send a report to the driver. On the chief, raises TrialStopped once the search has ended the trial."""
+        """Send a report to the driver; on the chief, raise TrialStopped once the search has ended the trial."""
         if message.get("kind") != "report" or not self._context.is_chief:
             self._context.send(dict(message))
             return
@@ -98,6 +108,7 @@ class GroupReporter:
             raise TrialStopped(self.told, step)
 
     def _listen(self) -> None:
+        """Read the driver's messages and record a request to end the trial."""
         for data in self._context.inbox.take() if self._context.inbox is not None else ():
             value = pickle.loads(data)
             if isinstance(value, TellEnd):

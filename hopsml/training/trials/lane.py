@@ -1,8 +1,8 @@
-"""The process of a lane, whose worker calls ``serve``. It never runs the user's code.
+"""Process of a trial slot (lane), whose worker calls ``serve``; it never runs the user's code.
 
-Trials come from the driver through the worker's inbox; a *runner*, a fork of this process, carries them out one after
-another and says what comes of it through a socket, which this process relays. What to do next is ``lane_queue.py``'s
-to decide. This process is the reaper of all that runners leave behind, so that a trial's processes end with it.
+Trials come from the driver through the worker's inbox. A *runner*, a fork of this process, runs them one after
+another and sends its messages through a socket, which this process relays. ``lane_queue.py`` decides what to do next.
+This process reaps everything that runners leave running, so that a trial's processes end with it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
 
 _READ_BYTES = 1 << 18
 _LOOK_S = 1.0  # interval of checks whether the runner is stopped
-_STOPPED_S = 3.0  # one that the system has held for that long (SIGSTOP) is killed; its trial is tried again
+_STOPPED_S = 3.0  # a runner stopped by the system (SIGSTOP) for this long is killed, and its trial is repeated
 _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
 
 
 def serve(**options: Any) -> None:
-    """Run the driver's trials until it sends no more; called in a lane's worker. ``options`` as in ``runner.Options``."""
+    """Run the driver's trials until it sends no more; called in the worker of a trial slot (lane).
+
+    Args:
+        **options: fields of ``runner.Options``.
+    """
     context = current()
     if context is None or context.inbox is None:
         raise ArgumentError("a lane is a worker of a search; experiment.search() starts it")
@@ -45,7 +49,10 @@ def serve(**options: Any) -> None:
 
 
 class Lane:
-    """Carries out what the ``LaneQueue`` decides: forks, feeds and kills runners. Single-threaded, so that it can fork."""
+    """Event loop of a trial slot (lane), which carries out the actions of its ``LaneQueue``.
+
+    It forks, feeds and kills runners, and is single-threaded, so that it can fork.
+    """
 
     def __init__(self, context: WorkerContext, options: runner.Options) -> None:
         assert context.inbox is not None
@@ -55,28 +62,29 @@ class Lane:
         self.done = False
         self._poll = select.poll()
         self._connection: socket.socket | None = None
-        self._unsent = bytearray()  # not read by the runner yet, which may still import a framework
-        self._sends_no_more = False  # to this runner, behind what is unsent
+        self._unsent = bytearray()  # bytes that the runner has not read yet; it may still be importing a framework
+        self._sends_no_more = False  # no further message for this runner after the unsent bytes
         self._frames = Frames()
         self._pid, self._pidfd = 0, -1
-        self._stopped_at: float | None = None  # since when the system has held the runner
+        self._stopped_at: float | None = None  # time at which the system has stopped the runner
         self._killed_for = ""
-        self._oom: OomWatch | None = None  # of the runner
-        self._next: tuple[int, socket.socket] | None = None  # a runner that has been given nothing yet
+        self._oom: OomWatch | None = None  # watch on the runner's memory
+        self._next: tuple[int, socket.socket] | None = None  # prepared runner that has not been given a trial yet
 
     def serve(self) -> None:
-        """Run the event loop until the driver sends no more trials and the last runner is gone."""
+        """Run the event loop until the driver sends no more trials and the last runner has exited."""
         import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
 
         between_trials.prepare()
         processes.become_subreaper()
-        gc.freeze()  # a runner's collector need not look at what is here already
+        gc.freeze()  # keeps the objects that exist now out of the runners' garbage collection
         self._poll.register(self.inbox.fileno(), select.POLLIN)
         while not self.done:
             self._run_once()
         self._forget_next()
 
     def _run_once(self) -> None:
+        """Wait for events, and handle all that are ready."""
         ready = dict(self._poll.poll(self._patience_ms()))
         if self._connection is not None and (events := ready.get(self._connection.fileno(), 0)):
             if events & select.POLLOUT:
@@ -97,11 +105,13 @@ class Lane:
         self._look_after_runner(time.monotonic())
 
     def _patience_ms(self) -> float | None:
+        """Return the time until the next timed action in milliseconds; None for no limit."""
         next_look = time.monotonic() + _LOOK_S if self._pid else None
         times = [at for at in (self.queue.kill_at, self.thinner.next_at(), next_look) if at is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
 
     def _look_after_runner(self, now: float) -> None:
+        """Kill the runner if the system has held it stopped for too long."""
         if not self._pid or not processes.is_stopped(self._pid):
             self._stopped_at = None
             return
@@ -110,9 +120,10 @@ class Lane:
             self._killed_for = f"its process was stopped (SIGSTOP) for {_STOPPED_S:g} s"
             self._kill()
 
-    # ------------------------------------------------------------------------------------------ what follows
+    # ------------------------------------------------------------------------------------------ actions
 
     def _do(self, actions: list[lane_queue.Action]) -> None:
+        """Carry out the queue's actions in order."""
         for action in actions:
             match action:
                 case lane_queue.StartRunner():
@@ -137,23 +148,25 @@ class Lane:
                     self.done = True
 
     def _say(self, message: messages.ToDriver) -> None:
+        """Send a message to the driver."""
         self.context.say(messages.encode(message))
 
     def _give(self, message: messages.ToLane) -> None:
+        """Send a message to the runner."""
         self._unsent += framed(messages.encode(message))
         self._push()
 
     def _push(self) -> None:
         """Send as many bytes as the runner reads now; the rest is sent when it reads again, without a time limit."""
         if self._connection is None:
-            self._unsent.clear()  # it is gone: its pidfd is about to be readable
+            self._unsent.clear()  # the runner has exited: its pidfd is about to become readable
             return
         try:
             while self._unsent:
                 del self._unsent[: self._connection.send(self._unsent, socket.MSG_DONTWAIT)]
         except BlockingIOError:
             pass
-        except OSError:  # it is ending: its pidfd is about to be readable
+        except OSError:  # the runner is exiting: its pidfd is about to become readable
             self._unsent.clear()
         if self._sends_no_more and not self._unsent:
             with contextlib.suppress(OSError):
@@ -163,6 +176,7 @@ class Lane:
     # ------------------------------------------------------------------------------------------ the runner
 
     def _start(self) -> None:
+        """Start a runner, or use the prepared one if it lives."""
         if self._next is not None and not _lives(self._next[0]):
             self._forget_next()
         self._pid, ours = self._next or self._new()
@@ -174,10 +188,13 @@ class Lane:
         self._poll.register(self._pidfd, select.POLLIN)
 
     def _prepare(self) -> None:
-        if self._next is None and _has_one_thread():  # a fresh interpreter would take the trial's time and memory
+        """Start the next runner ahead of time, if this process can fork."""
+        # A fresh interpreter would take time and memory from the running trial.
+        if self._next is None and _has_one_thread():
             self._next = self._new()
 
     def _forget_next(self) -> None:
+        """Kill the prepared runner, if there is one."""
         if self._next is not None:
             pid, connection = self._next
             processes.kill_quietly(pid)
@@ -186,20 +203,22 @@ class Lane:
             self._next = None
 
     def _new(self) -> tuple[int, socket.socket]:
+        """Start a process for a runner; return its pid and the socket to it."""
         ours, theirs = socket.socketpair()
         with theirs:
             if _has_one_thread():
                 return self._fork(ours, theirs), ours
-            # the framework's import, or a hook, has started threads
+            # The framework's import, or a hook, has started threads, so a fork is not safe.
             return runner.spawn(self.context, self.options, theirs), ours
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> int:
+        """Fork a runner and return its pid."""
         host = os.getpid()
         pid = os.fork()
         if pid == 0:
             ours.close()
             os.close(self.inbox.fileno())
-            if self._connection is not None:  # the busy runner's, when the next one is prepared
+            if self._connection is not None:  # the connection of the busy runner, if the next one is being prepared
                 self._connection.close()
                 os.close(self._pidfd)
             if self.context.event_pipe >= 0:
@@ -208,6 +227,7 @@ class Lane:
         return pid
 
     def _read_runner(self) -> None:
+        """Read the runner's messages and pass them to the queue."""
         connection = self._connection
         assert connection is not None
         try:
@@ -222,15 +242,17 @@ class Lane:
             self._do(self.queue.heard(_decode.decode(data), time.monotonic()))
 
     def _end_messages(self) -> None:
+        """Close the sending side of the connection to the runner after the unsent bytes."""
         self._sends_no_more = True
         self._push()
 
     def _kill(self) -> None:
+        """Kill the runner with its process group."""
         if self._pid and not processes.kill_group_quietly(self._pid):
             processes.kill_quietly(self._pid)  # it has not called setsid yet
 
     def _reap_runner(self) -> None:
-        """The runner has exited: read its last messages, end what it left running, tell the queue."""
+        """Handle the runner's exit: read its last messages, end processes it has left, and inform the queue."""
         while self._connection is not None:
             self._connection.setblocking(False)
             self._read_runner()
@@ -247,7 +269,7 @@ class Lane:
         self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))
 
     def _record_death(self, how: str) -> int:
-        """Write the files of a trial whose process has died; returns the step of its newest checkpoint, -1 for none."""
+        """Write the files of a trial whose process has died; return the step of its newest checkpoint, or -1."""
         trial = self.queue.current
         if trial is None:
             return -1
@@ -268,7 +290,7 @@ def end_what_is_left(spare: int) -> None:
 
 
 def _children() -> list[int]:
-    """Process ids of the children, from the kernel's list of them if it has one."""
+    """Return the process ids of the children, from the kernel's list of them if it has one."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()]
     except OSError:
@@ -276,9 +298,10 @@ def _children() -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the child has not exited."""
+    """Return True if the child has not exited."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def _has_one_thread() -> bool:
+    """Return True if this process has a single thread, so that it can fork."""
     return len(os.listdir("/proc/self/task")) == 1

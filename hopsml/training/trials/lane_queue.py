@@ -1,12 +1,12 @@
-"""Decides what a lane does next: its trials, and the one process at a time that runs them; pure.
+"""State machine of a trial slot (lane): its trials, and the one process at a time that runs them; pure.
 
-    told RunTrial ──▶ waiting ──▶ given ──▶ current ──▶ its TrialEnded
-                                              │ told stop or pause: passed on; killed at its deadline
-                                              └ the runner is gone: "died"
+    RunTrial received ──▶ waiting ──▶ sent to runner ──▶ current ──▶ its TrialEnded
+                                                          │ stop or pause: passed on; killed at its deadline
+                                                          └ the runner has exited: "died"
 
-The runner is used again and again, and gets the next trial while it is at work on one. It is replaced after a trial that
-failed or left something running, and before and behind one that wants a process of its own; then the next one is made while
-that one is at work.
+The runner is used repeatedly, and receives the next trial while it runs one. It is replaced after a trial that failed
+or left something running, and before and after a trial that requires its own process; in that case the next runner is
+started while that trial runs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import msgspec
 
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialBegan, TrialEnded, TrialReported
 
-LEAVE_S = 5.0  # for the exit functions of a runner that shall go
-MOST_AHEAD = 1 << 16  # bytes: a runner that is at work takes no more from its socket than that has room for
-PER_SECOND = 50.0  # reports of a trial that are sent to the driver; the last one always
+LEAVE_S = 5.0  # seconds allowed for the exit functions of a runner that must exit
+MOST_AHEAD = 1 << 16  # bytes: a busy runner reads no more from its socket than its buffer holds
+PER_SECOND = 50.0  # reports of a trial sent to the driver; the last one is always sent
 AT_ONCE = 50.0  # size of the token bucket
 MOST_WAITING = 32
 
 
 class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
-    """Runner -> lane, before a trial's end: this process must not run another trial, and exits by itself."""
+    """Message from the runner before a trial's end: this process must not run another trial, and exits by itself."""
 
     reason: str
 
@@ -48,41 +48,41 @@ class RunnerState(Enum):
 
 @dataclass(frozen=True)
 class StartRunner:
-    """Start a runner, or take the prepared one; it exists when the next action is carried out."""
+    """Action: start a runner, or use the prepared one; it exists when the next action is carried out."""
 
 
 @dataclass(frozen=True)
 class PrepareRunner:
-    """Start the next runner ahead of time, while this one is at work; the next ``StartRunner`` takes it."""
+    """Action: start the next runner ahead of time, while this one is busy; the next ``StartRunner`` uses it."""
 
 
 @dataclass(frozen=True)
 class Give:
-    """Send this message to the runner."""
+    """Action: send this message to the runner."""
 
     message: ToLane
 
 
 @dataclass(frozen=True)
 class LetRunnerGo:
-    """Close the connection to the runner, which then exits."""
+    """Action: close the connection to the runner, which then exits."""
 
 
 @dataclass(frozen=True)
 class KillRunner:
-    """Kill the runner and its whole process group."""
+    """Action: kill the runner and its whole process group."""
 
 
 @dataclass(frozen=True)
 class Say:
-    """Send this message to the driver."""
+    """Action: send this message to the driver."""
 
     message: TrialBegan | TrialReported | TrialEnded
 
 
 @dataclass(frozen=True)
 class Leave:
-    """End the lane's process: no trial is left and no runner exists."""
+    """Action: end the process of the trial slot (lane); no trial is left and no runner exists."""
 
 
 Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | Leave
@@ -90,21 +90,24 @@ Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | L
 
 @dataclass
 class LaneQueue:
-    """The state of one lane. Every method is an event and returns actions; ``now`` is monotonic seconds."""
+    """State of one trial slot (lane); every method handles an event and returns actions.
+
+    ``now`` is monotonic time in seconds.
+    """
 
     runner: RunnerState = RunnerState.NONE
     waiting: deque[RunTrial] = field(default_factory=deque)
     current: RunTrial | None = None
     ahead: RunTrial | None = None  # sent to the runner, which runs it after the current one
-    ahead_ended: EndTrial | None = None  # a request for ``ahead``; only the runner knows whether it came in time
-    ended: EndTrial | None = None  # what the current trial was told
+    ahead_ended: EndTrial | None = None  # a request to end ``ahead``; only the runner knows whether it arrived in time
+    ended: EndTrial | None = None  # request received for the current trial
     began: float | None = None
     kill_at: float | None = None
-    killed: str = ""  # why
+    killed: str = ""  # the reason
     closing: bool = False
 
     def told(self, message: ToLane, now: float) -> list[Action]:
-        """The driver has sent a trial, asks one to end, or lets one that waits for a verdict go on."""
+        """Handle a message of the driver: a new trial, a request to end one, or a decision to continue one."""
         if isinstance(message, RunTrial):
             self.waiting.append(message)
             return self._go_on(now)
@@ -120,22 +123,24 @@ class LaneQueue:
             if _same(trial, message):
                 self.waiting.remove(trial)
                 return [Say(TrialEnded(trial.number, trial.attempt, "withdrawn"))]
-        return []  # it has ended: the driver is about to read that
+        return []  # the trial has ended, and the driver is about to read that
 
     def _end_current(self, message: EndTrial, now: float) -> list[Action]:
-        if message.how == "withdraw":  # too late: it runs, and its end will be reported
+        """Pass a request to end the current trial to the runner."""
+        if message.how == "withdraw":  # too late: the trial runs, and its end will be reported
             return []
         self._mark_end(message, now)
         return [Give(message)]
 
     def _mark_end(self, message: EndTrial, now: float) -> None:
+        """Record a request to end the current trial, and the deadline after which it is killed."""
         self.ended = message
         if message.deadline_s > 0:
             self.kill_at = now + message.deadline_s
             self.killed = f"it did not end within {message.deadline_s:g} s after it was told to {message.how}"
 
     def closed(self, now: float) -> list[Action]:
-        """The driver sends nothing more: the running trial is finished, waiting ones are not begun."""
+        """Handle the end of the driver's messages: the running trial is finished, waiting ones are not started."""
         self.closing = True
         self.waiting.clear()
         ahead = self.ahead
@@ -143,15 +148,13 @@ class LaneQueue:
         return actions + self._go_on(now)
 
     def heard(self, message: FromRunner, now: float) -> list[Action]:
-        """The runner has sent a message."""
+        """Handle a message of the runner."""
         current = self.current
         if isinstance(message, Worn):
-            self.runner = (
-                RunnerState.LEAVING
-            )  # its time to leave begins behind the end of its trial, which is about to come
+            self.runner = RunnerState.LEAVING  # the deadline for its exit is set at the end of its trial, which follows
             return []
         if current is None or not _same(current, message):
-            return []  # of a trial whose end was reported already
+            return []  # of a trial whose end has been reported already
         if isinstance(message, TrialBegan):
             self.began = now
         if not isinstance(message, TrialEnded):
@@ -164,7 +167,10 @@ class LaneQueue:
         return [Say(message), *self._take_up(now), *self._go_on(now)]
 
     def _take_up(self, now: float) -> list[Action]:
-        """After a trial's end go on with the one sent ahead; a runner that exits has not begun it, so it waits again."""
+        """Continue after a trial's end with the trial sent ahead.
+
+        If the runner is exiting, it has not started that trial, which then waits again.
+        """
         ahead, told, self.ahead, self.ahead_ended = self.ahead, self.ahead_ended, None, None
         if ahead is None:
             return []
@@ -179,11 +185,18 @@ class LaneQueue:
         return []
 
     def _expect_to_leave(self, now: float) -> None:
+        """Set the deadline by which the runner must exit."""
         self.runner = RunnerState.LEAVING
         self.kill_at, self.killed = now + LEAVE_S, f"its process did not leave within {LEAVE_S:g} s"
 
     def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
-        """The runner has exited; ``how``: in words. ``checkpoint_step``: of the newest checkpoint of its trial."""
+        """Handle the exit of the runner.
+
+        Args:
+            how: description of the exit.
+            checkpoint_step: step of the newest checkpoint of its trial, -1 for none.
+            now: monotonic seconds.
+        """
         trial, ended, killed = self.current, self.ended, self.killed if self.kill_at is None else ""
         self.runner, self.current, self.ended, self.kill_at, self.killed = RunnerState.NONE, None, None, None, ""
         actions = self._take_up(now)
@@ -199,16 +212,18 @@ class LaneQueue:
         return [Say(end), *actions, *self._go_on(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed: kill a runner that has outstayed its deadline."""
+        """Handle the passage of time: kill a runner whose deadline has passed."""
         if self.kill_at is None or now < self.kill_at:
             return []
         self.kill_at = None
-        self.runner = RunnerState.LEAVING  # its trial's end may still be on the way: nothing more is given to it then
+        # The end of its trial may be under way; until then nothing more is sent to it.
+        self.runner = RunnerState.LEAVING
         return [KillRunner()]
 
     def _go_on(self, now: float) -> list[Action]:
+        """Start the next trial if the runner is free for it."""
         if self.runner is RunnerState.LEAVING:
-            return []  # until ``gone``: trials of one slot never run beside each other
+            return []  # until ``gone``: trials of one slot never run in parallel
         if self.current is not None:
             return self._give_ahead()
         if self.closing:
@@ -234,20 +249,23 @@ class LaneQueue:
         return [Give(self.ahead)]
 
     def _replace(self, now: float) -> list[Action]:
+        """Let the runner exit, so that a new one is started."""
         self._expect_to_leave(now)
         return [LetRunnerGo()]
 
 
 def _same(trial: RunTrial, message: EndTrial | GoOn | TrialBegan | TrialReported | TrialEnded) -> bool:
+    """Return True if a message belongs to this attempt of the trial."""
     return (trial.number, trial.attempt) == (message.number, message.attempt)
 
 
 @dataclass
 class Thinner:
-    """Rate limit for the reports of one trial: few are all passed on, of many in a short time a sample.
+    """Rate limit for the reports of one trial: a few are all passed on, of many in a short time a sample.
 
-    A step that is reported again before it has been passed on is one report, with the newest values. Of a flood the driver
-    sees steps that are less than a second old; a rung that is not among them counts as reached at the next one.
+    A step that is reported again before it has been passed on becomes one report with the newest values. In a flood,
+    the driver receives steps that are less than a second old; a rung whose step was dropped counts as reached at the
+    next step received.
     """
 
     allowance: float = AT_ONCE
@@ -255,7 +273,7 @@ class Thinner:
     waiting: dict[int, TrialReported] = field(default_factory=dict)
 
     def offer(self, report: TrialReported, now: float) -> list[TrialReported]:
-        """Take a report; returns those that are to be sent to the driver now."""
+        """Add a report and return the reports that must be sent to the driver now."""
         before = self.waiting.get(report.step)
         if before is not None:
             report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
@@ -268,21 +286,21 @@ class Thinner:
         return due
 
     def due(self, now: float) -> list[TrialReported]:
-        """The waiting reports that the rate limit allows to send now."""
+        """Return and remove the waiting reports that the rate limit allows to send now."""
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now
         passed: list[TrialReported] = []
-        while self.waiting and self.allowance >= 1.0 - 1e-6:  # times are rounded
+        while self.waiting and self.allowance >= 1.0 - 1e-6:  # tolerates rounded times
             self.allowance -= 1.0
             passed.append(self.waiting.pop(next(iter(self.waiting))))
         return passed
 
     def next_at(self) -> float | None:
-        """When the next waiting report may be sent (same clock as ``now``); None when none waits."""
+        """Return the time at which the next waiting report may be sent (clock of ``now``); None if none waits."""
         return self.at + max(0.0, 1.0 - self.allowance) / PER_SECOND if self.waiting else None
 
     def rest(self) -> list[TrialReported]:
-        """All waiting reports, whatever the rate limit: the trial has ended."""
+        """Return and remove all waiting reports regardless of the rate limit, because the trial has ended."""
         left = list(self.waiting.values())
         self.waiting.clear()
         return left

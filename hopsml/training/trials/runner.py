@@ -1,7 +1,8 @@
-"""The process that runs a lane's trials: a fork of the lane, or ``python -m hopsml.training.trials.runner``.
+"""Process that runs the trials of a trial slot (lane), forked from the lane or started as a module.
 
-It calls the user's function for each trial that the lane gives, one after another, and leaves behind one that failed, that
-wanted a process of its own, or that left threads or processes at work.
+It calls the user's function for each trial that the lane sends, one after another. It exits after a trial that
+failed, that required its own process, or that left threads or processes running. A lane that cannot fork starts
+``python -m hopsml.training.trials.runner``.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from hopsml.training.trials.trial_reports import Reporter
 
 @dataclass(frozen=True)
 class Options:
-    """What all trials of a search share. ``payload``: pickled (function, keyword arguments)."""
+    """Settings shared by all trials of a search; ``payload`` is the pickled pair (function, keyword arguments)."""
 
     payload: bytes
     seed: int = 0
-    log_to_lane: bool = False  # what a trial prints goes to the lane's log as well
-    trials: str = "trials"  # where the trials' folders are, below the run directory
+    log_to_lane: bool = False  # also copy a trial's output to the lane's log
+    trials: str = "trials"  # folder of the trials' folders, below the run directory
     storage_timeout_s: float = 30.0
 
 
@@ -58,14 +59,14 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
         os.setsid()
         processes.die_with_parent(host)
         code = live(context, options, connection)
-    except BaseException:  # noqa: BLE001 the child must not fall back into the lane's loop
+    except BaseException:  # noqa: BLE001 the child must not return into the lane's loop
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
-    """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; returns its pid."""
+    """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; return its pid."""
     plain = replace(
         context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, note=untold, progress=untold
     )
@@ -84,7 +85,7 @@ def spawn(context: WorkerContext, options: Options, connection: socket.socket) -
 
 
 def main() -> None:
-    """Entry point of a runner that ``spawn`` has started."""
+    """Run a runner started by ``spawn``; never returns."""
     descriptor, host, setup = sys.argv[1:]
     processes.die_with_parent(int(host))
     context, options, path = pickle.loads(Path(setup).read_bytes())
@@ -93,11 +94,11 @@ def main() -> None:
 
 
 def live(context: WorkerContext, options: Options, connection: socket.socket) -> int:
-    """Run trials as they come until the lane closes the connection; returns the exit status."""
+    """Run trials until the lane closes the connection; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a killed trial has printed is there
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # the output of a killed trial is complete
     runner = Runner(context, options, Channel(connection))
     while (message := runner.channel.get()) is not None:
         if isinstance(message, RunTrial):
@@ -120,7 +121,7 @@ class _Trial:
 
 
 class Runner:
-    """Runs trials one after another; the user's function is unpickled for the first one."""
+    """Execution of trials one after another in this process; the user's function is unpickled for the first one."""
 
     def __init__(self, context: WorkerContext, options: Options, channel: Channel) -> None:
         self.context, self.options, self.channel = context, options, channel
@@ -128,7 +129,7 @@ class Runner:
         self._environment = dict(os.environ)
 
     def carry_out(self, message: RunTrial) -> bool:
-        """Run one trial; returns whether this process may run another."""
+        """Run one trial and return True if this process may run another."""
         began, before = time.time(), worker_folder.stamps(self.context.work_dir)
         folder = trial_files.folder_of(self.context, message.trial_id)
         log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
@@ -152,6 +153,7 @@ class Runner:
         return reusable
 
     def _try(self, message: RunTrial, folder: Path, began: float) -> TrialEnded:
+        """Prepare a trial and run it; return its end."""
         config: dict[str, Any] = {}
         try:
             trial_files.make(folder)
@@ -163,11 +165,12 @@ class Runner:
             set_current(context)
             inputs.attach(context)
             between_trials.sow(between_trials.seed_of(self.options.seed, message.number))
-        except Exception as error:  # noqa: BLE001 what cannot be prepared is a trial that failed
+        except Exception as error:  # noqa: BLE001 a trial that cannot be prepared has failed
             return _failed(message, error)
         return self._call(trial, context)
 
     def _call(self, trial: _Trial, context: WorkerContext) -> TrialEnded:
+        """Call the user's function for a trial and record the outcome."""
         message, how, error = trial.message, "finished", ""
         metric: float | None = None
         result = b""
@@ -176,19 +179,19 @@ class Runner:
             function, fixed = self._function()
             calling.stand_for(function)
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
-            told = trial.reporter.history if value is None else []  # what it has reported stands for what it returns
+            told = trial.reporter.history if value is None else []  # reported values replace a missing return value
             metric = told[-1][1] if told else trial_result.score_of(value, message.metric)
             result = pickle_result(value, context, _note)
             self._write_outputs(trial, context, value, metric)
         except TrialStopped as stop:
             how = "paused" if stop.how == "pause" else "stopped"
-        except BaseException as problem:  # noqa: BLE001 whatever the function raises is recorded with its trial
+        except BaseException as problem:  # noqa: BLE001 any exception of the function is recorded with its trial
             end = _failed(message, problem)
             error = end.error
             if not trial.reporter.told:
                 self._write_end(trial, "failed", None, error)
                 return end
-        if trial.reporter.told:  # even if the function has caught TrialStopped, to save something
+        if trial.reporter.told:  # also if the function has caught TrialStopped, for instance to save something
             how = "paused" if trial.reporter.told == "pause" else "stopped"
         if metric is None and trial.reporter.history:
             metric = trial.reporter.history[-1][1]
@@ -204,6 +207,7 @@ class Runner:
         os.chdir(self.context.work_dir)
 
     def _keep_what_it_saved(self, folder: Path, before: dict[Path, worker_folder.Stamp]) -> None:
+        """Link files that the trial has saved in the worker's folder into the trial's artifacts."""
         try:
             note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, before)
         except OSError as error:
@@ -212,12 +216,13 @@ class Runner:
             _note(note)
 
     def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the user's function and its fixed arguments, unpickled once."""
         if self._loaded is None:
             self._loaded = cast("tuple[Callable[..., Any], dict[str, Any]]", pickle.loads(self.options.payload))
         return self._loaded
 
     def _context(self, trial: _Trial, resume: Path | None) -> WorkerContext:
-        """The worker context of a trial: rank 0 in a group of 1, with the trial's own folders."""
+        """Return the worker context of a trial: rank 0 in a group of 1, with the trial's own folders."""
         message, folder = trial.message, trial.folder
         root = self.context.logdir.removesuffix("/events")
         port = Trial(
@@ -250,12 +255,14 @@ class Runner:
         )
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:
+        """Write the function's return value and the metric to the trial's folder."""
         name = trial_files.log_of(context, trial.message)
         log = urls.join(context.run_url.rstrip("/"), context.trials, trial.message.trial_id, name)
         trial_files.write_json(trial.folder / ".outputs.json", outputs(value, log))
         trial_files.write(trial.folder / ".metric", str(metric))
 
     def _write_end(self, trial: _Trial, how: str, metric: float | None, error: str) -> None:
+        """Write the record of the trial's end, and TensorBoard's HParams if it is used."""
         trial_files.write_end(
             trial.folder,
             trial.message,
@@ -277,13 +284,14 @@ class Runner:
 
 
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
+    """Print the traceback of a failed trial and return its end."""
     calling.tell(calling.text_of_traceback(error, error.__traceback__))
     words = calling.words_of(error) + worker_folder.hint(error, Path.cwd())
     return TrialEnded(message.number, message.attempt, "failed", error=words)
 
 
 class _Output:
-    """Redirects the output of the process, native code's included, to a file."""
+    """Context manager that redirects the process's output, native code's included, to a file."""
 
     def __init__(self, path: Path, to_lane: bool) -> None:
         self._path, self._to_lane = path, to_lane
@@ -306,7 +314,7 @@ class _Output:
         if self._to_lane:
             with open(self._path, "rb") as log:
                 log.seek(self._began)
-                with contextlib.suppress(OSError):  # the lane's log may be full, the trial has its own
+                with contextlib.suppress(OSError):  # the lane's log may be full; the trial has its own log
                     while piece := log.read(1 << 16):
                         os.write(1, piece)
 
@@ -317,6 +325,7 @@ def _note(text: str) -> None:
 
 
 def _flush() -> None:
+    """Flush the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

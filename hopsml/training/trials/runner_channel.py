@@ -1,4 +1,4 @@
-"""The runner's end of the socket to its lane."""
+"""Runner side of the socket between a runner and its trial slot (lane)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Channel:
-    """Messages to and from the lane; may be used by any thread, but ``get`` by one alone."""
+    """Messages to and from the lane; usable from any thread, but ``get`` from one thread only."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._frames = connection, Frames()
         self._came: deque[ToLane] = deque()
-        self._let_go_on: GoOn | None = None  # the newest
+        self._let_go_on: GoOn | None = None  # the newest message to continue
         self._lock = threading.Lock()
         self._unsent = bytearray()
         self._held: dict[int, bytes] = {}  # step -> its newest report, while the lane does not read
 
     def get(self) -> ToLane | None:
-        """Wait for the lane's next message; None when the lane has closed the connection."""
+        """Wait for the lane's next message; None if the lane has closed the connection."""
         while not self._came:
             if not self._read(0):
                 return None
         return self._came.popleft()
 
     def ended(self, number: int, attempt: int) -> EndTrial | None:
-        """The lane's request to end this attempt of a trial, if it has come since the last call; does not wait."""
+        """Return the lane's request to end this attempt of a trial, if one has arrived; does not wait.
+
+        Each request is returned once.
+        """
         with self._lock:
             self._read(socket.MSG_DONTWAIT)
             for message in self._came:
@@ -48,7 +51,15 @@ class Channel:
         return None
 
     def await_verdict(self, report: TrialReported, timeout_s: float) -> bool:
-        """Wait until the driver has answered this report, by ending the trial or letting it go on; False: it has not."""
+        """Wait until the driver has answered this report, by ending the trial or letting it continue.
+
+        Args:
+            report: the report sent.
+            timeout_s: seconds to wait.
+
+        Returns:
+            True if the answer has arrived in time.
+        """
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
@@ -60,24 +71,26 @@ class Channel:
         return True
 
     def _has_answer(self, report: TrialReported) -> bool:
+        """Return True if an answer to this report has arrived."""
         trial, answer = (report.number, report.attempt), self._let_go_on
         if answer is not None and (answer.number, answer.attempt, answer.step) == (*trial, report.step):
             return True
         return any(isinstance(each, EndTrial) and (each.number, each.attempt) == trial for each in self._came)
 
     def report(self, message: TrialReported) -> None:
-        """Send without waiting; while the lane does not read, only the newest report of each step is kept for later."""
+        """Send a report without waiting; while the lane does not read, retain only the newest report of each step."""
         with self._lock:
             self._held[message.step] = framed(_encode(message))
             self._push(socket.MSG_DONTWAIT)
 
     def send(self, message: FromRunner) -> None:
-        """Send, after all that waits to be sent; blocks. Raises OSError when the lane is gone."""
+        """Send a message after all waiting reports; blocks, and raises OSError if the lane has exited."""
         with self._lock:
             self._push(0)
             self._connection.sendall(framed(_encode(message)))
 
     def _push(self, flags: int) -> None:
+        """Send waiting reports as far as possible."""
         while self._unsent or self._held:
             if not self._unsent:
                 self._unsent += b"".join(self._held.values())
@@ -89,7 +102,7 @@ class Channel:
             del self._unsent[:sent]
 
     def _read(self, flags: int) -> bool:
-        """Read what has come; False at the end of the connection."""
+        """Read the messages that have arrived; return False at the end of the connection."""
         try:
             piece = self._connection.recv(_READ_BYTES, flags)
         except BlockingIOError:

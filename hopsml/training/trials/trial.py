@@ -1,4 +1,4 @@
-"""``hopsml.trial()``: the trial that the calling code belongs to."""
+"""Access to the trial that the calling code belongs to (``hopsml.trial()``)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hopsml.storage.run_dir import step_name
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a search, from within.
+    """Trial of a search, as seen by the user's function: one point of the search space.
 
-    ``checkpoint_dir`` is brought to shared storage; what ``checkpoint()`` has written there is complete or absent. A trial
-    that goes on where another one, or an earlier part of itself, has ended finds a copy of that one's newest complete
-    checkpoint in ``resume_checkpoint``; ``done_step`` is the last step that was reported then, -1 for none.
+    ``checkpoint_dir`` is mirrored to shared storage; a checkpoint that ``checkpoint()`` has written there is complete
+    or absent. A trial that continues from another one, or from an earlier part of itself, finds a copy of that one's
+    newest complete checkpoint in ``resume_checkpoint``; ``done_step`` is the last step that had been reported by
+    then, -1 for none.
     """
 
     number: int
@@ -45,13 +46,17 @@ class Trial:
 
     @contextlib.contextmanager
     def checkpoint(self, step: int, keep: int = 2) -> Iterator[Path]:
-        """A folder to write into; at the end of the block it becomes the checkpoint of ``step``, in one move.
+        """Return a context manager for a folder that becomes the checkpoint of ``step`` at the end of the block.
 
             with hopsml.trial().checkpoint(epoch) as folder:
                 np.save(folder / "weights.npy", weights)
 
-        The newest ``keep`` stay. After an error in the block there is none. TensorFlow's are written by
-        ``hopsml.tensorflow.Checkpointer``.
+        The folder gets its final name atomically. After an error in the block there is no checkpoint. TensorFlow's
+        checkpoints are written by ``hopsml.tensorflow.Checkpointer``.
+
+        Args:
+            step: step to which the checkpoint belongs.
+            keep: number of newest checkpoints to retain.
         """
         from hopsml.storage.checkpoints import write_keep
         from hopsml.storage.run_dir import step_of
@@ -76,6 +81,6 @@ class Trial:
 
 
 def trial() -> Trial | None:
-    """The search trial that the calling code runs in; None outside of a search."""
+    """Return the search trial that the calling code runs in; None outside of a search."""
     context = current()
     return None if context is None else cast("Trial | None", context.trial)

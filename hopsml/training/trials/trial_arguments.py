@@ -1,4 +1,4 @@
-"""How a configuration becomes the arguments of the training function: by the names in its signature."""
+"""Conversion of a configuration into the training function's arguments, by the names in its signature."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def bind(
     function: Callable[..., Any], fixed: Mapping[str, Any], config: Mapping[str, Any], reporter: Any
 ) -> dict[str, Any]:
-    """Keyword arguments for one trial.
+    """Return the keyword arguments of the training function for one trial.
 
-    A parameter that is called as a hyper-parameter gets its value, ``hparams`` the whole configuration as a dict,
-    ``reporter`` the reporter; ``fixed`` are the same in every trial. A ``budget`` is left out where the function has no
-    parameter for it. Raises ArgumentTypeError where a value finds no parameter, or a parameter no value.
+    A parameter named like a hyper-parameter gets its value, ``hparams`` the whole configuration as a dict,
+    ``reporter`` the reporter. A ``budget`` is left out if the function has no parameter for it.
+
+    Args:
+        function: the training function.
+        fixed: arguments that are the same in every trial.
+        config: the trial's hyper-parameters.
+        reporter: the trial's reporter.
+
+    Raises:
+        ArgumentTypeError: a value has no parameter, or a parameter has no value.
     """
     given = {**fixed, **config}
     names = parameters_of(function)
@@ -60,4 +68,5 @@ def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
+    """Return a function's name for messages."""
     return str(getattr(function, "__name__", repr(function)))

@@ -2,8 +2,8 @@
 
 .hparams.json   the configuration, written at the beginning
 output.log      what the function printed; see ``log_of``
-.outputs.json   what it returned, with the log's place
-.metric         the metric that was searched for, as text
+.outputs.json   what it returned, with the path of the log
+.metric         the searched metric, as text
 trial.json      configuration, end, metric and its history
 """
 
@@ -30,18 +30,20 @@ from hopsml.storage.backoff import pause_s
 from hopsml.storage.run_dir import step_name, step_of
 
 EVENTS, CHECKPOINTS, EXPORT, LOG = "events", "checkpoints", "export", "output.log"
-ARTIFACTS = "artifacts"  # exists if something was saved
-LOOK_AGAIN_S, LONGEST_S = 0.2, 2.0  # for a checkpoint that is on its way
+ARTIFACTS = "artifacts"  # exists only if something was saved
+LOOK_AGAIN_S, LONGEST_S = 0.2, 2.0  # seconds between polls for a checkpoint that is being copied
 
 
 def folder_of(context: WorkerContext, trial_id: str) -> Path:
-    """The trial's folder on this machine, mirrored where the run directory lies elsewhere."""
+    """Return the trial's folder on this machine, which is mirrored if the run directory is elsewhere."""
     return context.export_dir.parent / context.trials / trial_id
 
 
 def log_of(context: WorkerContext, trial: RunTrial) -> str:
-    """The name of the trial's log. On a store that files are brought to, a later part of a trial must not replace the log
-    that an earlier one has left there from another machine.
+    """Return the name of the trial's log.
+
+    On a store that files are copied to, a later part of a trial must not replace the log that an earlier part has
+    stored there from another machine.
     """
     if urls.split(context.run_url)[0] in ("", "file"):
         return LOG  # all parts append to it
@@ -57,15 +59,15 @@ def make(folder: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file atomically: a temporary file beside it is renamed."""
+    """Write a file atomically: write a temporary file next to it and rename it."""
     fresh = urls.temporary_sibling(str(path))
-    with open(fresh, "wb", buffering=0) as file:  # unbuffered: its time is lost between two trials
+    with open(fresh, "wb", buffering=0) as file:  # unbuffered, because the time to write delays the next trial
         file.write(text.encode(errors="replace"))
     os.replace(fresh, path)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record as JSON, atomically and with secrets masked; NaN is kept."""
+    """Write a record as JSON, atomically and with secrets masked; NaN is retained."""
     write(path, json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n")
 
 
@@ -80,7 +82,7 @@ def write_end(
     history: list[tuple[int, float]] | None = None,
     began: float | None = None,
 ) -> None:
-    """Write ``trial.json``, the record of a trial that has ended; ``began`` in seconds since the epoch."""
+    """Write ``trial.json``, the record of a trial that has ended; ``began`` is in seconds since the epoch."""
     now = time.time()
     write_json(
         folder / "trial.json",
@@ -95,21 +97,24 @@ def write_end(
             "metric_history": [value for _, value in history or ()],
             "step_history": [step for step, _ in history or ()],
             "start": began,
-            "duration": round(1000 * (now - began)) if began is not None else None,  # ms, as Maggy has it
+            "duration": round(1000 * (now - began)) if began is not None else None,  # ms, as in Maggy
             "error": error,
         },
     )
 
 
 def has_tensorboard() -> bool:
-    """Whether the function uses TensorFlow, which tensorboard's API would import; for another it is not worth that."""
+    """Return True if the function uses TensorFlow and tensorboard is installed.
+
+    tensorboard's API imports TensorFlow, which is too slow for functions that do not use it.
+    """
     return "tensorflow" in sys.modules and importlib.util.find_spec("tensorboard") is not None
 
 
 def write_hparams(
     events: Path, trial_id: str, config: Mapping[str, Any], metric: str, value: float | None, step: int
 ) -> None:
-    """Write the trial as TensorBoard's HParams view has it, an event file of its own; values of other types are text."""
+    """Write the trial for TensorBoard's HParams view, in its own event file; values of other types become text."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.scalar import summary_v2 as scalars
@@ -127,7 +132,7 @@ def write_hparams(
 
 
 def write_death(folder: Path, trial: RunTrial, how: str) -> None:
-    """Write the record of a trial whose process died; an error of the disk is not raised, so that the lane goes on."""
+    """Write the record of a trial whose process died; an OSError is printed, so that the lane continues."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_end(folder, trial, pickle.loads(trial.config), how="died", error=how)
@@ -136,7 +141,7 @@ def write_death(folder: Path, trial: RunTrial, how: str) -> None:
 
 
 def newest_checkpoint(folder: Path) -> int:
-    """Step of the newest complete checkpoint in a local folder; -1 without any.
+    """Return the step of the newest complete checkpoint in a local folder; -1 without any.
 
     On a local disk a checkpoint is complete as soon as it has its name: it is written under another one and renamed.
     """
@@ -151,9 +156,10 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 def obtain_checkpoint(context: WorkerContext, trial: RunTrial, timeout_s: float) -> Path | None:
-    """A folder with the newest complete checkpoint of ``trial.resume_from``; None where it has none.
+    """Return a folder with the newest complete checkpoint of ``trial.resume_from``; None if it has none.
 
-    One that is known to be complete is waited for: it may still be on its way from another machine.
+    It waits up to ``timeout_s`` seconds for a checkpoint that is known to be complete but is still being copied from
+    another machine.
     """
     if not trial.resume_from:
         return None
@@ -181,10 +187,12 @@ def _empty(parent: Path, step: int) -> Path:
 
 
 def _shared(context: WorkerContext, trial: RunTrial) -> str:
+    """Return the URL of the checkpoints of the trial to continue from."""
     return urls.join(context.run_url.rstrip("/"), context.trials, trial.resume_from, CHECKPOINTS)
 
 
 def _newest_there(context: WorkerContext, trial: RunTrial, here: int, timeout_s: float) -> int:
+    """Return the newest complete step on the shared storage, -1 for none; wait for the expected step."""
     from hopsml.storage import checkpoints, filesystem
 
     url = _shared(context, trial)
@@ -214,11 +222,12 @@ def _fetch(context: WorkerContext, trial: RunTrial, newest: int, parent: Path) -
         sound = checkpoints.latest_sound(url)
         return None if sound is None else checkpoints.fetch(url, sound, _empty(parent, sound))
     finally:
-        filesystem.close_all()  # helper processes of the storage are nothing that the trial has left
+        filesystem.close_all()  # helper processes of the storage must not count as left by the trial
 
 
 def _link(source: str, target: str) -> None:
+    """Link a file, or copy it if that is not possible."""
     try:
         os.link(source, target)
-    except OSError:  # another file system
+    except OSError:  # the target is on another file system
         shutil.copy2(source, target)

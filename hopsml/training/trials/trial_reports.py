@@ -17,20 +17,26 @@ from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial_result import as_number
 
 MOST_HISTORY = 10_000  # values of the metric that are recorded with the trial
-# A report waits for its verdict, so that a trial that is to end does not train a further step.
-WAIT_SHARE = 0.1  # at most, of the time since the report before it
-MOST_WAIT_S, LEAST_WAIT_S = 0.1, 0.002  # an answer takes some milliseconds: for less there is no use in waiting
-MOST_UNANSWERED = 3  # in a row; the trial's further ones do not wait
+# A report waits for the search's decision, so that a trial that must end does not train a further step.
+WAIT_SHARE = 0.1  # largest wait as a fraction of the time since the previous report
+MOST_WAIT_S, LEAST_WAIT_S = 0.1, 0.002  # an answer takes some milliseconds, so shorter waits are useless
+MOST_UNANSWERED = 3  # in a row; later reports of the trial do not wait
 
 
 class Reporter:
-    """The ``reporter`` of a training function, under Maggy's names; for any thread.
+    """Reporter passed to a training function, with Maggy's interface; usable from any thread.
 
-    Once the search has said that the trial shall end, every report raises ``hopsml.errors.TrialStopped``.
+    Once the search has requested the trial's end, every report raises ``hopsml.errors.TrialStopped``.
     """
 
     def __init__(self, trial: RunTrial, channel: Channel, resumed: bool = False) -> None:
-        """``resumed``: the function continues from a checkpoint, so steps that it does not name are counted from there."""
+        """Create the reporter of a trial.
+
+        Args:
+            trial: the trial.
+            channel: connection to the lane.
+            resumed: the function continues from a checkpoint, so steps without a number are counted from there.
+        """
         self._trial, self._channel = trial, channel
         self._lock = threading.Lock()
         self._next = trial.done_step + 1 if resumed else 0
@@ -43,9 +49,15 @@ class Reporter:
         self._strangers = weakref.WeakSet(t for t in threading.enumerate() if t is not threading.current_thread())
 
     def broadcast(self, metric: Any, step: int | None = None) -> None:
-        """Let the driver have the metric's value; steps must not fall, and count up by themselves where none is given.
+        """Report the metric's value to the driver.
 
-        Raises ArgumentError (ValueError) for a step that falls, TrialStopped when the trial shall end.
+        Args:
+            metric: the value.
+            step: its step, which must not be lower than the previous one; counted if left out.
+
+        Raises:
+            ArgumentError: (a ValueError) the step is lower than the previous one.
+            TrialStopped: the trial must end.
         """
         self.report(step, {name_of(self._trial.metric): metric})
 
@@ -65,17 +77,19 @@ class Reporter:
                 value = as_number(metrics[searched])
                 if value is not None:
                     if len(self.history) >= MOST_HISTORY:
-                        self.history.pop()  # the last one is the newest, whatever is left out: it is the trial's result
+                        # Drops the previous last value: the newest one must stay, because it is the trial's result.
+                        self.history.pop()
                     self.history.append((number, value))
-            if number > self._trial.done_step:  # else an earlier part of this trial has reported it
+            if number > self._trial.done_step:  # otherwise an earlier part of this trial has reported it
                 self._send(number, metrics, searched)
             end = None if self.told else self._channel.ended(self._trial.number, self._trial.attempt)
-            if end is not None and end.how != "withdraw":  # it runs: too late to withdraw
+            if end is not None and end.how != "withdraw":  # the trial runs: too late to withdraw it
                 self.told = end.how
         if self.told:
             raise TrialStopped(self.told, number)
 
     def _send(self, step: int, metrics: dict[str, Any], searched: str | None) -> None:
+        """Send a report, and wait for the search's decision if that is worthwhile."""
         waits_s = self._patience_s() if searched is not None else 0.0
         trial = self._trial
         message = TrialReported(trial.number, trial.attempt, step, metrics, waits_s > 0)
@@ -85,18 +99,19 @@ class Reporter:
         self._reported_at = time.monotonic()
 
     def _patience_s(self) -> float:
-        """Seconds for which this report waits for its verdict."""
+        """Return the seconds for which this report waits for the search's decision."""
         if not self._trial.judged or self.told or self._unanswered >= MOST_UNANSWERED:
             return 0.0
         waits_s = min(MOST_WAIT_S, WAIT_SHARE * (time.monotonic() - self._reported_at))
         return waits_s if waits_s >= LEAST_WAIT_S else 0.0
 
     def _searched(self, metrics: Mapping[str, Any]) -> str | None:
-        """Which of the values the search is about."""
+        """Return the name of the searched metric if it is among the values, else None."""
         name = name_of(self._trial.metric, metrics)
         return name if name in metrics else None
 
     def _step(self, step: int | None, searched: str | None) -> int:
+        """Return the step of a report: the given one after a check, or the next one counted."""
         if step is None:
             if searched is None:
                 return max(self._last, 0)
@@ -104,7 +119,7 @@ class Reporter:
         elif isinstance(step, bool) or int(step) != step or step < 0:
             raise ArgumentError(f"step={step!r}: a step is a whole number from 0")
         step = int(step)
-        if searched is not None:  # other values may be of another measure of progress
+        if searched is not None:  # other values may use another measure of progress
             if step < self._last:
                 raise ArgumentError(
                     f"step={step} after step {self._last}: the steps at which '{searched}' is reported must not fall"

@@ -1,4 +1,4 @@
-"""The searched number in what a trial returned, or why there is none."""
+"""Extraction of the searched metric from the value that a trial's function returned."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from hopsml.search.metric import name_of
 
 
 def score_of(value: Any, metric: str) -> float:
-    """The number for the search, which may be NaN. ArgumentError says what the function should have returned.
+    """Return the searched number, which may be NaN, from a training function's return value.
 
-    ``metric`` is a key of the returned dict, or any name where a single number was returned; "" takes a single number, or a
-    dict with one entry.
+    Args:
+        value: a number, or a dict with numbers.
+        metric: key in the returned dict, or any name if a single number was returned; "" accepts a single number, or
+            a dict with one entry.
+
+    Raises:
+        ArgumentError: there is no such number; the error describes what the function should return.
     """
     if isinstance(value, dict):
         fields = {str(key): item for key, item in value.items()}
@@ -34,7 +39,7 @@ def score_of(value: Any, metric: str) -> float:
 
 
 def as_number(value: Any) -> float | None:
-    """A number, numpy scalar or one-element tensor as a float; None for anything else, text and bools included."""
+    """Return a number, numpy scalar or one-element tensor as a float; None for all else, text and bools included."""
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None

@@ -1,1 +1,1 @@
-"""In workers: what gradients a training function has, and how fast each way reduces gradients like them."""
+"""Tuning inside workers: gradients of a training function, and the speed of reducing gradients like them."""

@@ -1,7 +1,7 @@
-"""A training function that trains nothing: it reduces gradients of given sizes by every candidate, in turns.
+"""Benchmark that reduces gradients of given sizes by every candidate in alternation, as a training function.
 
-It is run by hopsml like any other, so it is measured where the training will be: on the same slots, by strategies that were
-made in the same way. TensorFlow's collectives and hopsml's are both up in each worker.
+hopsml runs it like any other function, so it measures under the conditions of the training: on the same slots, with
+strategies created in the same way. TensorFlow's collectives and hopsml's are both active in each worker.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from hopsml.training.tensorflow import choice
 from hopsml.tuning.candidates import WIRES, Candidate, Gradient
 
 Step = Callable[[], float]
-MOST_STEPS = 100  # of a turn
+MOST_STEPS = 100  # of one measurement
 
 
 def measure(
     gradients: Sequence[Gradient], candidates: Sequence[Candidate], rounds: int, turn_s: float
 ) -> tuple[str, dict[str, list[float]]]:
-    """Whose collectives a run takes that names none; and the median milliseconds of a step by candidate, one value a round.
+    """Return the default collectives of a run that names none, and the step times by candidate.
 
-    They are the slowest worker's.
+    A step time is the median of one round in milliseconds, that of the slowest worker.
 
     Args:
         gradients: shape and type of each.
-        candidates: the ways.
-        rounds: turns of each, in another order every time.
-        turn_s: about how long the slowest candidate's turn takes.
+        candidates: the ways to reduce.
+        rounds: measurements of each candidate, in another order every time.
+        turn_s: approximate duration of the slowest candidate's measurement, in seconds.
     """
     from hopsml.training import collective
     from hopsml.training.tensorflow import strategy as strategies
@@ -54,14 +54,15 @@ def measure(
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             taken[name].append(_turn_ms(steps[name], count))
-    slowest_of = collective.all_reduce([taken[name] for name in names], "max")  # by worker, and so of the group
+    # The slowest worker determines the group's time.
+    slowest_of = collective.all_reduce([taken[name] for name in names], "max")
     unasked = replace(context, spec=structs.replace(context.spec, communication=Communication()))
     default = choice.choose(unasked, "auto", ()).implementation
     return default, {name: [float(value) for value in values] for name, values in zip(names, slowest_of, strict=True)}
 
 
 def _warm(step: Step) -> float:
-    """Seconds of a step that was traced and has run before."""
+    """Return the seconds of a step that was traced and has run before."""
     step(), step()
     began = time.perf_counter()
     step()
@@ -69,6 +70,7 @@ def _warm(step: Step) -> float:
 
 
 def _turn_ms(step: Step, count: int) -> float:
+    """Return the median duration of a step in milliseconds."""
     times = []
     for _ in range(count):
         began = time.perf_counter()
@@ -78,10 +80,12 @@ def _turn_ms(step: Step, count: int) -> float:
 
 
 def reduction(strategy: Any, candidate: Candidate, gradients: Sequence[Gradient]) -> Step:
-    """A step that makes gradients of these sizes and has them reduced by the candidate; traced at its first call.
+    """Return a step that creates gradients of these sizes and reduces them by the candidate; traced at once.
 
     Args:
-        strategy: TensorFlow's; whose gradients hopsml reduces it does not see.
+        strategy: TensorFlow's strategy; hopsml's collectives reduce without it.
+        candidate: the way to reduce.
+        gradients: shape and type of each.
     """
     import tensorflow as tf
 
@@ -108,5 +112,5 @@ def reduction(strategy: Any, candidate: Candidate, gradients: Sequence[Gradient]
         from hopsml.training.tensorflow import merge, reducer
 
         reducer.set_merging(strategy, merge.parse_merge_scope(candidate.merge_scope), candidate.scoped_allocator)
-    step.get_concrete_function(filling)  # while this candidate's reduction is the strategy's
+    step.get_concrete_function(filling)  # traced while this candidate's reduction is installed in the strategy
     return lambda: float(step(filling))

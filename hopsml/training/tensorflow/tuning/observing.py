@@ -1,7 +1,8 @@
-"""A training function's gradients: shape and type of each, and then no more of the function.
+"""Observation of a training function's gradients, shape and type of each, without training.
 
-It is called on all workers as it would be to train. The first gradients of a ``tf.GradientTape`` that there are several of
-count as the training's: while the step that computes them is still being traced, the function is left. Nothing is trained.
+The function is called on all workers as it would be to train. The first gradients of a ``tf.GradientTape`` that are
+several count as the training's: while the step that computes them is still being traced, the function is left by an
+exception.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 from hopsml.training.tensorflow.import_hook import after_import
 from hopsml.tuning.candidates import Gradient
 
-FEWEST = 2  # a single one may be somebody's penalty on a gradient
+FEWEST = 2  # a single one may be that of a gradient penalty
 
 
 class _Seen(BaseException):
-    """Leaves the user's function, none of whose handlers takes it for an error."""
+    """Exception that leaves the user's function; as a BaseException it is not handled there as an error."""
 
     def __init__(self, gradients: list[Gradient]) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class _Seen(BaseException):
 
 
 def first_gradients(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Gradient]:
-    """The gradients that ``function(**arguments)`` computes first; none where it ends without any."""
+    """Return the gradients that ``function(**arguments)`` computes first; none if it ends without any."""
     after_import("tensorflow", _watch)
     try:
         function(**arguments)
@@ -35,6 +36,7 @@ def first_gradients(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def _watch(tensorflow: ModuleType) -> None:
+    """Patch TensorFlow's gradient tape to raise ``_Seen``."""
     original = tensorflow.GradientTape.gradient
 
     def gradient(tape: Any, *arguments: Any, **named: Any) -> Any:
@@ -48,7 +50,10 @@ def _watch(tensorflow: ModuleType) -> None:
 
 
 def dense(found: Any) -> list[Gradient]:
-    """Those that are reduced element by element: the gradients of embeddings are gathered."""
+    """Return shape and type of the dense gradients, which are reduced element by element.
+
+    Gradients of embeddings are gathered instead.
+    """
     import tensorflow as tf
 
     return [
