@@ -210,9 +210,10 @@ class GrowingGang(MendingGang):
 
     def _ask_pause(self, now: float) -> list[Action]:
         """Have the members pause once newcomers are ready, soon after the first one at the latest."""
-        ready, others = self._ready(), [one for one in self.newcomers.values() if one.ready_at is None]
-        first = min((one.ready_at for one in self.newcomers.values() if one.ready_at is not None), default=now)
-        if not ready or (others and now < first + TOGETHER_S) or now < self.again_at:
+        if not self._ready() or now < self.again_at:
+            return []
+        times = [one.ready_at for one in self.newcomers.values()]
+        if None in times and now < min(time for time in times if time is not None) + TOGETHER_S:
             return []
         if self.pausing or self.phase is not Phase.RUNNING or not self._is_able():
             return []
@@ -237,17 +238,16 @@ class GrowingGang(MendingGang):
         """End the pause: the members go on, together with those that are ready, if any still is."""
         if any(member.told for member in self.members.values()):  # one has ended meanwhile, which decides what follows
             return []
-        came = newcomers[: max(0, self.target - len(self.members))]
-        for agent_id in came:
+        for agent_id in newcomers:
             del self.newcomers[agent_id]
             self.members[agent_id] = MemberState(len(self.members))
         for member in self.members.values():
             member.started = False
         members = tuple(sorted(self.members, key=lambda name: self.members[name].rank))
         self._end_pause()
-        self.came, self.meets, self.fresh = came, bool(came), self.fresh | set(came)
+        self.came, self.meets, self.fresh = newcomers, bool(newcomers), self.fresh | set(newcomers)
         self.grown = self.grown or self.meets
-        return [self._begin_again(members, now, self.meets)]
+        return [self._begin_again(members, now)]
 
     def _end_pause(self) -> None:
         self.pausing, self.paused, self.pause_until = False, set(), None
