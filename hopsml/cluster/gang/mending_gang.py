@@ -50,7 +50,7 @@ class MendingGang(ElasticGang):
         """Whether what the agent says of this generation counts: of any that its worker's process has been part of."""
         if agent_id not in self.members and agent_id not in self.ending:
             return False
-        since = self.since.get(agent_id, 0)
+        since = self.since[agent_id]
         return since <= generation <= max(since, self.generation)
 
     def _other(self, event: Event, now: float) -> list[Action]:
@@ -83,9 +83,7 @@ class MendingGang(ElasticGang):
     def _started(self, event: events.Started, now: float) -> list[Action]:
         # A process that has begun before this generation goes on in it, and was given nothing: of it ``started`` tells
         # whether it has gone on. So says its number, not the phase: the generation may be over before all have.
-        member = self.members.get(event.agent_id)
-        goes_on = self.since.get(event.agent_id) != self.generation or (member is not None and member.started)
-        return [] if goes_on else super()._started(event, now)
+        return super()._started(event, now) if self.since.get(event.agent_id) == self.generation else []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         return super()._stepped(event, now) if event.agent_id in self.members else []
@@ -95,9 +93,7 @@ class MendingGang(ElasticGang):
     def _reform(self, now: float, dump: bool = False) -> list[Action]:
         """End the generation because of its failures, or because it parks; and where it can be, only its lost members."""
         staying = self._staying()
-        if staying:
-            return self._mend(staying, now, dump)
-        return self._give_up(now, dump) if self.phase is Phase.MENDING or self.lost else super()._reform(now, dump)
+        return self._mend(staying, now, dump) if staying else self._give_up(now, dump)
 
     def _staying(self) -> tuple[str, ...]:
         """The members that go on without those that have failed, in rank order; none where all have to begin anew."""
@@ -221,9 +217,7 @@ class MendingGang(ElasticGang):
         return [*actions, *self._ended(now), *self._use_spares(now)]
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
-        was_ending = event.agent_id in self.ending
-        actions = super()._lost(event, now)
-        return actions + self._ended(now) if was_ending else actions
+        return [*super()._lost(event, now), *self._ended(now)]
 
     def _ended(self, now: float) -> list[Action]:
         """Do what has waited for the end of a worker that was lost."""
