@@ -175,6 +175,15 @@ def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
     assert machine.phase is Phase.STOPPING
 
 
+def test_a_late_word_that_a_process_has_begun_does_not_say_that_it_has_gone_on() -> None:
+    machine = at_work("a", "b", "c")
+    kill(machine, "c")
+    assert machine.handle(events.Started("b", 0), 4.05) == []
+    assert mended(machine, "a") == [] and machine.phase is Phase.MENDING
+    mended(machine, "b")
+    assert machine.phase is Phase.RUNNING
+
+
 def test_the_time_to_go_on_is_bounded() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
