@@ -60,7 +60,7 @@ def test_they_go_on_when_an_agent_is_gone() -> None:
     machine = at_work("a", "b")
     assert machine.handle(events.MemberLost("b", "its executor died"), 4.0) == [events.MendGroup(1, ("a",))]
     assert "the chief alone went on at step 9 in its process" in notes(mended(machine, "a"))
-    assert "b" not in machine.commits and not machine.ending
+    assert "b" not in machine.commits and "b" not in machine.mendable and not machine.ending
 
 
 def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
@@ -68,6 +68,7 @@ def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
     machine.handle(events.Stepped("b", 0, 7, stopped=True), 4.0)
     stop, mend = machine.handle(events.Tick(), 9.0)
     assert stop == events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True) and mend == events.MendGroup(1, ("a",))
+    assert not machine.liveness.stopped
     assert "stopped (SIGSTOP) for 5 s" in notes(mended(machine, "a", now=9.1))
 
 
@@ -88,7 +89,9 @@ def test_where_all_stand_still_nobody_can_be_named_and_all_begin_anew() -> None:
     for name in "ab":
         machine.handle(events.Stepped(name, 0, 7), 4.0)
     (stop,) = machine.handle(events.Tick(), 7.5)
-    assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "b"}
+    assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
+    assert machine.handle(events.Tick(), 7.5 + END_S - 0.1) == []
+    assert of_kind(machine.handle(events.Tick(), 7.5 + END_S), events.DropAgents)
 
 
 def test_a_crash_is_waited_with_as_ever_since_an_error_may_have_been_the_cause() -> None:
@@ -96,6 +99,58 @@ def test_a_crash_is_waited_with_as_ever_since_an_error_may_have_been_the_cause()
     assert machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0) == []
     assert machine.phase is Phase.SETTLING
     assert machine.handle(events.Tick(), 5.0)[-1] == events.MendGroup(1, ("a",))
+
+
+def test_the_agent_of_a_crashed_worker_that_has_ended_meanwhile_is_a_spare_at_once() -> None:
+    machine = at_work("a", "b", "c")
+    machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0)
+    machine.handle(events.Closed("b", 0), 4.1)
+    assert machine.handle(events.Tick(), 5.0) == [events.MendGroup(1, ("a", "c"))]
+    assert machine.spares == {"b": True} and not machine.ending
+
+
+def test_those_that_go_on_keep_the_order_of_their_ranks() -> None:
+    machine = at_work("a", "b", "c")
+    machine.handle(events.Ranked(("b", "c", "a")), 3.1)
+    assert kill(machine, "c")[-1] == events.MendGroup(1, ("b", "a"))
+
+
+def test_the_steps_of_a_lost_member_are_no_measure_for_the_others() -> None:
+    machine = at_work("a", "b", progress_timeout_s=3.0)
+    machine.handle(events.Stepped("a", 0, 8), 3.5)
+    machine.handle(events.Stepped("b", 0, 20), 3.5)
+    kill(machine, "b")
+    machine.handle(events.Stepped("b", 0, 21), 4.05)  # on its way since before its end
+    mended(machine, "a")
+    machine.handle(events.Stepped("a", 1, 9), 6.0)
+    assert machine.handle(events.Tick(), 8.9) == []
+    assert of_kind(machine.handle(events.Tick(), 9.1), events.StopWorkers)
+
+
+@pytest.mark.parametrize(
+    ("members", "step", "text"),
+    [
+        (("a", "b", "c"), 9, "2 workers went on at step 9 in their processes"),
+        (("a", "b", "c"), 0, "2 workers went on at step 0 in their processes"),
+        (("a", "c"), 0, "the chief alone went on at step 0 in its process"),
+        (("a", "c"), -1, "the chief alone went on in its process"),
+    ],
+)
+def test_a_note_says_who_was_lost_and_how_the_others_went_on(members: tuple[str, ...], step: int, text: str) -> None:
+    machine = at_work(*members)
+    kill(machine, "c")
+    assert notes(mended(machine, *members[:-1], step=step)) == (
+        f"rank {len(members) - 1} was lost (killed by signal 9): {text}; "
+        "the lost share of the batch under way may not have been trained on"
+    )
+
+
+def test_a_host_on_which_workers_are_lost_is_set_aside() -> None:
+    machine = at_work("a", "b", "c", host_failure_limit=1, host_cooldown_s=60)
+    kill(machine, "c")
+    assert mended(machine, "a", "b")[1:] == [events.Note("host host-c is set aside for 60 s: 1 failures")]
+    close(machine, "c", now=4.2)
+    assert machine.exclusions.excluded("host-c", 64.0) and not machine.exclusions.excluded("host-c", 64.1)
 
 
 def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
@@ -118,6 +173,15 @@ def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
     for name in "ab":
         machine.handle(events.Finished(name, 0), 4.2)
     assert machine.phase is Phase.STOPPING
+
+
+def test_a_late_word_that_a_process_has_begun_does_not_say_that_it_has_gone_on() -> None:
+    machine = at_work("a", "b", "c")
+    kill(machine, "c")
+    assert machine.handle(events.Started("b", 0), 4.05) == []
+    assert mended(machine, "a") == [] and machine.phase is Phase.MENDING
+    mended(machine, "b")
+    assert machine.phase is Phase.RUNNING
 
 
 def test_the_time_to_go_on_is_bounded() -> None:
@@ -246,13 +310,32 @@ def test_the_reset_limit_counts_every_loss() -> None:
     assert "reset limit of 1" in outcome.reason
 
 
+def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_together() -> None:
+    machine = at_work("a", "b", "c", "d", "e", size=5)
+    kill(machine, "e")
+    mended(machine, "a", "b", "c", "d")
+    assert machine.resets == 1
+    kill(machine, "d")
+    mended(machine, "a", "b", "c")
+    assert machine.resets == 2
+    kill(machine, "c", now=4.2)
+    kill(machine, "b", now=4.3)
+    assert machine.resets == 4
+    machine.handle(events.Mended("a", machine.generation, problem="it does not work"), 4.4)
+    for name in "bcde":
+        machine.handle(events.Closed(name, 0), 4.5)
+    close(machine, "a", now=4.5)
+    assert machine.phase is Phase.FORMING and machine.resets == 3
+
+
 def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_fails() -> None:
     machine = at_work("a", "b", "c", fruitless_limit=2)
-    for generation in (0, 2, 4):  # in the first of them there was a commit
+    for resets, generation in enumerate((0, 2, 4), start=1):  # in the first of them there was a commit
         assert of_kind(kill(machine, "c"), events.MendGroup)
         machine.handle(events.Mended("a", generation + 1, problem="it does not work"), 4.1)
         close(machine, "c", now=4.2)
         actions = close(machine, "a", "b", now=4.2)
+        assert machine.resets == resets
         if generation == 4:
             break
         machine.handle(events.Ranked(("a", "b", "c")), 4.3)
@@ -272,6 +355,7 @@ def test_the_agent_of_a_lost_worker_is_a_spare_once_that_has_ended() -> None:
     assert "c" not in machine.spares and machine.is_current("c", 0) and not machine.is_current("c", 2)
     mended(machine, "a", "b")
     assert machine.handle(events.Committed("c", 0, 99), 4.2) == [] and machine.reached == 5
+    assert machine.handle(events.Stepped("c", 0, 99), 4.2) == [] and not machine.pace.steps
     assert machine.handle(events.Closed("c", 0), 4.3) == []
     assert machine.spares == {"c": True} and not machine.is_current("c", 0)
 
@@ -297,6 +381,14 @@ def test_a_newcomer_is_waited_with_for_a_while_after_a_loss() -> None:
     (park,) = machine.handle(events.Tick(), 4.1 + GROW_S)
     assert park == events.ParkWorkers(1, ("a", "b"), "2 more joined")
     assert machine.grow_at == 0.0
+
+
+def test_one_that_comes_just_when_the_wait_is_over_is_not_waited_with() -> None:
+    machine = at_work("a", "b", "c")
+    kill(machine, "c")
+    mended(machine, "a", "b", now=4.1)
+    machine.handle(events.MemberLost("c", "gone"), 4.2)
+    assert of_kind(grant(machine, "d", now=4.1 + GROW_S), events.ParkWorkers)
 
 
 def test_other_changes_wait_for_nothing() -> None:
@@ -341,13 +433,18 @@ def test_the_run_ends_when_nothing_is_left_of_it(how: str) -> None:
     assert any("b" in one.agent_ids for one in of_kind(actions, events.ReturnAgents)) == (how == "closed")
 
 
-def test_all_wait_for_it_where_they_begin_anew() -> None:
+@pytest.mark.parametrize(
+    ("end", "members"),
+    [(events.Closed("c", 0), {"a", "b", "c"}), (events.MemberLost("c", "gone"), {"a", "b"})],
+    ids=["its worker has ended", "its agent is gone"],
+)
+def test_all_wait_for_it_where_they_begin_anew(end: events.Event, members: set[str]) -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     machine.handle(events.Mended("a", 1, problem="it does not work"), 4.1)
     assert not of_kind(close(machine, "a", "b", now=4.2), events.StartGeneration)
-    (start,) = of_kind(machine.handle(events.Closed("c", 0), 4.3), events.StartGeneration)
-    assert set(start.agent_ids) == {"a", "b", "c"}
+    (start,) = of_kind(machine.handle(end, 4.3), events.StartGeneration)
+    assert set(start.agent_ids) == members
 
 
 def test_a_group_that_says_nothing_of_itself_is_an_elastic_one() -> None:

@@ -166,7 +166,7 @@ def test_one_that_goes_on_is_forgiven_and_a_stopped_chief_has_longer() -> None:
     machine.handle(events.Stepped("chief", 0, -1, stopped=True), 3.0)
     assert machine.handle(events.Tick(), 62.9) == []
     found = conclusion(machine, machine.handle(events.Tick(), 63.0))
-    assert found.rank == 0 and found.reason.startswith(
+    assert (found.agent_id, found.rank) == ("chief", 0) and found.reason.startswith(
         "its process has been stopped (SIGSTOP) for 60 s; experiment.resume"
     )
 
@@ -230,15 +230,6 @@ def test_a_start_that_takes_too_long_ends_the_run_at_first_and_later_costs_the_a
     ]
 
 
-def test_a_warning_says_what_follows() -> None:
-    machine = running()
-    (note,) = machine.handle(events.DrainAsked("worker0", "its node goes"), 3.0)
-    assert note.text == "rank 1 (worker) is about to be lost (its node goes): the others go on without it"
-    (note,) = machine.handle(events.DrainAsked("ps0", "its node goes"), 3.0)
-    assert "the run ends with it; experiment.resume goes on" in note.text
-    assert machine.handle(events.DrainAsked("stranger", "its node goes"), 3.0) == []
-
-
 def test_a_server_that_returns_is_lost() -> None:
     machine = running()
     assert machine.handle(events.Finished("ps0", 0), 3.0) == []
@@ -252,6 +243,241 @@ def test_where_all_agents_go_at_once_the_backend_may_say_why() -> None:
     assert not of_kind(actions, events.Conclude)
     (found,) = of_kind(machine.handle(events.Refused("Spark is gone", "application"), 3.5), events.Conclude)
     assert found == events.Conclude(Phase.FAILED, "application", "Spark is gone")
+
+
+# ------------------------------------------------------------------------------------------ bounds, words, late events
+
+
+def stops(names: tuple[str, ...], grace_s: float, flush_s: float, generation: int = 0) -> list[events.Action]:
+    return [events.StopWorkers(generation, (name,), grace_s, flush_s) for name in names]
+
+
+def test_agents_that_a_complete_group_is_granted_are_given_back() -> None:
+    assert running().handle(events.Granted(("late", "later")), 3.0) == [events.ReturnAgents(("late", "later"))]
+
+
+def test_the_group_begins_when_its_last_member_does() -> None:
+    machine = granted()
+    for name in NAMES[:4]:
+        machine.handle(events.Started(name, 0), 2.0)
+        assert machine.phase is Phase.FORMING
+    machine.handle(events.Started("evaluator", 0), 2.0)
+    assert machine.phase is Phase.RUNNING and machine.deadline is None
+
+
+@pytest.mark.parametrize(
+    ("evaluates", "end", "dropped"),
+    [(False, 20.0, NAMES[:4]), (True, 50.0, NAMES)],
+    ids=["the evaluator is through", "the evaluator still evaluates"],
+)
+def test_servers_have_their_time_to_end_after_the_chief_and_are_cut_off_then(
+    evaluates: bool, end: float, dropped: tuple[str, ...]
+) -> None:
+    machine = running(grace_s=2, flush_s=3, evaluator_s=30)
+    if not evaluates:
+        machine.handle(events.Finished("evaluator", 0), 4.0)
+        machine.handle(events.Closed("evaluator", 0), 4.0)
+    assert machine.handle(events.Finished("chief", 0), 5.0) == stops(("worker0", "worker1", "ps0"), 2, 3)
+    if evaluates:
+        assert machine.handle(events.Tick(), 35.0)[1:] == stops(("evaluator",), 2, 3)
+    assert machine.handle(events.Tick(), end - 0.1) == []
+    actions = machine.handle(events.Tick(), end)
+    assert actions[0] == events.DropAgents(dropped, "did not report its worker's end in time")
+    assert actions[-1] == events.Conclude(Phase.FINISHED)
+
+
+def test_an_evaluator_that_has_come_to_its_end_is_not_called_late() -> None:
+    machine = running(grace_s=2, flush_s=3, evaluator_s=30)
+    machine.handle(events.Finished("chief", 0), 5.0)
+    machine.handle(events.Finished("evaluator", 0), 34.0)
+    assert machine.handle(events.Tick(), 35.0) == stops(("evaluator",), 2, 3)
+
+
+def test_who_was_given_up_is_not_told_to_end_at_the_end() -> None:
+    machine = running(fruitless_limit=1)
+    die(machine, "worker1", 3.0)
+    told = of_kind(machine.handle(events.Finished("chief", 0), 5.0), events.StopWorkers)
+    assert [one.agent_ids for one in told] == [("worker0",), ("ps0",)]
+
+
+def test_a_cancelled_run_ends_everybody_within_a_limit_and_its_first_reason_stands() -> None:
+    machine = running(grace_s=2, failed_flush_s=4)
+    assert machine.handle(events.CancelAsked("enough"), 3.0) == stops(NAMES, 2, 4)
+    assert machine.handle(events.CancelAsked("once more"), 3.5) == []
+    assert machine.handle(events.Failed("chief", 0, "KeyError", raised=True), 3.6) == []
+    assert machine.handle(events.Tick(), 10.9) == []
+    actions = machine.handle(events.Tick(), 11.0)
+    assert of_kind(actions, events.DropAgents)[0].agent_ids == NAMES
+    assert actions[-1] == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+
+
+def test_a_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
+    machine = running(grace_s=2, failed_flush_s=4, evaluator_s=30)
+    ended = machine.handle(events.Finished("chief", 0), 5.0)
+    actions = machine.handle(events.CancelAsked("enough"), 6.0)
+    assert actions == stops(NAMES, 2, 4)
+    assert machine.handle(events.Tick(), 11.9) == []
+    assert conclusion(machine, [*ended, *actions]) == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+
+
+def test_the_wait_for_the_loss_behind_an_echo_is_not_prolonged_by_a_second_word() -> None:
+    machine = running(settle_s=3)
+    machine.handle(events.Failed("chief", 0, "UnavailableError", secondary=True), 3.0)
+    machine.handle(events.Failed("chief", 0, "AbortedError", secondary=True), 5.0)
+    assert machine.handle(events.Tick(), 5.9) == []
+    assert conclusion(machine, machine.handle(events.Tick(), 6.0)).reason == "UnavailableError"
+
+
+ECHO = events.Failed("chief", 0, "UnavailableError", secondary=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ([events.Finished("ps0", 0)], "rank 3 (ps) was lost just before (its server has returned)"),
+        (
+            [events.Failed("worker0", 0, FAILED, outside=True), events.Failed("ps0", 0, ENDED, outside=True)],
+            "rank 3 (ps) was lost just before (its node died)",
+        ),
+        (
+            [events.Failed("worker1", 0, ENDED, outside=True), events.Failed("worker0", 0, FAILED, outside=True)],
+            "rank 1 (worker) was lost just before (signal 9 (SIGKILL))",
+        ),
+    ],
+    ids=["a server that returned", "a parameter server before a worker", "of two workers the first by rank"],
+)
+def test_an_echo_of_the_chiefs_names_one_server_and_says_how_to_survive_its_loss(
+    before: list[events.Event], named: str
+) -> None:
+    machine = running()
+    for event in before:
+        machine.handle(event, 3.0)
+    assert conclusion(machine, machine.handle(ECHO, 3.1)) == events.Conclude(
+        Phase.FAILED,
+        "worker",
+        f"UnavailableError; {named}, from which a loop of one's own has to recover: hopsml.tensorflow.ServerLoop does",
+        "chief",
+        0,
+    )
+
+
+def test_an_echo_of_the_chiefs_is_explained_by_an_agent_whose_loss_is_told_later() -> None:
+    machine = running()
+    assert machine.handle(ECHO, 3.0) == []
+    found = conclusion(machine, machine.handle(events.MemberLost("ps0", ENDED), 3.2))
+    assert found.reason.startswith(f"UnavailableError; rank 3 (ps) was lost just before ({ENDED})")
+
+
+def test_a_process_of_whose_end_no_cause_is_known_is_started_again_each_time() -> None:
+    machine = running()
+    text = "rank 3 (ps) was lost ({}); it is started again at its address"
+    assert die(machine, "ps0", 3.0)[0] == events.Note(text.format(FAILED))
+    machine.handle(events.Started("ps0", 1), 4.0)
+    assert machine.handle(events.Closed("ps0", 1), 5.0) == [
+        events.Note(text.format("its process ended")),
+        events.StartGeneration(2, ("ps0",)),
+    ]
+
+
+@pytest.mark.parametrize(("started_at", "died_at"), [(10.0, 39.9), (None, 99.0)], ids=["too short", "never began"])
+def test_who_dies_twice_without_a_steady_time_between_is_given_up(started_at: float | None, died_at: float) -> None:
+    machine = running(fruitless_limit=2, steady_s=30)
+    die(machine, "ps0", 3.0)
+    if started_at is not None:
+        machine.handle(events.Started("ps0", 1), started_at)
+    found = conclusion(machine, die(machine, "ps0", died_at))
+    assert (found.agent_id, found.rank) == ("ps0", 3)
+    assert found.reason == (
+        f"rank 3 (ps) was lost: 2 times in a row, the last of: {FAILED}; "
+        "experiment.resume goes on from its last checkpoint"
+    )
+
+
+def test_a_process_that_is_stopped_is_told_of_anew_after_its_start() -> None:
+    machine = running(stopped_s=5)
+    machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
+    die(machine, "ps0", 4.0)
+    machine.handle(events.Started("ps0", 1), 5.0)
+    assert of_kind(machine.handle(events.Stepped("ps0", 1, -1, stopped=True), 6.0), events.Note)
+    assert machine.handle(events.Tick(), 10.9) == []
+    assert machine.handle(events.Tick(), 11.0) == [events.StopWorkers(1, ("ps0",), 0.0, 0.0, keep=True)]
+
+
+def test_a_loss_that_changes_nothing_any_more_is_not_told() -> None:
+    machine = running(fruitless_limit=1)
+    assert machine.handle(events.MemberLost("stranger", ENDED), 3.0) == []
+    die(machine, "worker1", 3.0)
+    assert machine.handle(events.MemberLost("worker1", ENDED), 3.1) == [], "it was given up before"
+    machine.handle(events.Finished("evaluator", 0), 4.0)
+    machine.handle(events.Closed("evaluator", 0), 4.0)
+    assert machine.handle(events.MemberLost("evaluator", ENDED), 4.1) == [], "it had come to its end"
+    machine.handle(events.Finished("chief", 0), 5.0)
+    assert machine.handle(events.MemberLost("worker0", ENDED), 5.1) == [], "the run ends"
+    assert machine.handle(events.MemberLost("ps0", ENDED), 5.1) == []
+    assert machine.handle(events.MemberLost("ps0", ENDED), 5.2) == [], "it was told before"
+
+
+def test_two_of_three_workers_go_on() -> None:
+    machine = ServerGang(ServerGroup(size=4))
+    machine.begin(0.0)
+    machine.handle(events.Granted(("chief", "w0", "w1", "w2")), 1.0)
+    (note,) = machine.handle(events.MemberLost("w1", ENDED), 2.0)
+    assert note == events.Note(f"the run goes on with 2 workers: rank 2 (worker) was lost for good: {ENDED}")
+
+
+def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
+    machine = running(settle_s=3)
+    for name in NAMES:
+        machine.handle(events.MemberLost(name, ENDED), 3.0)
+    assert machine.handle(events.Tick(), 5.9) == []
+    (found,) = of_kind(machine.handle(events.Tick(), 6.0), events.Conclude)
+    assert (found.error, found.rank) == ("worker", 0) and found.reason.startswith(f"the chief was lost: {ENDED}")
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "follows"),
+    [
+        ("chief", "rank 0 (chief)", "the run ends with it; experiment.resume goes on from its last checkpoint"),
+        ("worker1", "rank 2 (worker)", "the others go on without it"),
+        ("ps0", "rank 3 (ps)", "the run ends with it; experiment.resume goes on from its last checkpoint"),
+        ("evaluator", "rank 4 (evaluator)", "the others go on without it"),
+    ],
+)
+def test_a_warning_says_what_follows_for_each_role(name: str, who: str, follows: str) -> None:
+    assert running().handle(events.DrainAsked(name, "its node goes"), 3.0) == [
+        events.Note(f"{who} is about to be lost (its node goes): {follows}")
+    ]
+
+
+def test_a_warning_of_a_node_that_has_no_part_in_the_run_is_not_passed_on() -> None:
+    assert running().handle(events.DrainAsked("stranger", "its node goes"), 3.0) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("chief", "rank 0 (chief) is stopped (SIGSTOP); if nobody lets it go on within 60 s, it counts as lost"),
+        ("ps0", "rank 3 (ps) is stopped (SIGSTOP); if nobody lets it go on within 5 s, another one takes its place"),
+    ],
+)
+def test_a_process_that_is_stopped_is_named_with_its_limit(name: str, told: str) -> None:
+    machine = running(stopped_s=5, chief_stopped_s=60)
+    assert machine.handle(events.Stepped(name, 0, -1, stopped=True), 3.0) == [events.Note(f"the process of {told}")]
+
+
+def test_a_stopped_member_behind_one_that_is_gone_is_seen_to() -> None:
+    machine = running(stopped_s=5, chief_stopped_s=60)
+    machine.handle(events.MemberLost("worker0", ENDED), 3.0)
+    machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
+    assert machine.handle(events.Tick(), 8.0) == [events.StopWorkers(0, ("ps0",), 0.0, 0.0, keep=True)]
+
+
+def test_an_agent_that_does_not_start_its_worker_again_is_cut_off_once_in_its_time() -> None:
+    machine = running(start_timeout_s=10)
+    die(machine, "worker0", 3.0)
+    assert of_kind(machine.handle(events.Tick(), 13.5), events.DropAgents)
+    assert machine.handle(events.Tick(), 23.5) == []
+    assert of_kind(machine.handle(events.Tick(), 23.6), events.DropAgents)
 
 
 # ------------------------------------------------------------------------------------------ any sequence of events

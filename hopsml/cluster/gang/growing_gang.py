@@ -240,9 +240,10 @@ class GrowingGang(MendingGang):
 
     def _ask_pause(self, now: float) -> list[Action]:
         """Pause the members once joining workers are ready, at most ``TOGETHER_S`` after the first of them."""
-        ready, others = self._ready(), [one for one in self.newcomers.values() if one.ready_at is None]
-        first = min((one.ready_at for one in self.newcomers.values() if one.ready_at is not None), default=now)
-        if not ready or (others and now < first + TOGETHER_S) or now < self.again_at:
+        if not self._ready() or now < self.again_at:
+            return []
+        times = [one.ready_at for one in self.newcomers.values()]
+        if None in times and now < min(time for time in times if time is not None) + TOGETHER_S:
             return []
         if self.pausing or self.phase is not Phase.RUNNING or not self._is_able():
             return []
@@ -269,17 +270,16 @@ class GrowingGang(MendingGang):
         # one has ended during the pause, which determines what follows
         if any(member.told for member in self.members.values()):
             return []
-        came = newcomers[: max(0, self.target - len(self.members))]
-        for agent_id in came:
+        for agent_id in newcomers:
             del self.newcomers[agent_id]
             self.members[agent_id] = MemberState(len(self.members))
         for member in self.members.values():
             member.started = False
         members = tuple(sorted(self.members, key=lambda name: self.members[name].rank))
         self._end_pause()
-        self.came, self.meets, self.fresh = came, bool(came), self.fresh | set(came)
+        self.came, self.meets, self.fresh = newcomers, bool(newcomers), self.fresh | set(newcomers)
         self.grown = self.grown or self.meets
-        return [self._begin_again(members, now, self.meets)]
+        return [self._begin_again(members, now)]
 
     def _end_pause(self) -> None:
         """Reset the state of the pause."""

@@ -58,7 +58,7 @@ class MendingGang(ElasticGang):
         """
         if agent_id not in self.members and agent_id not in self.ending:
             return False
-        since = self.since.get(agent_id, 0)
+        since = self.since[agent_id]
         return since <= generation <= max(since, self.generation)
 
     def _other(self, event: Event, now: float) -> list[Action]:
@@ -96,9 +96,7 @@ class MendingGang(ElasticGang):
         # A process that began before this generation continues in it and has not been started again: its ``started``
         # means that it has continued. The generation of its start decides, not the phase: the generation may end before
         # all have continued.
-        member = self.members.get(event.agent_id)
-        goes_on = self.since.get(event.agent_id) != self.generation or (member is not None and member.started)
-        return [] if goes_on else super()._started(event, now)
+        return super()._started(event, now) if self.since.get(event.agent_id) == self.generation else []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         """Process a heartbeat of a member; those of workers that are ending do not count."""
@@ -109,9 +107,7 @@ class MendingGang(ElasticGang):
     def _reform(self, now: float, dump: bool = False) -> list[Action]:
         """Continue without the lost members if possible; else end the generation."""
         staying = self._staying()
-        if staying:
-            return self._mend(staying, now, dump)
-        return self._give_up(now, dump) if self.phase is Phase.MENDING or self.lost else super()._reform(now, dump)
+        return self._mend(staying, now, dump) if staying else self._give_up(now, dump)
 
     def _staying(self) -> tuple[str, ...]:
         """Return the members that continue without the failed ones, in rank order; empty if all have to restart."""
@@ -241,9 +237,7 @@ class MendingGang(ElasticGang):
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
         """Record the loss of an agent."""
-        was_ending = event.agent_id in self.ending
-        actions = super()._lost(event, now)
-        return actions + self._ended(now) if was_ending else actions
+        return [*super()._lost(event, now), *self._ended(now)]
 
     def _ended(self, now: float) -> list[Action]:
         """Continue with the steps that waited for the end of a lost worker."""

@@ -36,7 +36,7 @@ class ServerMember(MemberState):
 
     role: str = WORKER
     generation: int = 0
-    born: float = 0.0
+    born: float = 0.0  # when its process began, or was told to begin again
     deaths: int = 0  # in a row, each soon after its start
     cause: str = ""  # what the newest start died of
     is_given_up: bool = False  # True if it is not started again
@@ -69,7 +69,7 @@ class ServerGang(Gang):
         if self.phase is not Phase.WAITING:
             return [events.ReturnAgents(event.agent_ids)]
         self.members = {
-            agent_id: ServerMember(rank, role=self._role(rank, len(event.agent_ids)), born=now)
+            agent_id: ServerMember(rank, role=self._role(rank, len(event.agent_ids)))
             for rank, agent_id in enumerate(event.agent_ids)
         }
         self.phase = Phase.FORMING
@@ -195,7 +195,6 @@ class ServerGang(Gang):
         if member is None or member.lost:
             return []
         member.lost, member.cause = True, event.reason
-        self.liveness.without(event.agent_id)
         if all(one.lost for one in self.members.values()):
             self.explained_by = now + self.spec.settle_s
         if self.phase is Phase.SETTLING:
@@ -218,7 +217,7 @@ class ServerGang(Gang):
                 events.Note(f"the run goes on with {left} worker{plural}: {_name(member)} was lost for good: {reason}")
             ]
         what = {CHIEF: "the chief", PS: _name(member), WORKER: f"{_name(member)}, the last worker,"}[member.role]
-        self.failures.append(Failure(agent_id, member.rank, f"{what} was lost: {reason}; {_RESUME}", outside=True))
+        self.failures.append(Failure(agent_id, member.rank, f"{what} was lost: {reason}; {_RESUME}"))
         return self._settled(now)
 
     # -------------------------------------------------------------------------------- deadlines
@@ -263,7 +262,7 @@ class ServerGang(Gang):
             if now - self.liveness.stopped.get(agent_id, now) >= limit_s:
                 cause = f"its process has been stopped (SIGSTOP) for {limit_s:g} s"
                 if member.role == CHIEF:
-                    self.failures.append(Failure(agent_id, 0, f"{cause}; {_RESUME}", outside=True))
+                    self.failures.append(Failure(agent_id, 0, f"{cause}; {_RESUME}"))
                     return actions + self._settled(now)
                 self.liveness.without(agent_id)
                 member.failed, member.cause = True, cause
