@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 
 from hopsml.cluster.shared.http_connections import recognise
 from hopsml.errors import StoreError
 from hopsml.service.rest import cookies
 from hopsml.service.rest.errors import answer_of
+from hopsml.service.rest.threads import AUTHENTICATION
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -161,7 +161,7 @@ class Guarded:
             await _answer(sending, 401, [(b"content-type", b"application/json")], self._refusal)
 
     async def _caller(self, token: str) -> object | None:
-        return await run_in_threadpool(self._identify, token) if token else None
+        return await AUTHENTICATION.run(self._identify, token) if token else None
 
     def _is_still(self, token: str, caller: object) -> IsStillKnown:
         async def is_still_known() -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
 from hopsml.errors import HopsmlError
 from hopsml.service.rest import cookies, page_files
 from hopsml.service.rest.errors import split, status_of
+from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
 from hopsml.service.sign_in.identity import caller
 from hopsml.service.sign_in.pending import LASTS_S, PendingSignIn, Seal
 from hopsml.service.sign_in.provider import Provider
@@ -83,7 +83,7 @@ class SignInDoor:
     async def _there(self, scope: Scope, send: Send) -> None:
         pending = PendingSignIn.new()
         try:
-            target = await run_in_threadpool(self._provider.begin, pending)
+            target = await SIGN_IN.run(self._provider.begin, pending)
         except HopsmlError as error:
             await self._refused(send, error, "")
             return
@@ -92,7 +92,7 @@ class SignInDoor:
 
     async def _back(self, scope: Scope, send: Send) -> None:
         try:
-            token = await run_in_threadpool(self._signed_in, scope)
+            token = await SIGN_IN.run(self._signed_in, scope)
         except HopsmlError as error:
             await self._refused(send, error, "../")
             return
@@ -116,7 +116,7 @@ class SignInDoor:
 
     async def _out(self, scope: Scope, send: Send, token: str) -> None:
         """End the session; a token that was given otherwise stays, and this browser forgets it."""
-        await run_in_threadpool(self._end, scope, token)
+        await AUTHENTICATION.run(self._end, scope, token)
         await _answer(send, 204, [cookies.header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
 
     def _end(self, scope: Scope, token: str) -> None:
