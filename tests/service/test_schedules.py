@@ -137,6 +137,10 @@ def test_it_ends_with_its_owners_access(served: Served, lost: str) -> None:
     start_due(schedules, ME, row.planned_s + 90_000)
     (row,) = schedules.all()
     assert jobs(served) == [] and row.is_paused and row.note == "paused: eve may not submit jobs any more"
+    if lost != "expired":  # which it will be in an hour
+        triggered = served.ask("POST", "schedules/1/trigger", Role.OPERATOR)
+        assert triggered.status_code == 403 and "its owner eve may not submit" in triggered.json()["error"]
+        assert jobs(served) == []
     tokens.create("eve", Role.USER, now)
     schedules.pause(row.id, False, row.planned_s, row.planned_s)
     start_due(schedules, ME, row.planned_s + 90_000)
