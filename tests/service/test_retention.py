@@ -19,7 +19,7 @@ from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.service.lifecycle.sight import SeenApplication, Sight, over
 from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store.rows import JobLimits
+from hopsml.service.store.rows import JobLimits, NewJob
 from hopsml.service.store.schema import jobs as jobs_table
 from hopsml.service.store.tokens import Role
 from hopsml.states import Lifecycle
@@ -194,9 +194,9 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
 def test_files_of_jobs_whose_rows_were_removed_are_removed(served: Served, tmp_path: Path) -> None:
     """Their owner has submitted more jobs than are stored of one user."""
     ended(served, tmp_path, 91)
-    served.jobs.engine.forget(f"{served.jobs.manager.prefix}-1-1")  # as the leader does when its end is stored
+    served.jobs.manager.turn()
     served.jobs.store.limits = JobLimits(unfinished=10, stored=1)
-    waiting = PlayedJob(served, tmp_path)
+    waiting = served.jobs.store.submit(NewJob("digits", "user", "default", 50, "{}", "local"), NOW)
     assert served.ask("GET", "jobs/1").status_code == 404
     found = served.jobs.retention.sweep(NOW)
     assert (found.jobs, found.logs) == (1, 1) and left(tmp_path, "jobs") == [] == left(tmp_path, "project", "Jobs")
