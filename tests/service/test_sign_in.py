@@ -60,7 +60,7 @@ class Browsing:
         limits = Limits(strangers=Rate(1.0, strangers))
         self._app = service_application(served.jobs, served.project, served.streams, "x", limits, asked)
         self.tokens, self.audit = Tokens(served.jobs.store), AuditLog(served.jobs.store)
-        self.cookies, self.session = httpx.Cookies(), served.cookie
+        self.cookies, self.session = httpx.Cookies(), f"__Host-{served.cookie}"  # over TLS
 
     def ask(self, path: str, method: str = "GET", **more: Any) -> httpx.Response:
         """One request; cookies are kept."""
@@ -172,6 +172,30 @@ def test_another_scheme_than_bearer_is_no_reason_to_trust_another_page(served: S
     assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=sent).status_code == 403
     bearer = {**sent, "authorization": f"bearer {served.tokens[Role.USER]}"}
     assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=bearer).status_code == 404, "a program's own token"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_cookies_of_other_servers_of_the_host_neither_replace_nor_hide_a_session(served: Served, scheme: str) -> None:
+    """Ports share cookies. Of two of one name nobody can say which one this server has set."""
+    name = served.cookie if scheme == "http" else f"__Host-{served.cookie}"
+    mine, evil = (f"{name}={served.tokens[role]}" for role in (Role.USER, Role.OPERATOR))
+    strange = 'prefs={"a": [1, "b c"]}; =; x; \u00fc=\u00fc; bad[name]=1'
+    plain = f"{served.cookie}={served.tokens[Role.OPERATOR]}"
+
+    def user(cookie: str) -> str:
+        headers = {"authorization": "", "cookie": cookie.encode()}
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(served.app)
+            async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://service") as asking:
+                return await asking.get("/api/about", headers=headers)
+
+        return str(asyncio.run(ask()).json().get("user", ""))
+
+    assert user(mine) == user(f"{mine}; {mine}") == user(f"{strange}; {mine}") == user(f"{mine}; {strange}") == "user"
+    assert user(f"{mine}; {evil}") == user(f"{evil}; {mine}") == user(strange) == ""
+    if scheme == "https":
+        assert user(plain) == "" and user(f"{plain}; {mine}") == "user", "set over an unencrypted port"
 
 
 def _with(**other: Any) -> Callable[[Claims], Claims]:

@@ -106,7 +106,7 @@ class SignInDoor:
     def _signed_in(self, scope: Scope) -> str:
         """A new token for whoever has come back."""
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        pending = self._seal.open(cookies.value(Headers(scope=scope), self._pending))
+        pending = self._seal.open(cookies.value(Headers(scope=scope), self._pending, scope))
         rules, now = self._provider.rules, time.time()
         who = caller(self._provider.claims(pending, given), rules)
         note = AuditEntry(now, who.user, who.role.name.lower(), "sign in", "", 200, _peer(scope))
