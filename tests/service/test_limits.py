@@ -108,6 +108,14 @@ def test_strangers_are_told_to_wait_by_address_and_nobody_waits_for_them(served:
     assert asker.statuses(2, "GET", "jobs", "guess") == [401, 429]
 
 
+def test_a_stranger_with_a_network_of_addresses_is_one_stranger(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    peers = [f"2001:db8:0:1::{number:x}" for number in range(1, 5)]
+    assert [asker.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
+    for peer in ("2001:db8:0:2::1", "fe80::1", "fe80::2", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.3", "?"):
+        assert asker.ask("GET", "jobs", "guess", peer).status_code == 401
+
+
 def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited, "_MOST", 3)
     limits = Limits(strangers=Rate(1.0, 1.0), clock=lambda: 0.0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +43,7 @@ def started() -> Iterator[RunningProvider]:
 @pytest.fixture
 def provider(started: RunningProvider) -> RunningProvider:
     """The same, which says the truth at first."""
-    started.lie = None
+    started.lie, started.moved = None, ""
     started.seen.clear()
     return started
 
@@ -282,6 +285,28 @@ def test_what_comes_back_is_of_this_browser_and_of_this_sign_in(served: Served, 
     stolen = provider.authorized(Browsing(served, provider.issuer).ask("sign-in").headers["location"], "ben")
     tab.ask("sign-in")
     assert tab.ask(stolen).status_code == 403 and len(tab.made()) == 1
+
+
+def test_a_code_is_sent_nowhere_else(served: Served, provider: RunningProvider) -> None:
+    """A token endpoint that redirects would have the code, and the client's secret, sent to any address, also in clear."""
+    tab = Browsing(served, provider.issuer)
+    back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(5.0)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError), elsewhere.accept()[0] as connection:
+                received.append(connection.recv(1 << 16))
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        provider.moved = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/"
+        answer = tab.ask(back)
+        elsewhere.shutdown(socket.SHUT_RDWR)
+        listening.join()
+    provider.moved = ""
+    assert answer.status_code == 502 and not received and not tab.made()
 
 
 def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider: RunningProvider) -> None:
