@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -114,6 +115,22 @@ def test_a_stranger_with_a_network_of_addresses_is_one_stranger(served: Served) 
     assert [asker.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
     for peer in ("2001:db8:0:2::1", "fe80::1", "fe80::2", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.3", "?"):
         assert asker.ask("GET", "jobs", "guess", peer).status_code == 401
+
+
+def test_requests_that_a_stranger_has_sent_ahead_are_dropped(served: Served) -> None:
+    """Each would be answered that it is too much, and the event loop would do nothing else."""
+
+    async def play(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await asyncio.wait_for(reader.read(1 << 16), WAIT_S):
+                received += piece
+        writer.close()
+        assert received.count(b"HTTP/1.1 429") <= 1 and received.count(b"HTTP/1.1 ") <= limited.STRANGERS.at_once + 5
+
+    over_sockets(served, play)
 
 
 def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -24,7 +25,10 @@ KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody
 LOOK_S = 1.0  # between two looks for connections on which no request comes about
 MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those that came with its first one; and of what follows its body
 FEWEST_OF_A_USER = 8  # connections that a user may have however few descriptors there are
+MOST_WARNINGS = 100  # different ones of uvicorn's that are logged
 _RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
+
+_uvicorn_log = logging.getLogger("uvicorn.error")
 
 
 def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
@@ -65,6 +69,24 @@ class UserConnections:
             self._counts[user] -= 1
             if not self._counts[user]:
                 del self._counts[user]
+
+
+class _WarningsOnce(logging.Filter):
+    """Filter that passes each warning once: uvicorn logs one for each invalid request, which anybody may send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True for a record that is logged."""
+        if record.levelno != logging.WARNING:
+            return True
+        message = record.getMessage()
+        is_new = message not in self._known and len(self._known) < MOST_WARNINGS
+        if is_new:
+            self._known.add(message)
+        return is_new
 
 
 class HeadWatch:
@@ -144,12 +166,15 @@ async def accepting(
 
     server.shutdown = shutdown
     watching = asyncio.create_task(_watch_heads(server))
+    once = _WarningsOnce()
+    _uvicorn_log.addFilter(once)
     acceptor.adopt(listener)
     try:
         yield acceptor
     finally:
         watching.cancel()
         acceptor.close()
+        _uvicorn_log.removeFilter(once)
 
 
 async def _watch_heads(server: Any) -> None:

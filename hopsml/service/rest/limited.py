@@ -180,7 +180,10 @@ def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receiv
 
 
 async def told_to_wait(send: Send, wait_s: float) -> None:
-    """Answer that it is too much, with the seconds after which another call is taken."""
+    """Answer that it is too much, with the seconds after which another call is taken, and close the connection.
+
+    Requests that were sent ahead on the same connection are dropped with it: thousands of them may be there.
+    """
     seconds = math.ceil(wait_s)
     said = {"error": "there are too many calls of yours", "remedy": f"wait {seconds} s, then go on"}
     body = json.dumps(said).encode()
@@ -188,6 +191,7 @@ async def told_to_wait(send: Send, wait_s: float) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"retry-after", b"%d" % seconds),
+        (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": 429, "headers": headers})
     await send({"type": "http.response.body", "body": body})
