@@ -197,6 +197,8 @@ def test_cookies_of_other_servers_of_the_host_neither_replace_nor_hide_a_session
 
     assert user(mine) == user(f"{mine}; {mine}") == user(f"{strange}; {mine}") == user(f"{mine}; {strange}") == "user"
     assert user(f"{mine}; {evil}") == user(f"{evil}; {mine}") == user(strange) == ""
+    for more in (f"{mine}; {name}=garbage", f"{name}=garbage; {mine}; {name}="):
+        assert user(more) == "user", "garbage locks nobody out"
     if scheme == "https":
         assert user(plain) == "" and user(f"{plain}; {mine}") == "user", "set over an unencrypted port"
 
@@ -307,6 +309,22 @@ def test_a_code_is_sent_nowhere_else(served: Served, provider: RunningProvider) 
         listening.join()
     provider.moved = ""
     assert answer.status_code == 502 and not received and not tab.made()
+
+
+def test_a_sign_in_that_another_browser_has_begun_is_not_mistaken_for_ones_own(
+    served: Served, provider: RunningProvider
+) -> None:
+    """Somebody tosses the cookie of a sign-in of their own, and sends a link with their code."""
+    eve, tab = Browsing(served, provider.issuer), Browsing(served, provider.issuer)
+    eve._app = tab._app
+    code = provider.authorized(eve.ask("sign-in").headers["location"], "ben")
+    mine = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    pending = f"{tab.session}_sign_in"
+    both = f"{pending}={tab.cookies[pending]}; {pending}={eve.cookies[pending]}"
+    tab.cookies = httpx.Cookies()
+    assert tab.ask(code, headers={"cookie": both}).status_code == 400 and not tab.made()
+    garbage = f"{pending}=x; {both.partition(';')[0]}"
+    assert tab.ask(mine, headers={"cookie": garbage}).status_code == 200 and tab.made() == [("oidc:ana", Role.OPERATOR)]
 
 
 def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider: RunningProvider) -> None:

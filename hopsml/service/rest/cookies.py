@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Scope
 
+MOST_VALUES = 8
+
 
 def session(server: str) -> str:
     """The name of the cookie with a token; cookies know no ports, and two servers must not overwrite each other's."""
@@ -28,15 +30,14 @@ def header(
     return b"set-cookie", f"{_full(name, scope)}={value}; Path=/; HttpOnly; SameSite={site}{age}{secure}".encode()
 
 
-def value(headers: Headers, name: str, scope: Scope) -> str:
-    """The value that a browser sends; empty where it sends none, or several, of which another server has set some.
+def values(headers: Headers, name: str, scope: Scope) -> list[str]:
+    """The different values that a browser sends, at most ``MOST_VALUES``; of several another server has set some.
 
-    Cookies of other servers of the host, whatever they contain, do not matter.
+    Cookies of other names, whatever they contain, do not matter.
     """
     wanted = _full(name, scope)
     pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
-    found = {value for key, _, value in pairs if key == wanted}
-    return found.pop() if len(found) == 1 else ""
+    return list(dict.fromkeys(value for key, _, value in pairs if key == wanted and value))[:MOST_VALUES]
 
 
 def _full(name: str, scope: Scope) -> str:

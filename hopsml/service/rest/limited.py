@@ -6,6 +6,7 @@ Somebody whose token is valid is never made to wait for strangers that come from
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import math
 import time
@@ -69,9 +70,20 @@ class Limits:
 
     async def turn_away(self, scope: Scope, send: Send) -> bool:
         """Tell somebody whose token is nobody's to wait, where the address comes too often; whether that was so."""
-        if wait_s := self.refuses("strangers", (scope.get("client") or ("",))[0], scope):
+        if wait_s := self.refuses("strangers", network((scope.get("client") or ("",))[0]), scope):
             await told_to_wait(send, wait_s)
         return wait_s > 0
+
+
+def network(address: str) -> str:
+    """Return what one stranger owns of the address space: an IPv4 address, or the 64 bits of an IPv6 network."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address) or found.is_link_local:
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((int(found), 64), strict=False))
 
 
 class UserTurns:

@@ -6,6 +6,7 @@ answers it, and goes on to the root.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 
-from hopsml.errors import HopsmlError
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.rest import cookies, page_files
 from hopsml.service.rest.errors import split, status_of
 from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
@@ -106,13 +107,21 @@ class SignInDoor:
     def _signed_in(self, scope: Scope) -> str:
         """A new token for whoever has come back."""
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        pending = self._seal.open(cookies.value(Headers(scope=scope), self._pending, scope))
+        pending = self._begun(scope)
         rules, now = self._provider.rules, time.time()
         who = caller(self._provider.claims(pending, given), rules)
         note = AuditEntry(now, who.user, who.role.name.lower(), "sign in", "", 200, _peer(scope))
         return Tokens(self._store).create(
             who.user, who.role, now, label=SIGNED_IN, lasts_s=rules.lasts, also=with_change(note)
         )
+
+    def _begun(self, scope: Scope) -> PendingSignIn:
+        """The sign-in that this browser has begun. Raises ArgumentError for none, or several: somebody else began one."""
+        found: list[PendingSignIn] = []
+        for text in cookies.values(Headers(scope=scope), self._pending, scope):
+            with contextlib.suppress(ArgumentError):
+                found.append(self._seal.open(text))
+        return found[0] if len(found) == 1 else self._seal.open("")
 
     async def _out(self, scope: Scope, send: Send, token: str) -> None:
         """End the session; a token that was given otherwise stays, and this browser forgets it."""

@@ -13,7 +13,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ThreadPool:

@@ -90,6 +90,7 @@ class Provider:
             code_challenge_method="S256",
             default_timeout=TIMEOUT_S,
         ) as session:
+            session.max_redirects = 0  # else the code and the client's secret would be sent wherever a redirect names
             try:
                 yield session
             except JoseError as error:
