@@ -25,10 +25,10 @@ KEEP_ALIVE_S = 75.0  # longer than usual balancers keep a connection that nobody
 LOOK_S = 1.0  # between two looks for connections on which no request comes about
 MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those that came with its first one; and of what follows its body
 FEWEST_OF_A_USER = 8  # connections that a user may have however few descriptors there are
-MOST_WARNINGS = 100  # different ones of uvicorn's that are logged
 _RECOGNISED = "hopsml_recognised"  # in the state of a request's scope
 
 _uvicorn_log = logging.getLogger("uvicorn.error")
+MOST_WARNINGS = 100  # different ones of uvicorn that are logged
 
 
 def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
