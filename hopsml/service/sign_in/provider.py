@@ -68,6 +68,7 @@ class Provider:
                 grant_type="authorization_code",
                 code=given["code"],
                 code_verifier=pending.verifier,
+                allow_redirects=False,  # else the code and the client's secret would be sent wherever one names
             )
             claims = self._checked(session, token, pending.nonce, known["jwks_uri"])
             return self._completed(session, claims, known.get("userinfo_endpoint"))
@@ -90,7 +91,6 @@ class Provider:
             code_challenge_method="S256",
             default_timeout=TIMEOUT_S,
         ) as session:
-            session.max_redirects = 0  # else the code and the client's secret would be sent wherever a redirect names
             try:
                 yield session
             except JoseError as error:
