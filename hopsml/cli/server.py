@@ -60,6 +60,10 @@ def server(
     keep_days: Annotated[float, typer.Option(help="days for which files of ended jobs are retained")] = 90.0,
     changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
     reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
+    unfinished_jobs: Annotated[int, typer.Option(min=0, help="jobs of one user that have not ended; 0: any")] = 10_000,
+    stored_jobs: Annotated[
+        int, typer.Option(min=0, help="jobs of one user in the database; the oldest ended ones are removed; 0: any")
+    ] = 50_000,
 ) -> None:
     """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
     from hopsml import client
@@ -87,6 +91,8 @@ def server(
         keep_days=keep_days,
         changes_per_s=changes_per_s,
         reads_per_s=reads_per_s,
+        unfinished_jobs=unfinished_jobs,
+        stored_jobs=stored_jobs,
         certificate=certificate,
         key=key,
         address=address,

@@ -10,10 +10,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from hopsml.errors import PathNotFound, StorageError, StoreError
+from hopsml.errors import JobNotFound, PathNotFound, StorageError, StoreError
 from hopsml.service.driver import end_requests
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
@@ -94,10 +94,11 @@ class Retention:
             ids = self._workspaces.jobs()
             ended = self._store.ended_before(ids.values(), before_s)
             jobs = [job for job, serial in ids.items() if serial in ended]
+            names = {serial: job for job, serial in ids.items()}
             for job in jobs:
                 self._workspaces.remove_job(job)
             serials = ended | {serial for serial, old in over.items() if old}
-            self._remove_exchanged({self._store.job(serial).id for serial in serials}, serials)
+            self._remove_exchanged({name for serial in serials if (name := self._job_id(serial, names))}, serials)
             workspaces = self._remove_workspaces(now)
         found = Removed(len(jobs), logs, workspaces)
         if found != Removed():
@@ -139,6 +140,13 @@ class Retention:
             return
         except StorageError as error:
             log.warning("files exchanged with drivers of ended jobs could not be removed: %s", error)
+
+    def _job_id(self, serial: int, names: Mapping[int, str]) -> str:
+        """Return the id of a job; of one whose row was removed that of its files here, "" if there are none."""
+        try:
+            return self._store.job(serial).id
+        except JobNotFound:
+            return names.get(serial, "")
 
     def _serial(self, tag: str) -> int | None:
         """Return the serial of the job that a launch's tag belongs to; None for a tag of another service."""

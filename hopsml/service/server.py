@@ -40,6 +40,7 @@ from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.policy import Policy
 from hopsml.service.store import JobStore
+from hopsml.service.store.rows import JobLimits
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
@@ -79,6 +80,8 @@ class ServerSettings:
     keep_days: float = KEEP_DAYS
     changes_per_s: float = 200.0
     reads_per_s: float = 1000.0
+    unfinished_jobs: int = JobLimits().unfinished  # of one user; 0: any number
+    stored_jobs: int = JobLimits().stored  # of one user, with those that have ended; 0: any number
     certificate: Path | None = None
     key: Path | None = None
     address: str = ""
@@ -186,12 +189,18 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
     if not wanted.keep_days > 0:
         raise ArgumentError(f"--keep-days {wanted.keep_days:g}: files of jobs are kept for more than 0 days: write 90")
+    if wanted.stored_jobs and not 0 < wanted.unfinished_jobs < wanted.stored_jobs:
+        raise ArgumentError(
+            f"--stored-jobs {wanted.stored_jobs}: it counts jobs that have ended, too, and is to be higher than "
+            f"--unfinished-jobs {wanted.unfinished_jobs}, which is to be limited then"
+        )
     profile = profiles.load(wanted.profile or None)
     known = queues.load(wanted.queues)
     supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
     if supply is not None and not is_detachable(profile):
         raise ArgumentError(f"--nodes: profile '{profile.name}' runs jobs on this machine alone; name one of YARN")
-    store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db")
+    limits = JobLimits(wanted.unfinished_jobs, wanted.stored_jobs)
+    store = JobStore.open(wanted.database or f"sqlite:///{wanted.state.absolute()}/service.db", limits)
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)

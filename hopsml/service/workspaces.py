@@ -78,7 +78,8 @@ class Workspaces:
         if target.is_dir():
             with self._lock:
                 self._count(user, digest, target)
-            self.folder(digest)
+            with contextlib.suppress(ServiceError):  # removed as unused at this moment
+                self.folder(digest)
             if _has_files(content, target):
                 durable.sync_file(folder)  # the upload that stored them may have failed before this step
                 return digest
@@ -156,13 +157,21 @@ class Workspaces:
             old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < before_s]
         needed = in_use() if old else ()
         unused = [name for name in old if name not in needed]
-        for name in unused:
-            folder = self._root / "workspaces" / name
-            aside = folder.with_name(f"gone-{name}")  # an upload of the same code must not find a part of it
-            if not name.startswith("gone-"):
-                folder.rename(aside)
-            shutil.rmtree(aside if aside.exists() else folder, ignore_errors=True)
-        return len(unused)
+        return sum(self._remove_one(self._root / "workspaces" / name, before_s) for name in unused)
+
+    @staticmethod
+    def _remove_one(folder: Path, before_s: float) -> bool:
+        """Delete unpacked code; return False if it was looked up since ``before_s``, and is therefore retained."""
+        aside = folder
+        if not folder.name.startswith("gone-"):
+            aside = folder.with_name(f"gone-{folder.name}")  # an upload of the same code must not find a part of it
+            folder.rename(aside)
+            if aside.stat().st_mtime >= before_s:  # a job that is being submitted has found it before the rename
+                with contextlib.suppress(OSError):  # uploaded anew meanwhile
+                    aside.rename(folder)
+                    return False
+        shutil.rmtree(aside, ignore_errors=True)
+        return True
 
     def missing(self, spec: JobSpec, digest: str) -> list[str]:
         """Scripts and functions of a job that its code does not have, each with what is wrong. Raises as ``folder`` does."""
@@ -172,10 +181,16 @@ class Workspaces:
     def folder(self, digest: str) -> Path:
         """Where the files of a workspace lie. Raises ServiceError where they are not here."""
         found = self._root / "workspaces" / digest
-        if not digest or not found.is_dir():
+        try:
+            is_there = bool(digest) and found.is_dir()
+            if is_there:
+                os.utime(found)  # a job is about to need it: it counts as new again
+        except FileNotFoundError:  # removed as unused at this moment
+            is_there = False
+        except OSError:  # a disk that is read only
+            pass
+        if not is_there:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
-        with contextlib.suppress(OSError):  # a disk that is read only
-            os.utime(found)  # a job is about to need it: it counts as new again
         return found
 
     def check_archives(self, spec: JobSpec) -> None:

@@ -61,6 +61,36 @@ def test_who_never_sends_a_whole_head_is_let_go() -> None:
     assert used.startswith(b"HTTP/1.1 200") and long.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_invalid_requests_fill_no_log(http: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send them, without a token."""
+    upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+    async def play() -> None:
+        config = uvicorn.Config(_answering, http=http, lifespan="off", log_config=None, ws="none")  # type: ignore[arg-type]
+        config.load()
+        server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve(sockets=[]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        async with accepting(server, listener):
+            for sent in (b"x\r\n\r\n", upgrade) * 20:
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                writer.write(sent)
+                assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                writer.close()
+        server.should_exit = True
+        await serving
+
+    asyncio.run(play())
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "uvicorn.error" and record.levelname == "WARNING"
+    ]
+    assert len(said) == len(set(said)) and "Invalid HTTP request received." in said
+
+
 async def _with_token(scope: Any, receive: Any, send: Any) -> None:
     is_known = (b"authorization", b"Bearer right") in scope["headers"]
     if is_known:

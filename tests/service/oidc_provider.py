@@ -28,6 +28,7 @@ class RunningProvider:
     seen: list[dict[str, str]] = field(default_factory=list)
     challenges: set[str] = field(default_factory=set)
     key: dict[str, Any] = field(default_factory=dict)  # by which it signs
+    moved: str = ""  # where its token endpoint sends whoever asks
 
     def authorized(self, there: str, sub: str) -> str:
         """What the browser of somebody is sent back to, who signs in at the address of the provider's page."""
@@ -65,6 +66,8 @@ def running(**users: Claims) -> Iterator[RunningProvider]:
             made.challenges.add(asked["code_challenge"])
         if flask.request.path != "/oauth2/token":
             return None
+        if made.moved:
+            return flask.redirect(made.moved, 307)
         made.seen.append(dict(flask.request.form))
         digest = hashlib.sha256(flask.request.form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -156,6 +158,29 @@ def test_runs_beside_each_other(project: ProjectOnDisk) -> None:
 def test_none_and_too_many_runs_are_refused(project: ProjectOnDisk) -> None:
     for ids in ([], [f"app_{number}" for number in range(201)]):
         with pytest.raises(ArgumentError, match="1 to 200"):
+            compared(Project(project.url), ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("run.json", {"spec": "x"}),
+        ("run.json", {"arguments": [1]}),
+        ("run.json", {"spec": {"metric_key": [1]}}),
+        ("environment.json", {"packages": [1]}),
+        ("environment.json", {"code": {"git": "x"}}),
+        ("worker.json", {"python": [1]}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_run_with_a_made_up_record_is_named_when_it_is_compared(
+    project: ProjectOnDisk, name: str, record: dict[str, Any]
+) -> None:
+    for run in ("app_1", "eve_1"):
+        project.run(run, arguments={"lr": 1}, outputs={"loss": 1.0})
+    (project.folder / "Experiments" / "eve_1" / name).write_text(json.dumps(record))
+    for ids in (["app_1", "eve_1"], ["eve_1", "app_1"]):
+        with pytest.raises(ArgumentError, match="run 'eve_1': its records are not as hopsml writes them"):
             compared(Project(project.url), ids)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,6 +22,7 @@ from hopsml.client import Client
 from hopsml.cluster.shared import http_connections
 from hopsml.cluster.shared.acceptor import ConnectionLimits
 from hopsml.errors import ServiceError
+from hopsml.service.browse import files
 from hopsml.service.browse.changes import Changes
 from hopsml.service.rest import limited, server
 from hopsml.service.rest.event_stream import Broadcaster, Streams
@@ -29,6 +32,7 @@ from hopsml.service.rest.service_application import service_application
 from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
 from hopsml.service.store.tokens import Role
 from tests.cluster.workloads import WAIT_S
+from tests.service.project import ProjectOnDisk
 from tests.service.served import Served
 
 pytestmark = pytest.mark.fast
@@ -103,6 +107,30 @@ def test_strangers_are_told_to_wait_by_address_and_nobody_waits_for_them(served:
     assert asker.ask("GET", "jobs", "guess", "10.0.0.2").status_code == 401
     asker.now += 1
     assert asker.statuses(2, "GET", "jobs", "guess") == [401, 429]
+
+
+def test_a_stranger_with_a_network_of_addresses_is_one_stranger(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    peers = [f"2001:db8:0:1::{number:x}" for number in range(1, 5)]
+    assert [asker.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
+    for peer in ("2001:db8:0:2::1", "fe80::1", "fe80::2", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.3", "?"):
+        assert asker.ask("GET", "jobs", "guess", peer).status_code == 401
+
+
+def test_requests_that_a_stranger_has_sent_ahead_are_dropped(served: Served) -> None:
+    """Each would be answered that it is too much, and the event loop would do nothing else."""
+
+    async def play(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await asyncio.wait_for(reader.read(1 << 16), WAIT_S):
+                received += piece
+        writer.close()
+        assert received.count(b"HTTP/1.1 429") <= 1 and received.count(b"HTTP/1.1 ") <= limited.STRANGERS.at_once + 5
+
+    over_sockets(served, play)
 
 
 def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,3 +315,97 @@ def test_one_user_uploads_a_few_workspaces_at_once(served: Served) -> None:
             writer.close()
 
     over_sockets(served, play)
+
+
+def test_slow_calls_of_one_user_hold_few_threads_and_those_of_many_delay_no_authentication(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads are the server's 40: with all of them in slow reads, tokens are still checked, and downloads go on."""
+    blocked, release = threading.Semaphore(0), threading.Event()
+
+    def detail(*_: object) -> None:
+        blocked.release()
+        release.wait(WAIT_S)
+
+    monkeypatch.setattr(served.project, "detail", detail)
+
+    async def play() -> None:
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=WAIT_S) as client:
+
+            def asked(token: str, path: str) -> asyncio.Task[httpx.Response]:
+                return asyncio.create_task(client.get(path, headers={"authorization": f"Bearer {token}"}))
+
+            viewer, *others = served.tokens.values()
+            slow = [asked(viewer, "/api/runs/x") for _ in range(60)]
+            try:
+                for _ in range(limited.MOST_AT_ONCE):
+                    assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
+                answer = await asyncio.wait_for(asked(others[0], "/api/v1/jobs"), WAIT_S)
+                assert answer.status_code == 200 and not blocked.acquire(blocking=False)
+                slow += [asked(token, "/api/runs/x") for token in others for _ in range(limited.MOST_AT_ONCE)]
+                for _ in range(len(others) * limited.MOST_AT_ONCE):
+                    assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
+                answer = await asyncio.wait_for(asked("nobody's", "/api/v1/jobs"), WAIT_S)
+                assert answer.status_code == 401
+            finally:
+                release.set()
+            assert {answer.status_code for answer in await asyncio.gather(*slow)} == {200}
+
+    asyncio.run(play())
+
+
+def test_downloads_have_threads_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty files of a store that does not answer; other calls of the same user are answered."""
+    release = threading.Event()
+
+    def pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
+        release.wait(WAIT_S)
+        yield b"x" * (end - begin)
+
+    monkeypatch.setattr(files, "pieces", pieces)
+    made = ProjectOnDisk(Path(served.project.url.removeprefix("file://"))).run("app_1")
+    (made.folder / "model.bin").write_text("abc")
+
+    async def play() -> None:
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        headers = {"authorization": f"Bearer {served.tokens[Role.VIEWER]}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", headers=headers) as client:
+            slow = [asyncio.create_task(client.get("/api/runs/app_1/files/model.bin")) for _ in range(50)]
+            try:
+                for _ in range(3):
+                    answer = await asyncio.wait_for(client.get("/api/v1/jobs"), WAIT_S)
+                    assert answer.status_code == 200
+            finally:
+                release.set()
+            assert {answer.content for answer in await asyncio.gather(*slow)} == {b"xxx"}
+
+    asyncio.run(play())
+
+
+def test_a_body_that_does_not_come_frees_its_turn(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited.bounded, "__defaults__", (0.05,))
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(WAIT_S)
+
+    answer = served.ask("POST", "jobs", content=silent(), headers={"content-type": "application/json"})
+    assert answer.status_code == 408 and "in time" in answer.json()["error"]
+
+
+def test_an_upload_that_is_broken_off_leaves_no_traceback(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(address: tuple[str, int]) -> None:
+        head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(f"{head}Content-Length: 1000\r\n\r\nP".encode())
+        await writer.drain()
+        writer.close()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as client:
+            headers = {"authorization": f"Bearer {served.tokens[Role.ADMIN]}"}
+            while not (found := (await client.get("/api/v1/audit", headers=headers)).json()["entries"]):
+                await asyncio.sleep(0.01)
+            assert [(one["action"], one["outcome"]) for one in found] == [("upload", 400)]
+
+    over_sockets(served, play)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -19,6 +19,7 @@ from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.service.lifecycle.sight import SeenApplication, Sight, over
 from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
 from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store.rows import JobLimits, NewJob
 from hopsml.service.store.schema import jobs as jobs_table
 from hopsml.service.store.tokens import Role
 from hopsml.states import Lifecycle
@@ -188,6 +189,25 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
     assert served.ask("POST", f"jobs/{other.id}/clone").status_code == 201
     actions = [entry["action"] for entry in served.ask("GET", "audit", Role.ADMIN).json()["entries"]]
     assert "remove" in actions
+
+
+def test_files_of_jobs_whose_rows_were_removed_are_removed(served: Served, tmp_path: Path) -> None:
+    """Their owner has submitted more jobs than are stored of one user."""
+    ended(served, tmp_path, 91)
+    served.jobs.manager.turn()
+    served.jobs.store.limits = JobLimits(unfinished=10, stored=1)
+    waiting = served.jobs.store.submit(NewJob("digits", "user", "default", 50, "{}", "local"), NOW)
+    assert served.ask("GET", "jobs/1").status_code == 404
+    found = served.jobs.retention.sweep(NOW)
+    assert (found.jobs, found.logs) == (1, 1) and left(tmp_path, "jobs") == [] == left(tmp_path, "project", "Jobs")
+    assert served.ask("GET", f"jobs/{waiting.id}").status_code == 200
+
+
+def test_limits_of_jobs_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    for unfinished, stored in ((10, 10), (0, 10)):
+        wanted = server.ServerSettings(tmp_path, profile="local", unfinished_jobs=unfinished, stored_jobs=stored)
+        with pytest.raises(ArgumentError, match=r"--stored-jobs 10: .*higher than"):
+            server.opened(wanted, "http://here/")
 
 
 def test_a_retention_of_zero_days_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hopsml.service.manager.scheduled import start_due
 from hopsml.service.store import JobStore, StaleRecord
-from hopsml.service.store.rows import Leader
+from hopsml.service.store.rows import JobLimits, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
 from hopsml.states import Lifecycle
@@ -77,6 +77,23 @@ def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
 
 
+def test_a_time_is_left_out_while_the_owner_has_too_many_jobs(served: Served) -> None:
+    """The turn of the leader goes on to the schedules of others."""
+    assert served.submit().status_code == 201
+    for role in (Role.USER, "bob"):
+        assert put(served, role).status_code == 201
+    store, schedules = led(served)
+    store.limits = JobLimits(unfinished=1, stored=100)
+    mine, _ = schedules.all()
+    start_due(schedules, ME, mine.planned_s + 1)
+    assert [job["owner"] for job in served.ask("GET", "jobs").json()["jobs"]] == ["bob", "user"]
+    left_out = schedules.one(mine.id)
+    assert left_out.note.startswith("left out: user has 1 jobs that have not ended")
+    assert left_out.planned_s == mine.planned_s + 86_400
+    refused = served.ask("POST", "schedules/1/trigger")
+    assert refused.status_code == 400 and "have not ended" in refused.json()["error"]
+
+
 def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     _, schedules = led(served)
@@ -137,6 +154,10 @@ def test_it_ends_with_its_owners_access(served: Served, lost: str) -> None:
     start_due(schedules, ME, row.planned_s + 90_000)
     (row,) = schedules.all()
     assert jobs(served) == [] and row.is_paused and row.note == "paused: eve may not submit jobs any more"
+    if lost != "expired":  # which it will be in an hour
+        triggered = served.ask("POST", "schedules/1/trigger", Role.OPERATOR)
+        assert triggered.status_code == 403 and "its owner eve may not submit" in triggered.json()["error"]
+        assert jobs(served) == []
     tokens.create("eve", Role.USER, now)
     schedules.pause(row.id, False, row.planned_s, row.planned_s)
     start_due(schedules, ME, row.planned_s + 90_000)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +43,7 @@ def started() -> Iterator[RunningProvider]:
 @pytest.fixture
 def provider(started: RunningProvider) -> RunningProvider:
     """The same, which says the truth at first."""
-    started.lie = None
+    started.lie, started.moved = None, ""
     started.seen.clear()
     return started
 
@@ -60,7 +63,7 @@ class Browsing:
         limits = Limits(strangers=Rate(1.0, strangers))
         self._app = service_application(served.jobs, served.project, served.streams, "x", limits, asked)
         self.tokens, self.audit = Tokens(served.jobs.store), AuditLog(served.jobs.store)
-        self.cookies, self.session = httpx.Cookies(), served.cookie
+        self.cookies, self.session = httpx.Cookies(), f"__Host-{served.cookie}"  # over TLS
 
     def ask(self, path: str, method: str = "GET", **more: Any) -> httpx.Response:
         """One request; cookies are kept."""
@@ -174,6 +177,32 @@ def test_another_scheme_than_bearer_is_no_reason_to_trust_another_page(served: S
     assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=bearer).status_code == 404, "a program's own token"
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_cookies_of_other_servers_of_the_host_neither_replace_nor_hide_a_session(served: Served, scheme: str) -> None:
+    """Ports share cookies. Of two of one name nobody can say which one this server has set."""
+    name = served.cookie if scheme == "http" else f"__Host-{served.cookie}"
+    mine, evil = (f"{name}={served.tokens[role]}" for role in (Role.USER, Role.OPERATOR))
+    strange = 'prefs={"a": [1, "b c"]}; =; x; \u00fc=\u00fc; bad[name]=1'
+    plain = f"{served.cookie}={served.tokens[Role.OPERATOR]}"
+
+    def user(cookie: str) -> str:
+        headers = {"authorization": "", "cookie": cookie.encode()}
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(served.app)
+            async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://service") as asking:
+                return await asking.get("/api/about", headers=headers)
+
+        return str(asyncio.run(ask()).json().get("user", ""))
+
+    assert user(mine) == user(f"{mine}; {mine}") == user(f"{strange}; {mine}") == user(f"{mine}; {strange}") == "user"
+    assert user(f"{mine}; {evil}") == user(f"{evil}; {mine}") == user(strange) == ""
+    for more in (f"{mine}; {name}=garbage", f"{name}=garbage; {mine}; {name}="):
+        assert user(more) == "user", "garbage locks nobody out"
+    if scheme == "https":
+        assert user(plain) == "" and user(f"{plain}; {mine}") == "user", "set over an unencrypted port"
+
+
 def _with(**other: Any) -> Callable[[Claims], Claims]:
     return lambda claims: {name: value for name, value in {**claims, **other}.items() if value is not None}
 
@@ -258,6 +287,44 @@ def test_what_comes_back_is_of_this_browser_and_of_this_sign_in(served: Served, 
     stolen = provider.authorized(Browsing(served, provider.issuer).ask("sign-in").headers["location"], "ben")
     tab.ask("sign-in")
     assert tab.ask(stolen).status_code == 403 and len(tab.made()) == 1
+
+
+def test_a_code_is_sent_nowhere_else(served: Served, provider: RunningProvider) -> None:
+    """A token endpoint that redirects would have the code, and the client's secret, sent to any address, also in clear."""
+    tab = Browsing(served, provider.issuer)
+    back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(5.0)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError), elsewhere.accept()[0] as connection:
+                received.append(connection.recv(1 << 16))
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        provider.moved = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/"
+        answer = tab.ask(back)
+        elsewhere.shutdown(socket.SHUT_RDWR)
+        listening.join()
+    provider.moved = ""
+    assert answer.status_code == 502 and not received and not tab.made()
+
+
+def test_a_sign_in_that_another_browser_has_begun_is_not_mistaken_for_ones_own(
+    served: Served, provider: RunningProvider
+) -> None:
+    """Somebody tosses the cookie of a sign-in of their own, and sends a link with their code."""
+    eve, tab = Browsing(served, provider.issuer), Browsing(served, provider.issuer)
+    eve._app = tab._app
+    code = provider.authorized(eve.ask("sign-in").headers["location"], "ben")
+    mine = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
+    pending = f"{tab.session}_sign_in"
+    both = f"{pending}={tab.cookies[pending]}; {pending}={eve.cookies[pending]}"
+    tab.cookies = httpx.Cookies()
+    assert tab.ask(code, headers={"cookie": both}).status_code == 400 and not tab.made()
+    garbage = f"{pending}=x; {both.partition(';')[0]}"
+    assert tab.ask(mine, headers={"cookie": garbage}).status_code == 200 and tab.made() == [("oidc:ana", Role.OPERATOR)]
 
 
 def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider: RunningProvider) -> None:

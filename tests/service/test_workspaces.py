@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -379,6 +381,37 @@ def test_what_a_user_uploads_is_bounded_until_it_is_removed(
         == 2
     )
     kept.put(zipped(("c", bytes(4000))), "anna")
+
+
+def test_code_that_a_submission_finds_while_unused_code_is_removed_stays(kept: Workspaces, tmp_path: Path) -> None:
+    """A job is submitted between the look for code that is in use and the removal of the rest."""
+    found, other = kept.put(zipped(("a", b"1"))), kept.put(zipped(("b", b"2")))
+    before_s = time.time() - 3600
+    for digest in (found, other):
+        os.utime(tmp_path / "state" / "workspaces" / digest, (0, 0))
+
+    def in_use() -> set[str]:
+        kept.folder(found)  # by the submission, whose row is not stored yet
+        return set()
+
+    assert kept.remove_unused(in_use, before_s) == 1
+    assert (kept.folder(found) / "a").read_bytes() == b"1"
+    assert [path.name for path in (tmp_path / "state" / "workspaces").iterdir()] == [found]
+
+
+def test_code_that_is_removed_while_it_is_looked_up_is_not_there(
+    kept: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = kept.put(zipped(("a", b"1")))
+    change_times = os.utime
+
+    def removed(path: Path) -> None:
+        shutil.rmtree(path)
+        change_times(path)
+
+    monkeypatch.setattr(os, "utime", removed)
+    with pytest.raises(ServiceError, match="submit it again"):
+        kept.folder(digest)
 
 
 def test_a_list_of_a_million_names_is_refused_before_it_is_read(kept: Workspaces) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -26,6 +27,9 @@ LOOK_S = 1.0  # seconds between two checks for connections without a new request
 MOST_HEAD_BYTES = 256 << 10  # of a request, beyond those received with its first bytes; and of what follows its body
 FEWEST_OF_A_USER = 8  # connections allowed per user even with few descriptors
 _RECOGNISED = "hopsml_recognised"  # key in the state of a request's scope
+
+_uvicorn_log = logging.getLogger("uvicorn.error")
+MOST_WARNINGS = 100  # different ones of uvicorn that are logged
 
 
 def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
@@ -67,6 +71,24 @@ class UserConnections:
             self._counts[user] -= 1
             if not self._counts[user]:
                 del self._counts[user]
+
+
+class _WarningsOnce(logging.Filter):
+    """Filter that passes each warning once: uvicorn logs one for each invalid request, which anybody may send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True for a record that is logged."""
+        if record.levelno != logging.WARNING:
+            return True
+        message = record.getMessage()
+        is_new = message not in self._known and len(self._known) < MOST_WARNINGS
+        if is_new:
+            self._known.add(message)
+        return is_new
 
 
 class HeadWatch:
@@ -149,12 +171,15 @@ async def accepting(
 
     server.shutdown = shutdown
     watching = asyncio.create_task(_watch_heads(server))
+    once = _WarningsOnce()
+    _uvicorn_log.addFilter(once)
     acceptor.adopt(listener)
     try:
         yield acceptor
     finally:
         watching.cancel()
         acceptor.close()
+        _uvicorn_log.removeFilter(once)
 
 
 async def _watch_heads(server: Any) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
-from hopsml.service.browse.project import Project
+from hopsml.service.browse.project import Project, understood
 from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.tracking import catalog
 from hopsml.tracking.compare import differences
@@ -57,25 +57,37 @@ def compared(
 ) -> RunComparison:
     """Compare runs; ``tag``: of which metric, else the first that most have; ``most``: points a curve.
 
-    Raises ArgumentError for none or too many runs, PathNotFound for one that is not there.
+    Raises ArgumentError for none or too many runs and for made-up records, PathNotFound for one that is not there.
     """
     ids = list(dict.fromkeys(run_ids))
     if not 1 <= len(ids) <= MOST_RUNS:
         raise ArgumentError(f"{len(ids)} runs are to be compared: choose 1 to {MOST_RUNS} in the list of runs")
     with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
-        stored = list(pool.map(lambda one: catalog.read(project.directory(one)), ids))
+        stored = list(pool.map(lambda one: _read(project, one), ids))
         # What was read of one run may be dropped for the next: so many need not fit into memory together.
         tags = _tags(pool.map(lambda one: project.metrics(one).tags(), ids))
         chosen = tag if tag in tags else next(iter(tags), "")
         read = list(pool.map(lambda one: _of_run(project.metrics(one), chosen, step, most), ids))
     return RunComparison(
-        runs=[row_of(run) for run in stored],
+        runs=[_row(run) for run in stored],
         settings=_settings(stored),
         tags=tags,
         tag=chosen,
         curves=[curve for curve, _ in read],
         values=[values for _, values in read],
     )
+
+
+def _read(project: Project, run_id: str) -> catalog.StoredRun:
+    with understood(run_id):
+        return catalog.read(project.directory(run_id))
+
+
+def _row(run: catalog.StoredRun) -> RunRow:
+    """The row of a run whose records can be compared with others. Raises ArgumentError for other records."""
+    with understood(run.run_id):
+        differences(run, run)
+        return row_of(run)
 
 
 def _of_run(reader: Metrics, tag: str, step: float | None, most: int) -> tuple[Series | None, RunValues]:

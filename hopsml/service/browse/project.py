@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol, TypeVar
 
 from hopsml import settings
@@ -89,6 +90,19 @@ class ReaderCache:
         return len(self._kept)
 
 
+@contextlib.contextmanager
+def understood(run_id: str) -> Iterator[None]:
+    """Context in which a run's records are evaluated. Raises ArgumentError for other types than hopsml writes."""
+    try:
+        yield
+    except HopsmlError:
+        raise
+    except catalog.MALFORMED as error:
+        raise ArgumentError(
+            f"run {run_id!r}: its records are not as hopsml writes them ({error}); open them where they lie"
+        ) from error
+
+
 class Project:
     """The runs of one project, read only. Every method may be called by any thread; all raise StorageError."""
 
@@ -118,14 +132,8 @@ class Project:
     def detail(self, run_id: str, trial: str = "") -> run_detail.RunDetail:
         """Everything that is recorded of a run. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
-        try:
+        with understood(run_id):
             return run_detail.read(directory, trial)
-        except HopsmlError:
-            raise
-        except catalog.MALFORMED as error:
-            raise ArgumentError(
-                f"run {run_id!r}: its records are not as hopsml writes them ({error}); open them where they lie"
-            ) from error
 
     def metrics(self, run_id: str, trial: str = "") -> Metrics:
         """What a run has reported, and what its workers used. Raises ArgumentError, PathNotFound."""

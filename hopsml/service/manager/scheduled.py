@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import replace
 
-from hopsml.service.lifecycle.timetable import Timetable, due
+from hopsml.errors import ArgumentError
+from hopsml.service.lifecycle.timetable import Due, Timetable, due
 from hopsml.service.spec import JobSpec
 from hopsml.service.spec.schedule import following_s
 from hopsml.service.store import NewJob
@@ -31,7 +33,12 @@ def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
             log.warning("schedule %s-%s is paused: %s may not submit jobs any more", row.name, row.id, row.owner)
             schedules.stop(row, f"paused: {row.owner} may not submit jobs any more", lead, now)
         elif decided.after != table or decided.starts:
-            schedules.carry_out(row, decided, job_of(row, spec), lead, now)
+            try:
+                schedules.carry_out(row, decided, job_of(row, spec), lead, now)
+            except ArgumentError as error:  # its owner has too many jobs
+                log.warning("schedule %s-%s leaves a time out: %s", row.name, row.id, error)
+                left_out = replace(decided.after, note=f"left out: {error}")
+                schedules.carry_out(row, Due(left_out), job_of(row, spec), lead, now)
 
 
 def next_after(spec: JobSpec, moment_s: float) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 
 from hopsml.cluster.shared.http_connections import recognise
 from hopsml.errors import StoreError
 from hopsml.service.rest import cookies
 from hopsml.service.rest.errors import answer_of
+from hopsml.service.rest.threads import AUTHENTICATION
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -140,28 +140,31 @@ class Guarded:
             if headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a link there: no cookie comes with it
                 await self._come_again(scope, sending)
                 return
-            kept = cookies.value(headers, self._cookie)
+            kept = await self._session(scope)
             if await self._caller(kept) not in (None, found):
                 asked = kept  # another user's link must not make this browser act as that user
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
         elif _is_of_another_page(scope["method"], headers):
             await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)
-        elif self._door is not None and await self._door(scope, sending, self._given(headers)):
+        else:
+            await self._answer_to(await self._given(scope), scope, receive, sending)
+
+    async def _answer_to(self, token: str, scope: Scope, receive: Receive, sending: Send) -> None:
+        """Answer a request that bears this token, or none."""
+        if self._door is not None and await self._door(scope, sending, token):
             pass
-        elif (caller := await self._caller(self._given(headers))) is not None:
+        elif (caller := await self._caller(token)) is not None:
             if not recognise(scope, getattr(caller, "user", "")):
                 scope.setdefault("state", {})["is_repeated"] = True  # no change of a crowd belongs into the audit log
                 await _answer(sending, 429, _CROWDED_HEADERS, _CROWDED)
                 return
-            scope.setdefault("state", {}).update(
-                caller=caller, is_still_known=self._is_still(self._given(headers), caller)
-            )
+            scope.setdefault("state", {}).update(caller=caller, is_still_known=self._is_still(token, caller))
             await self._app(scope, receive, sending)
         elif self._refuse is None or not await self._refuse(scope, sending):
             await _answer(sending, 401, [(b"content-type", b"application/json")], self._refusal)
 
     async def _caller(self, token: str) -> object | None:
-        return await run_in_threadpool(self._identify, token) if token else None
+        return await AUTHENTICATION.run(self._identify, token) if token else None
 
     def _is_still(self, token: str, caller: object) -> IsStillKnown:
         async def is_still_known() -> bool:
@@ -185,9 +188,17 @@ class Guarded:
         headers = [(b"location", target.encode()), kept, (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
 
-    def _given(self, headers: Headers) -> str:
-        bearer = _bearer(headers)
-        return bearer if bearer is not None else cookies.value(headers, self._cookie)
+    async def _session(self, scope: Scope) -> str:
+        """The token of the cookie: of several the valid one; "" where they are of different users."""
+        found = cookies.values(Headers(scope=scope), self._cookie, scope)
+        if len(found) <= 1:
+            return "".join(found)
+        callers = {token: caller for token in found if (caller := await self._caller(token)) is not None}
+        return next(iter(callers), "") if len(set(callers.values())) == 1 else ""
+
+    async def _given(self, scope: Scope) -> str:
+        bearer = _bearer(Headers(scope=scope))
+        return bearer if bearer is not None else await self._session(scope)
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

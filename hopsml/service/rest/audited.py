@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from starlette.concurrency import run_in_threadpool
-
 from hopsml.errors import StoreError
+from hopsml.service.rest.threads import AUTHENTICATION
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
 from hopsml.service.store.tokens import Caller
 
@@ -127,7 +126,7 @@ class Audited:
         finally:
             if is_noted(status, entry.action) and not entry.is_stored and not state.get("is_repeated"):
                 entry.caller = state.get("caller")
-                await run_in_threadpool(self._add, entry.at(time.time(), status))
+                await AUTHENTICATION.run(self._add, entry.at(time.time(), status))
 
     def _add(self, entry: AuditEntry) -> None:
         try:

@@ -1,14 +1,19 @@
-"""Cookies of a server: only it reads them, only its own pages send them, and over TLS alone where it is reached so."""
+"""Cookies of a server: scripts cannot read them, other sites cannot send them, and other ports of the host cannot set them.
+
+The last holds over TLS, by the prefix ``__Host-``: a browser takes such a cookie from an encrypted answer of this very host
+only. Ports of a host share all other cookies, also those of servers that somebody else runs there.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Scope
+
+MOST_VALUES = 8
 
 
 def session(server: str) -> str:
@@ -22,13 +27,18 @@ def header(
     """Sets one; ``lasts_s``: None to the end of the browser, 0 to end it now."""
     age = "" if lasts_s is None else f"; Max-Age={lasts_s}"
     secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return b"set-cookie", f"{name}={value}; Path=/; HttpOnly; SameSite={site}{age}{secure}".encode()
+    return b"set-cookie", f"{_full(name, scope)}={value}; Path=/; HttpOnly; SameSite={site}{age}{secure}".encode()
 
 
-def value(headers: Headers, name: str) -> str:
-    """What a browser sends; empty where it sends none."""
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+def values(headers: Headers, name: str, scope: Scope) -> list[str]:
+    """The different values that a browser sends, at most ``MOST_VALUES``; of several another server has set some.
+
+    Cookies of other names, whatever they contain, do not matter.
+    """
+    wanted = _full(name, scope)
+    pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+    return list(dict.fromkeys(value for key, _, value in pairs if key == wanted and value))[:MOST_VALUES]
+
+
+def _full(name: str, scope: Scope) -> str:
+    return f"__Host-{name}" if scope.get("scheme") == "https" else name

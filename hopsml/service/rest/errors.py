@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from hopsml.errors import (
@@ -79,6 +80,7 @@ async def on_http(request: Request, error: Exception) -> Response:
     said, remedy = {
         400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
         404: ("there is nothing at this address", "open the page at its root"),
+        408: ("the body did not come in time", "send it at once, and see that the connection is fast enough"),
         413: ("the body is too long", "send less at once, and code as a workspace"),
     }.get(status, ("this cannot be answered", "open the page at its root"))
     if status == 405:
@@ -105,4 +107,14 @@ async def on_unknown(request: Request, error: Exception) -> Response:
     return JsonAnswer(said, status_code=500)
 
 
-HANDLERS: dict[int | type[Exception], Handler] = {HopsmlError: on_known, HTTPException: on_http, 500: on_unknown}
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """Answer a caller that has closed its connection within a body: nobody receives it, and the audit log notes it."""
+    return JsonAnswer({"error": "the connection ended within the body", "remedy": "send it again"}, status_code=400)
+
+
+HANDLERS: dict[int | type[Exception], Handler] = {
+    HopsmlError: on_known,
+    HTTPException: on_http,
+    ClientDisconnect: on_disconnect,
+    500: on_unknown,
+}

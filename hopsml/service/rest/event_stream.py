@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import HopsmlError, StoreError
+from hopsml.service.rest.threads import FOLLOWING
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -112,7 +112,7 @@ class Broadcaster:
     async def _look(self) -> None:
         while not self._ended:
             try:
-                await run_in_threadpool(self._feed.look)
+                await FOLLOWING.run(self._feed.look)
             except HopsmlError as error:  # it may be there again at the next look
                 log.warning("what is followed cannot be looked at: %s", error)
             if (version := self._feed.version) != self._told:

@@ -7,9 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from starlette.concurrency import run_in_threadpool
-
 from hopsml.service.rest.event_stream import encoded
+from hopsml.service.rest.threads import FOLLOWING
 from hopsml.service.store.rows import ChangeRow
 from hopsml.service.store.store import JobStore
 
@@ -74,7 +73,7 @@ class JobFeed:
     async def begin(self, last: str) -> tuple[int, bytes]:
         """At the newest row, or where the listener was."""
         if self._newest is None:
-            await run_in_threadpool(self.look)
+            await FOLLOWING.run(self.look)
         newest = self._newest or 0
         at = newest if not last else int(last) if last.isdecimal() else -1
         return at, encoded(str(max(at, 0)), "hello", {})

@@ -5,11 +5,14 @@ Somebody whose token is valid is never made to wait for strangers that come from
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import json
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from hopsml.service.rest.audited import READING
@@ -22,8 +25,12 @@ CHANGES_PER_S, READS_PER_S = 200.0, 1000.0
 BURST_S = 10.0  # what somebody has not asked for so long may be asked at once: two thousand submissions
 STRANGERS = Rate(1.0, 30.0)
 MOST_BODY_BYTES = 4 << 20  # of a call; those of uploads are limited where they are taken
+BODY_S = 60.0  # in which such a body is to be sent: a caller has few turns, and waits in none for ever
 MOST_UPLOADS = 4  # of one user at once: each is held in memory
 UPLOAD_RETRY_S = 2.0
+# Calls of one user that are being answered at once; others wait, until an answer begins. Each may need one of the 40 threads
+# of the server, and one of the 15 connections to its database.
+MOST_AT_ONCE = 8
 _UPLOAD = ("POST", "workspaces")
 _MOST = 10_000  # buckets that are remembered; who has not called for longest begins anew
 
@@ -63,9 +70,56 @@ class Limits:
 
     async def turn_away(self, scope: Scope, send: Send) -> bool:
         """Tell somebody whose token is nobody's to wait, where the address comes too often; whether that was so."""
-        if wait_s := self.refuses("strangers", (scope.get("client") or ("",))[0], scope):
+        if wait_s := self.refuses("strangers", network((scope.get("client") or ("",))[0]), scope):
             await told_to_wait(send, wait_s)
         return wait_s > 0
+
+
+def network(address: str) -> str:
+    """Return what one stranger owns of the address space: an IPv4 address, or the 64 bits of an IPv6 network."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address) or found.is_link_local:
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((int(found), 64), strict=False))
+
+
+class UserTurns:
+    """Semaphores by user, each of which is dropped when nobody holds it or waits for it."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        self._counts = Counter[str]()  # of those who hold one or wait
+
+    @asynccontextmanager
+    async def turn(self, user: str) -> AsyncIterator[Callable[[], None]]:
+        """Wait until fewer than ``at_once`` calls of a user are under way.
+
+        Yields:
+            A function that ends this call's turn early.
+        """
+        semaphore = self._semaphores.setdefault(user, asyncio.Semaphore(self._at_once))
+        self._counts[user] += 1
+        is_held = False
+
+        def end() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                semaphore.release()
+
+        try:
+            await semaphore.acquire()
+            is_held = True
+            yield end
+        finally:
+            end()
+            self._counts[user] -= 1
+            if not self._counts[user]:
+                del self._counts[user], self._semaphores[user]
 
 
 class Limited:
@@ -74,6 +128,7 @@ class Limited:
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
         self._uploads = Counter[str]()  # under way, by user
+        self._turns = UserTurns(MOST_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -86,7 +141,16 @@ class Limited:
         elif (scope["method"], scope["path"].rpartition("/")[2]) == _UPLOAD:
             await self._uploaded(user, scope, receive, send)
         else:
-            await self._app(scope, bounded(receive, MOST_BODY_BYTES), send)
+            await self._in_turn(user, scope, bounded(receive, MOST_BODY_BYTES), send)
+
+    async def _in_turn(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turns.turn(user) as end_turn:
+
+            async def sending(message: Message) -> None:
+                end_turn()  # what is sent from now on, such as a stream or a file, may take as long as the caller likes
+                await send(message)
+
+            await self._app(scope, receive, sending)
 
     async def _uploaded(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self._uploads[user] >= MOST_UPLOADS:
@@ -102,17 +166,25 @@ class Limited:
                 del self._uploads[user]
 
 
-def bounded(receive: Receive, most_bytes: int) -> Receive:
-    """A request's body as it comes; HTTPException (413) where it is longer than ``most_bytes``."""
-    length = 0
+def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receive:
+    """A request's body as it comes.
+
+    Raises HTTPException: 413 where it is longer than ``most_bytes``, 408 where it takes longer than ``most_s`` seconds.
+    """
+    length, is_whole, until_s = 0, False, time.monotonic() + most_s
 
     async def receive_some() -> Message:
-        nonlocal length
-        message = await receive()
+        nonlocal length, is_whole
+        from fastapi import HTTPException
+
+        try:
+            async with asyncio.timeout(None if is_whole else max(0.0, until_s - time.monotonic())):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408) from None
+        is_whole = not message.get("more_body", False)
         length += len(message.get("body", b""))
         if length > most_bytes:
-            from fastapi import HTTPException
-
             raise HTTPException(413)
         return message
 
@@ -120,7 +192,10 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
 
 
 async def told_to_wait(send: Send, wait_s: float) -> None:
-    """Answer that it is too much, with the seconds after which another call is taken."""
+    """Answer that it is too much, with the seconds after which another call is taken, and close the connection.
+
+    Requests that were sent ahead on the same connection are dropped with it: thousands of them may be there.
+    """
     seconds = math.ceil(wait_s)
     said = {"error": "there are too many calls of yours", "remedy": f"wait {seconds} s, then go on"}
     body = json.dumps(said).encode()
@@ -128,6 +203,7 @@ async def told_to_wait(send: Send, wait_s: float) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"retry-after", b"%d" % seconds),
+        (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": 429, "headers": headers})
     await send({"type": "http.response.body", "body": body})

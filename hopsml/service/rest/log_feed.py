@@ -13,10 +13,9 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from starlette.concurrency import run_in_threadpool
-
 from hopsml.errors import ArgumentError
 from hopsml.service.rest.event_stream import encoded
+from hopsml.service.rest.threads import FOLLOWING
 
 if TYPE_CHECKING:
     from hopsml.service.jobs import JobService
@@ -132,7 +131,7 @@ class LogFeed:
         offset = int(text)
         async with self._wanting:
             if not self._is_known or (self._end is not None and offset > self._end):
-                await run_in_threadpool(self.look)
+                await FOLLOWING.run(self.look)
         count, end = self._count, self._end
         if end is not None and offset < 0:
             offset = max(0, end + offset)
@@ -149,7 +148,7 @@ class LogFeed:
         if self._end is not None and offset < self._end:
             async with self._wanting:
                 if offset not in self._pieces:
-                    await run_in_threadpool(self._read, count, offset)
+                    await FOLLOWING.run(self._read, count, offset)
             event, end = self._pieces.get(offset, (b"", offset))
             if count != self._count:  # meanwhile
                 return [], at

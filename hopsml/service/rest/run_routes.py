@@ -16,6 +16,7 @@ from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.parameters import optional_number, optional_whole, whole
+from hopsml.service.rest.threads import DOWNLOADS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -89,7 +90,9 @@ async def log_zip(request: Request) -> Response:
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
         "cache-control": "no-store",
     }
-    return StreamingResponse(log_archive.zipped(directory, time.time()), 200, headers, "application/zip")
+    return StreamingResponse(
+        DOWNLOADS.iterate(log_archive.zipped(directory, time.time())), 200, headers, "application/zip"
+    )
 
 
 async def search(request: Request) -> Response:
@@ -115,7 +118,9 @@ async def listed(request: Request) -> Response:
     if (begin, end) != (0, length):
         headers["content-range"] = f"bytes {begin}-{end - 1}/{length}"
     status = 206 if "content-range" in headers else 200
-    return StreamingResponse(files.pieces(url, begin, end), status, headers, "application/octet-stream")
+    return StreamingResponse(
+        DOWNLOADS.iterate(files.pieces(url, begin, end)), status, headers, "application/octet-stream"
+    )
 
 
 async def image(request: Request) -> Response:
@@ -127,7 +132,7 @@ async def image(request: Request) -> Response:
         "content-length": str(found.bytes),
         "cache-control": "no-store",
     }
-    return StreamingResponse(files.pieces(url, 0, found.bytes), 200, headers, found.media_type)
+    return StreamingResponse(DOWNLOADS.iterate(files.pieces(url, 0, found.bytes)), 200, headers, found.media_type)
 
 
 async def table(request: Request) -> Response:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from hopsml.errors import ArgumentError, JobNotFound
+from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
 from hopsml.service.manager.scheduled import job_of, next_after
 from hopsml.service.rest import job_models as models
@@ -104,10 +104,16 @@ def _paused(row: ScheduleRow, jobs: TheJobs, caller: Caller, is_paused: bool) ->
 
 @router.post("/schedules/{schedule}/trigger", status_code=201)
 def trigger(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
-    """Start its job now, besides its times."""
+    """Start its job now, besides its times. The job is its owner's, whoever triggers it."""
     _may_change(caller, row)
-    job = jobs.store.submit(job_of(row, _spec(row)), time.time())
-    Schedules(jobs.store).started(row.id, job.serial)
+    schedules, now = Schedules(jobs.store), time.time()
+    if not schedules.owner_may_submit(row, now):
+        raise PermissionRefused(
+            f"schedule {row.name}-{row.id}: its owner {row.owner} may not submit jobs any more; submit its job file as "
+            "somebody who may, or remove the schedule"
+        )
+    job = jobs.store.submit(job_of(row, _spec(row)), now)
+    schedules.started(row.id, job.serial)
     jobs.wake()
     return models.JobAnswer.of(job)
 

@@ -6,18 +6,19 @@ answers it, and goes on to the root.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from hopsml.errors import HopsmlError
+from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.rest import cookies, page_files
 from hopsml.service.rest.errors import split, status_of
+from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
 from hopsml.service.sign_in.identity import caller
 from hopsml.service.sign_in.pending import LASTS_S, PendingSignIn, Seal
 from hopsml.service.sign_in.provider import Provider
@@ -83,7 +84,7 @@ class SignInDoor:
     async def _there(self, scope: Scope, send: Send) -> None:
         pending = PendingSignIn.new()
         try:
-            target = await run_in_threadpool(self._provider.begin, pending)
+            target = await SIGN_IN.run(self._provider.begin, pending)
         except HopsmlError as error:
             await self._refused(send, error, "")
             return
@@ -92,7 +93,7 @@ class SignInDoor:
 
     async def _back(self, scope: Scope, send: Send) -> None:
         try:
-            token = await run_in_threadpool(self._signed_in, scope)
+            token = await SIGN_IN.run(self._signed_in, scope)
         except HopsmlError as error:
             await self._refused(send, error, "../")
             return
@@ -106,7 +107,7 @@ class SignInDoor:
     def _signed_in(self, scope: Scope) -> str:
         """A new token for whoever has come back."""
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        pending = self._seal.open(cookies.value(Headers(scope=scope), self._pending))
+        pending = self._begun(scope)
         rules, now = self._provider.rules, time.time()
         who = caller(self._provider.claims(pending, given), rules)
         note = AuditEntry(now, who.user, who.role.name.lower(), "sign in", "", 200, _peer(scope))
@@ -114,9 +115,17 @@ class SignInDoor:
             who.user, who.role, now, label=SIGNED_IN, lasts_s=rules.lasts, also=with_change(note)
         )
 
+    def _begun(self, scope: Scope) -> PendingSignIn:
+        """The sign-in that this browser has begun. Raises ArgumentError for none, or several: somebody else began one."""
+        found: list[PendingSignIn] = []
+        for text in cookies.values(Headers(scope=scope), self._pending, scope):
+            with contextlib.suppress(ArgumentError):
+                found.append(self._seal.open(text))
+        return found[0] if len(found) == 1 else self._seal.open("")
+
     async def _out(self, scope: Scope, send: Send, token: str) -> None:
         """End the session; a token that was given otherwise stays, and this browser forgets it."""
-        await run_in_threadpool(self._end, scope, token)
+        await AUTHENTICATION.run(self._end, scope, token)
         await _answer(send, 204, [cookies.header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
 
     def _end(self, scope: Scope, token: str) -> None:

@@ -68,6 +68,7 @@ class Provider:
                 grant_type="authorization_code",
                 code=given["code"],
                 code_verifier=pending.verifier,
+                allow_redirects=False,  # else the code and the client's secret would be sent wherever one names
             )
             claims = self._checked(session, token, pending.nonce, known["jwks_uri"])
             return self._completed(session, claims, known.get("userinfo_endpoint"))

@@ -27,6 +27,20 @@ class NewJob:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLimits:
+    """How many jobs of one owner are stored: ``unfinished`` ones, and all together; 0: any number.
+
+    ``unfinished_length`` and ``stored_length``: of their job files, in characters. The server holds those of unfinished
+    jobs in memory.
+    """
+
+    unfinished: int = 10_000
+    stored: int = 50_000
+    unfinished_length: int = 256 << 20
+    stored_length: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """A job as it is told. ``attained_s``: GPU-seconds it had before its newest try; ``placement``: of each part of its
     gang, node -> slots; ``target``: the same without what it is about to give back, None for nothing.

@@ -12,7 +12,7 @@ from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
 from hopsml.service.store.rows import Leader, NewJob, WishKind
 from hopsml.service.store.schema import jobs, schedules, wishes
-from hopsml.service.store.store import JobStore, StaleRecord, check_lead, insert_job
+from hopsml.service.store.store import JobStore, StaleRecord, check_lead
 from hopsml.service.store.tokens import Tokens
 from hopsml.states import Lifecycle
 
@@ -128,7 +128,8 @@ class Schedules:
     def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, lead: Leader, now: float) -> int | None:
         """Store how a schedule stands now, and the job that is due, once for each planned time; the job's serial.
 
-        Raises StaleRecord if ``lead`` is not the newest lease, or the schedule was changed since: nothing is stored then.
+        Raises StaleRecord if ``lead`` is not the newest lease, or the schedule was changed since, and ArgumentError if the
+        owner has too many jobs: nothing is stored then.
         """
         once = replace(new, idempotency_key=f"schedule {row.id} at {row.planned_s:.0f}")
         mine = (jobs.c.owner == new.owner) & (jobs.c.idempotency_key == once.idempotency_key)
@@ -136,7 +137,7 @@ class Schedules:
             check_lead(connection, lead)
             serial = None
             if due.starts and connection.execute(select(jobs.c.serial).where(mine)).scalar() is None:
-                serial = insert_job(connection, once, now, f"by schedule {row.name}-{row.id}")
+                serial = self._store.insert_job(connection, once, now, f"by schedule {row.name}-{row.id}")
             values: dict[str, Any] = {"planned_s": due.after.planned_s, "looked_s": due.after.looked_s}
             values |= {"note": due.after.note, "version": row.version + 1}
             values |= {"last_job": serial} if serial is not None else {}

@@ -58,9 +58,10 @@ jobs = Table(
     Column("version", Integer, nullable=False),
     Column("target", JSON),
     Column("shrinking_since_s", Float, nullable=False, server_default="0"),
+    Column("spec_length", Integer, nullable=False, server_default="0"),  # in characters
     UniqueConstraint("owner", "idempotency_key", name="jobs_once"),
     Index("jobs_by_state", "state"),
-    Index("jobs_by_owner", "owner"),
+    Index("jobs_by_owner", "owner", "state", "spec_length"),
     sqlite_autoincrement=True,  # a serial is in tags: it is not given out again
 )
 
@@ -103,6 +104,7 @@ wishes = Table(
     Column("at_s", Float, nullable=False),
     Column("answered_s", Float),
     Column("answer", Text, nullable=False),
+    Index("wishes_by_job", "job"),
     Index("wishes_open", "id", sqlite_where=text("answered_s IS NULL"), postgresql_where=text("answered_s IS NULL")),
     sqlite_autoincrement=True,
 )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Insert, and_, case, func, insert, or_, select, union, update
+from sqlalchemy import Insert, and_, case, delete, func, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from hopsml.errors import ArgumentError, JobNotFound
@@ -20,6 +20,7 @@ from hopsml.service.store.rows import (
     ChangeRow,
     JobCount,
     JobFilter,
+    JobLimits,
     JobRow,
     Leader,
     NewJob,
@@ -40,6 +41,9 @@ Also = Callable[["Connection", str], None]
 _JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
 AT_ONCE = 1000  # submissions that may be under way
 _OVER = [state.value for state in Lifecycle if state.is_final]
+_UNFINISHED = [state.value for state in Lifecycle if not state.is_final]
+MOST_REQUESTS = 1000  # of a job, such as to pause it; it can always be cancelled
+_REMOVED_AT_ONCE = 100  # jobs
 
 
 class StaleRecord(Exception):
@@ -67,15 +71,16 @@ class _LeaseObserver:
 class JobStore:
     """One database; all methods may be called from any thread."""
 
-    def __init__(self, engine: Engine, url: str) -> None:
+    def __init__(self, engine: Engine, url: str, limits: JobLimits = JobLimits()) -> None:  # noqa: B008 it is frozen
         self._engine, self._url = engine, url
+        self.limits = limits
         self._observer = _LeaseObserver()
         self._writing_engine = engine.execution_options(**{database.WRITES: True})
 
     @classmethod
-    def open(cls, url: str) -> JobStore:
+    def open(cls, url: str, limits: JobLimits = JobLimits()) -> JobStore:  # noqa: B008 it is frozen
         """Make a database, or bring it up to date. Raises StoreError where it cannot be reached or is of a newer hopsml."""
-        return cls(database.opened(url), url)
+        return cls(database.opened(url), url, limits)
 
     def close(self) -> None:
         """Give all connections back."""
@@ -98,16 +103,27 @@ class JobStore:
     def submit(self, new: NewJob, now: float, also: Also | None = None) -> JobRow:
         """Store a job that waits. The same key of the same owner once more: the job that is there, and nothing is stored.
 
-        Raises ArgumentError where that key was used for another job.
+        Raises ArgumentError where that key was used for another job, and where the owner has too many jobs.
         """
         try:
             with self.writing() as connection:
-                row = _job(connection, insert_job(connection, new, now, "submitted"))
+                row = _job(connection, self.insert_job(connection, new, now, "submitted"))
                 if also is not None:
                     also(connection, row.id)
                 return row
         except IntegrityError:
             return self._submitted_before(new)
+
+    def insert_job(self, connection: Connection, new: NewJob, now: float, cause: str) -> int:
+        """Store a job that waits, within a transaction, and return its serial.
+
+        The owner's oldest ended jobs are removed if more are stored than the limits allow. Raises ArgumentError if too many
+        of the owner's have not ended. Of submissions at the same moment a few more than that may be stored in PostgreSQL.
+        """
+        serial = _insert_job(connection, new, now, cause)
+        _check_unfinished(connection, new.owner, self.limits)
+        _remove_oldest(connection, new.owner, self.limits)
+        return serial
 
     def _submitted_before(self, new: NewJob) -> JobRow:
         mine = and_(jobs.c.owner == new.owner, jobs.c.idempotency_key == new.idempotency_key)
@@ -201,10 +217,13 @@ class JobStore:
             return tuple(map(_launch, connection.execute(query)))
 
     def ended_before(self, serials: Iterable[int], before_s: float) -> set[int]:
-        """Return those of these jobs that ended before a time, in seconds since 1970."""
+        """Return those of these jobs that ended before a time, in seconds since 1970, or whose rows were removed."""
         found: set[int] = set()
         with self.reading() as connection:
+            newest = connection.execute(select(func.max(jobs.c.serial))).scalar() or 0
             for some in _in_pieces(list(serials)):
+                there = set(connection.execute(select(jobs.c.serial).where(jobs.c.serial.in_(some))).scalars())
+                found.update(serial for serial in some if serial not in there and serial < newest)
                 rule = and_(jobs.c.serial.in_(some), jobs.c.state.in_(_OVER), jobs.c.ended_s < before_s)
                 found.update(connection.execute(select(jobs.c.serial).where(rule)).scalars())
         return found
@@ -277,9 +296,10 @@ class JobStore:
     # ------------------------------------------------------------------------------- wishes
 
     def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float, also: Also | None = None) -> WishRow:
-        """Store what somebody wants of a job. Raises JobNotFound."""
+        """Store what somebody wants of a job. Raises JobNotFound, and ArgumentError for too many requests."""
         with self.writing() as connection:
             row = _job(connection, serial)
+            _check_requests(connection, row, kind)
             if also is not None:
                 also(connection, row.id)
             values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
@@ -385,10 +405,58 @@ def _job(connection: Connection, serial: int) -> JobRow:
     return _job_row(row)
 
 
-def insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> int:
-    """A job that waits, within a transaction; its serial."""
+def _check_unfinished(connection: Connection, owner: str, limits: JobLimits) -> None:
+    mine = and_(jobs.c.owner == owner, jobs.c.state.in_(_UNFINISHED))
+    query = select(func.count(), func.coalesce(func.sum(jobs.c.spec_length), 0)).where(mine)
+    count, length = connection.execute(query).one()
+    if limits.unfinished and count > limits.unfinished:
+        raise ArgumentError(
+            f"{owner} has {count - 1} jobs that have not ended, and at most {limits.unfinished} of one user are queued; "
+            "wait until some have ended, cancel some by hopsml job cancel, or ask for a higher --unfinished-jobs of the "
+            "server"
+        )
+    if limits.unfinished and length > limits.unfinished_length:
+        raise ArgumentError(
+            f"the job files of {owner}'s jobs that have not ended, and of this one, have {length >> 20} Mi characters; at "
+            f"most {limits.unfinished_length >> 20} Mi of one user are queued; wait until some have ended, or put long "
+            "lists into files of the workspace"
+        )
+
+
+def _remove_oldest(connection: Connection, owner: str, limits: JobLimits) -> None:
+    """Remove the rows of an owner's oldest ended jobs that exceed the limits."""
+    query = select(func.count(), func.coalesce(func.sum(jobs.c.spec_length), 0)).where(jobs.c.owner == owner)
+    count, length = connection.execute(query).one()
+    if not limits.stored or (count <= limits.stored and length <= limits.stored_length):
+        return
+    ended = select(jobs.c.serial, jobs.c.spec_length).where(jobs.c.owner == owner, jobs.c.state.in_(_OVER))
+    removed: list[int] = []
+    for serial, its_length in connection.execute(ended.order_by(jobs.c.serial).limit(_REMOVED_AT_ONCE)).all():
+        if count <= limits.stored and length <= limits.stored_length:
+            break
+        removed.append(serial)
+        count, length = count - 1, length - its_length
+    for table in (wishes, changes, launches):
+        connection.execute(delete(table).where(table.c.job.in_(removed)))
+    connection.execute(delete(jobs).where(jobs.c.serial.in_(removed)))
+
+
+def _check_requests(connection: Connection, row: JobRow, kind: WishKind) -> None:
+    """Raise ArgumentError if so many requests about a job are stored that one more is refused."""
+    mine = wishes.c.job == row.serial
+    if kind is WishKind.CANCEL:  # never refused, unless it is under way
+        mine = and_(mine, wishes.c.kind == kind.value, wishes.c.answered_s.is_(None))
+    if connection.execute(select(func.count()).where(mine)).scalar_one() >= MOST_REQUESTS:
+        raise ArgumentError(
+            f"job {row.id} has had {MOST_REQUESTS} requests to pause, resume or move it, and no more are stored: clone it, "
+            f"and cancel it by hopsml job cancel {row.id}"
+        )
+
+
+def _insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> int:
     values = {
-        **asdict(new), "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
+        **asdict(new), "spec_length": len(new.spec),
+        "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
         "tries": 0, "failed_submissions": 0, "preemptions": 0, "failed_fills": 0, "attained_s": 0.0, "waited_s": 0.0,
         "placement": None, "submitted_s": now, "placed_s": 0.0, "started_s": 0.0, "ending_since_s": 0.0,
         "ended_s": 0.0, "version": 1, "target": None, "shrinking_since_s": 0.0,

@@ -11,9 +11,10 @@ import pytest
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, resize, step
 from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
+from hopsml.service.store import store as stores
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
 from hopsml.service.store.notes import Notes, RunNote
-from hopsml.service.store.rows import Account, JobFilter, Leader
+from hopsml.service.store.rows import Account, JobFilter, JobLimits, Leader
 from hopsml.service.store.store import check_lead, record_of
 from hopsml.service.store.tokens import Caller, Role, Tokens
 from hopsml.states import Lifecycle
@@ -51,6 +52,63 @@ class StoreContract:
             ("", Lifecycle.RUNNING, 21.0),
             ("train", Lifecycle.RUNNING, 21.0),
         ]
+
+    def test_an_owner_has_a_bounded_number_of_unfinished_jobs(self, store: JobStore) -> None:
+        store.limits = JobLimits(unfinished=2, stored=100)
+        store.submit(new(key="first"), 1.0)
+        store.submit(new(), 2.0)
+        with pytest.raises(ArgumentError, match=r"alice has 2 jobs that have not ended.*--unfinished-jobs"):
+            store.submit(new(), 3.0)
+        assert store.submit(new(key="first"), 3.0).serial == 1, "a submission that is repeated is no further job"
+        store.submit(new(owner="bob"), 3.0)
+        self._ended(store, 1)
+        store.submit(new(), 4.0)
+        assert [row.owner for row in store.living()] == ["alice", "bob", "alice"]
+        store.limits = JobLimits(unfinished=100, stored=1000, unfinished_length=1000)
+        with pytest.raises(ArgumentError, match="the job files of bob's jobs"):
+            store.submit(replace(new(owner="bob"), spec=" " * 999), 5.0)
+        store.limits = JobLimits(unfinished=0, stored=0, unfinished_length=1)
+        store.submit(new(), 6.0)
+
+    def test_an_owners_oldest_ended_jobs_are_removed_beyond_the_limit(self, store: JobStore) -> None:
+        for number in range(5):
+            store.submit(new(key=f"{number}"), 1.0)
+        store.submit(new(owner="bob"), 1.0)
+        store.wish(2, WishKind.PAUSE, "", "alice", 1.0)
+        for serial in (2, 3, 6):
+            store.save(record(store, serial), place(record(store, serial), "t", 2.0).record, ME, 2.0)
+            self._ended(store, serial)
+        store.limits = JobLimits(unfinished=5, stored=5)
+        store.submit(new(), 3.0)
+        assert [row.serial for row in store.jobs().jobs] == [7, 6, 5, 4, 3, 1], (
+            "2 was the oldest of alice's that had ended"
+        )
+        with pytest.raises(JobNotFound):
+            store.job(2)
+        assert store.changes(2) == [] == store.open_wishes() and store.launches_of(2, 1) == ()
+        assert store.ended_before([1, 2, 3, 99], 0.0) == {2}, "its files are those of an ended job"
+        store.limits = JobLimits(unfinished=9, stored=9, stored_length=12)
+        store.submit(replace(new(), spec=" " * 4), 4.0)
+        assert 3 not in [row.serial for row in store.jobs().jobs], "with the length of the job files bounded, too"
+
+    def test_a_job_has_a_bounded_number_of_requests_and_can_still_be_cancelled(
+        self, store: JobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stores, "MOST_REQUESTS", 3)
+        store.submit(new(), 1.0)
+        for kind in (WishKind.PAUSE, WishKind.RESUME, WishKind.PAUSE):
+            store.wish(1, kind, "", "alice", 2.0)
+        with pytest.raises(ArgumentError, match=r"job digits-1 has had 3 requests.*hopsml job cancel digits-1"):
+            store.wish(1, WishKind.MOVE, "default 50", "alice", 2.0)
+        for _ in range(3):
+            store.wish(1, WishKind.CANCEL, "", "alice", 2.0)
+        with pytest.raises(ArgumentError):
+            store.wish(1, WishKind.CANCEL, "", "alice", 2.0)
+
+    @staticmethod
+    def _ended(store: JobStore, serial: int) -> None:
+        before = record(store, serial)
+        store.save(before, replace(before, state=Lifecycle.FINISHED, ended_s=5.0), ME, 5.0)
 
     def test_what_is_to_be_given_back_is_found_again(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
