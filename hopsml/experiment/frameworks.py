@@ -42,8 +42,9 @@ def jax(options: FrameworkOptions) -> Result:
 def distributed(options: DistributedOptions) -> Result:
     """Call a function of any framework on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
-    Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` says its rank, the addresses of all
-    and a port that is its own; ``hopsml.all_reduce`` and its like exchange arrays, ``hopsml.distributed.exchange`` all else.
+    Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` says its rank, the addresses of
+    all and a port that is its own; ``hopsml.all_reduce`` and its like exchange arrays, ``hopsml.distributed.exchange``
+    all else.
 
     Raises: as ``torch``.
     """

@@ -19,9 +19,9 @@ def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -
     """What to record, from what each worker that trains has seen; ``committed``: whether a worker of an elastic run has
     ever committed its state, None for a run of fixed size.
 
-    ``formed``: whether there was a group; where there was, ``by`` what and ``why``, and of the gradients that were reduced
-    in a step how many there were, in how many collectives, by which path. Where there was no group, or none were
-    reduced in it, ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or
+    ``formed``: whether there was a group; where there was, ``by`` what and ``why``, and of the gradients that were
+    reduced in a step how many there were, in how many collectives, by which path. Where there was no group, or none
+    were reduced in it, ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or
     TensorFlow 1) all the same. Of other frameworks, and of updates by hand, nothing is known.
     """
     elastic = {} if committed is None else {"committed": committed}
@@ -57,9 +57,9 @@ def warning(facts: Mapping[str, Any]) -> str:
 def _trained_apart(facts: Mapping[str, Any]) -> str:
     """For several workers that trained by TensorFlow, each by itself; "" where that was not seen.
 
-    A function that leaves TensorFlow alone, or uses it for something else, has no reason to form its group: it may merge in
-    another way (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains beside others that do not
-    is what was meant, as with parameter servers.
+    A function that leaves TensorFlow alone, or uses it for something else, has no reason to form its group: it may
+    merge in another way (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains beside
+    others that do not is what was meant, as with parameter servers.
     """
     if facts.get("trained_alone", 0) < 2:
         return ""

@@ -1,7 +1,8 @@
 """A search's lanes as the driver uses them: trials go out, and what comes of them returns as events.
 
     lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
-    while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted
+    while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was
+    posted
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
         lanes.tell(lane, EndTrial(...))
         lanes.want(count)                       # more slots, or fewer: lanes without a trial go first

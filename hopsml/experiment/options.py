@@ -271,7 +271,7 @@ class EvaluationOptions(StartOptions):
     Args:
         train_fn: the evaluating function, called with the folder of a checkpoint.
         run: run whose checkpoints are evaluated: its URL, path, id, handle or result.
-        name: name of the evaluation: events, curves and best checkpoint are stored by name, so that several functions,
+        name: name of the evaluation: results, curves and best checkpoint are stored by name, so that several functions,
             or one function on several data sets, can evaluate the same run.
         description: free text, shown where evaluations are listed.
         args: further keyword arguments of the function.

@@ -44,9 +44,9 @@ _verb = Verb(SearchOptions, "search", orders=_ORDERS, absent=_ABSENT)
 def search(options: SearchOptions) -> SearchResult:
     """Search for the configuration with the best value of a metric; blocks until the end and returns a ``SearchResult``.
 
-    Every trial calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as a
-    dict, ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report while it
-    runs (``hopsml.report(step=..., accuracy=...)``, ``reporter.broadcast(value, step)``).
+    Every trial calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as
+    a dict, ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report
+    while it runs (``hopsml.report(step=..., accuracy=...)``, ``reporter.broadcast(value, step)``).
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -80,7 +80,8 @@ def submit_call(call: calls.SearchCall) -> SearchRun:
 def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned]:
     """The trials of results, handles, URLs or ids of searches, or dicts of ``config`` and ``value``; of one, or of a list.
 
-    Trials that the space does not hold are left out. Raises ArgumentError where none is left of something that was given.
+    Trials that the space does not hold are left out. Raises ArgumentError where none is left of something that was
+    given.
     """
     if given is None:
         return []
@@ -123,8 +124,8 @@ def continue_search(
 ) -> SearchResult:
     """Go on with a search, in this session or in a new one, in its own run directory; wait for its end.
 
-    What was told stands; trials that were under way when the search was cancelled, or its driver died, begin again, from
-    their newest checkpoint where they have one. Of two that go on with the same search at once one is refused.
+    What was told stands; trials that were under way when the search was cancelled, or its driver died, begin again,
+    from their newest checkpoint where they have one. Of two that go on with the same search at once one is refused.
 
     Args:
         run: its URL, path, id, handle or result.

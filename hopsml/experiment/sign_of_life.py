@@ -1,8 +1,8 @@
 """A sign of life of its driver in the directory of a run that is under way, and whether a run has such a driver.
 
-``driver.json`` is written anew every ``BEAT_S`` seconds. Whoever wants to take a run up watches it for ``WATCH_S``: clocks
-of different machines need not agree. Who takes it up writes ``continued.json`` exclusively; a driver that finds one there
-has been taken for dead, and ends its run.
+``driver.json`` is written anew every ``BEAT_S`` seconds. Whoever wants to take a run up watches it for ``WATCH_S``:
+clocks of different machines need not agree. Who takes it up writes ``continued.json`` exclusively; a driver that finds
+one there has been taken for dead, and ends its run.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def write(url: str, record: Mapping[str, Any]) -> None:
 def settled(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
     """The communication of a run with what was tuned for it, and a sentence for people.
 
-    What the run was given by name stays as it is. Raises StorageError for a file that was named and cannot be read or is no
-    record; without a record of the project's own the run goes its usual way, and the sentence says how to tune.
+    What the run was given by name stays as it is. Raises StorageError for a file that was named and cannot be read or
+    is no record; without a record of the project's own the run goes its usual way, and the sentence says how to tune.
     """
     if not communication.tuned:
         return communication, ""
