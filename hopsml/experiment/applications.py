@@ -175,7 +175,7 @@ def current_id() -> str:
 
 
 def _id_of(context: Any) -> str:
-    """Return the id under which runs are recorded: HOPSML_APPLICATION_ID, the same after restarts, else Spark's or ours."""
+    """Return the id under which runs are recorded: HOPSML_APPLICATION_ID, else Spark's id, else a generated one."""
     known = str(context.applicationId) if context is not None else _local_id
     return os.environ.get(NAMED) or known
 

@@ -62,7 +62,9 @@ def continue_evaluation(
     profile: str | None = None,
     progress: bool = True,
 ) -> Result:
-    """Evaluate the remaining checkpoints of a run by the recorded function of its last ``evaluate``; blocks till the end.
+    """Evaluate the remaining checkpoints of a run by the recorded function of an earlier ``evaluate``.
+
+    It blocks until the run has ended and all are evaluated.
 
     Args:
         run: run whose checkpoints are evaluated: its URL, path, id, handle or result.

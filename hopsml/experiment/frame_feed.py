@@ -176,7 +176,7 @@ class FrameFeed:
     # ------------------------------------------------------------------------------------------ from other threads
 
     def on_sidecar(self, word: SidecarWord) -> None:
-        """Queue a sidecar's message for the feed's thread, as ``RunRequest.on_sidecar``; called on the coordinator's."""
+        """Queue a sidecar's message for the feed's thread; passed to the coordinator as ``RunRequest.on_sidecar``."""
         self._events.put(functools.partial(self._ended if word.ended else self._opened, word))
 
     def follow(self, state: RunState) -> None:

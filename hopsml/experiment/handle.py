@@ -79,7 +79,7 @@ class Handle(ABC, Generic[R]):
 
     @property
     def future(self) -> concurrent.futures.Future[R]:
-        """Future for ``concurrent.futures.wait`` and ``as_completed``; use the handle's ``cancel``, as its own fails."""
+        """Future for ``concurrent.futures.wait`` and ``as_completed``; to cancel, call the handle's ``cancel``."""
         return self._future
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

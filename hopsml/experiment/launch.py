@@ -132,7 +132,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
 
 
 def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
-    """Write the launch's last files; return those that could not be written, by name, with reasons. Raises nothing."""
+    """Write the launch's last files; return those that could not be written, with reasons. Raises nothing."""
     records: dict[str, Callable[[], object]] = {}
     if summary is not None:
         records[SUMMARY] = lambda: whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})

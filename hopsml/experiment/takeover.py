@@ -138,7 +138,7 @@ class EarlierRuns:
         self._lock = threading.Lock()
 
     def take(self, store: str, record: Mapping[str, Any]) -> str:
-        """Return the URL of the run that the same call made in an earlier attempt, to be continued; "" if there is none.
+        """Return the URL of the run that the same call made in an earlier attempt, to continue it; "" if none.
 
         Raises:
             RunError: The user's own code had failed in that run; has the error's text.
