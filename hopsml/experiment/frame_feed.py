@@ -52,7 +52,7 @@ _STUCK_S = 60.0  # after the loss of a stage, for tasks that may wait for it
 
 
 def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
-    """Return the dataset that the function receives for each DataFrame.
+    """Return the datasets that the function receives for its DataFrames, by argument.
 
     Raises:
         ArgumentTypeError: A value is not a DataFrame.
@@ -387,7 +387,7 @@ class _SparkJobs:
             log.debug("the jobs of %s cannot be cancelled: %s", self._group, error)
 
     def is_at_work(self) -> bool:
-        """Return True if any of their tasks runs; also if there is no job now, or Spark does not respond."""
+        """Return True if a task of the feed's jobs runs; also if there is no job now, or Spark does not respond."""
         try:
             tracker = self._context.statusTracker()
             active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._group))
@@ -415,7 +415,7 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
-    """Return the faster implementation, in the JVM, if it is installed and accepts the DataFrame."""
+    """Return the JVM implementation, which is faster, if it is installed and accepts the DataFrame; else Python's."""
     if jvm_push.JAR.exists():
         try:
             return JvmPush(frame)

@@ -32,7 +32,7 @@ def status(run_id: str, state: str, began: float | None, error: str = "", **more
 def write(
     records: Mapping[str, Callable[[], object]], tell: Callable[[str], None], patience_s: float
 ) -> dict[str, str]:
-    """Call each function, in order; return the names of those that failed, each with the reason. Raises nothing.
+    """Call functions that write records, in order; return those that failed, with reasons. Raises nothing.
 
     Args:
         records: functions that write a record, by the record's name.

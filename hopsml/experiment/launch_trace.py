@@ -60,7 +60,7 @@ class LaunchTrace:
         self._began_s, self._reached = time.time(), dict[str, float]()
 
     def carried(self, spec: RunSpec) -> RunSpec:
-        """Return the specification for workers: their spans belong to this trace, and they report the first step."""
+        """Return the specification for workers, with this trace as parent of their spans, and a hook that ends it."""
         variables = {**spec.environment, **tracing.variables(self.context)}
         return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, trace_worker.HOOK))
 

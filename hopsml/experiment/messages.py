@@ -40,7 +40,7 @@ class Messages:
 
     @immediate
     def on_change(self, change: Change) -> None:
-        """Queue a value that a worker has sent; called on the coordinator's thread."""
+        """Queue a worker's value; at the run's end, note dropped ones. Called on the coordinator's thread."""
         if change.kind == "said":
             if self._has_room(len(change.data)):
                 self._put((change.rank, change.data))

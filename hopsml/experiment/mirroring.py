@@ -21,8 +21,8 @@ def mirrored(options: MirroredOptions) -> Result:
     """Train on all GPUs of one executor, in one process; blocks until the end and returns a ``Result``.
 
     The worker gets the GPU of its slot and all others that its executor sees and no other process holds; a note names
-    the GPUs that are held, and reports if there is no GPU. ``hopsml.tensorflow.strategy()`` is a ``MirroredStrategy``
-    over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors.
+    the GPUs that are held, or reports that there are fewer than two. ``hopsml.tensorflow.strategy()`` is a
+    ``MirroredStrategy`` over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.

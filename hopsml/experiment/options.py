@@ -53,7 +53,7 @@ class TrainingOptions(StartOptions):
             version of it.
         preflight: how to treat a slot with too few open files, a full disk, a faulty GPU, another version, or no
             connection to its neighbour: "warn" reports it in a note, "enforce" waits for the checks and trains without
-            the slot, "off" makes no checks.
+            the slot, "off" ignores it.
     """
 
     versioned_resources: Sequence[str] | None = None
@@ -347,7 +347,8 @@ class AnySearchOptions(TrialOptions):
     """Arguments of every search, whichever searcher suggests its trials.
 
     Args:
-        stopper: median, asha, hyperband, pbt, pb2, or a ``Stopper``: ends trials whose reported values are too bad.
+        stopper: median, asha, hyperband, pbt, pb2, or a ``Stopper``: ends trials early whose reported values are worse
+            than others'.
         stopper_args: arguments of the stopper, by name.
         warm_start: finished searches (results, handles, URLs, ids) or dicts of ``config`` and ``value``, to learn from.
         args: arguments of the function that are the same in every trial.

@@ -109,7 +109,7 @@ def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
 
 
 def start_on(plan: Plan) -> tuple[Run, applications.Application]:
-    """Start the run; return its handle and the application on which it was started."""
+    """Start the run and return its handle, with the application on which it was started."""
     try:
         return _start_on(plan)
     except (PermissionRefused, QuotaExceeded) as error:  # the traceback through storage code has no useful information
@@ -314,8 +314,8 @@ class EventsFolder:
 def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGroup, int, str]:
     """Return the group with its size limited by the cluster's capacity, its number of bare members, and a note.
 
-    Bare members need no GPU; their number is 0 if the cluster's agents are all alike. The note says which GPUs are
-    wasted then, and is "" otherwise.
+    Bare members need no GPU; their number is 0 if the cluster's agents are all alike. The note reports GPUs
+    that such members hold in this case, and is "" otherwise.
 
     Raises:
         NotEnoughSlots: The cluster can never have as many slots.

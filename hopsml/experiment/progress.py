@@ -211,7 +211,7 @@ def search_line(view: SearchSnapshot) -> str:
 
 
 def write_line(stream: TextIO, line: str) -> None:
-    """Write a line; wait for the device outside of the stream's lock, which the program's exit needs."""
+    """Write a line to the stream, waiting for the device outside of its lock, which the program's exit needs."""
     text = f"{line}\n"
     for start in range(0, len(text), PIECE):
         wait_for(stream)

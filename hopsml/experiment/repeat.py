@@ -132,7 +132,7 @@ def build(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> plan.Plan:
-    """Return the plan for repeating a recorded run; starts nothing, and calls none of its code."""
+    """Return the plan for repeating a recorded run; starts nothing, and does not run its code."""
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     if "search" in recorded:

@@ -18,12 +18,22 @@ _RECORDS = ("status.json", ".outputs.json")
 class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
-    Attributes: ``metrics`` (dict: outputs of the chief's function, with the log's path), ``value`` (what it returned,
-    with files as their URLs, without parts that cannot be pickled, which a note reports), ``logdir`` (URL of the
-    TensorBoard events), ``run_dir`` (URL of the run directory), ``run_id``, ``artifacts`` (URLs of what the function
-    saved in its working folder), ``in_force`` (effective settings: what the workers did together, and by which path
-    gradients were merged), ``unrecorded`` (records that could not be written to storage, each with the reason; usually
-    empty).
+    Attributes:
+        metrics: outputs of the chief's function, with the log's path; empty for several combinations.
+        runs: results of the single runs, of a launch of several combinations only.
+        value: the value that the chief's function returned, with files by URL or path, without parts that cannot be
+            pickled, which a note reports.
+        logdir: URL of the TensorBoard events.
+        run_dir: URL of the run directory.
+        run_id: id of the run.
+        state: final state of the run.
+        workers: host, slot, state, step and metrics of each worker.
+        ring_order: roles and task indices of the workers in ring order.
+        seconds: duration of the run.
+        steps_per_second: steps per second between the chief's first and last report.
+        in_force: effective settings: what the workers did together, and by which path gradients were merged. The
+            attributes ``implementation`` and the like are the requested settings.
+        unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
     metrics: dict[str, Any]  # empty for several combinations, where the pair's second element is None

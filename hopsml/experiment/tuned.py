@@ -32,11 +32,11 @@ def write(url: str, record: Mapping[str, Any]) -> None:
 def settled(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
     """Return a run's communication with the tuned settings, and a note.
 
-    Settings that the call specifies remain. Without a record of the project the settings do not change, and the note
-    reports it.
+    Settings that the call specifies remain. Nothing changes, which the note reports, if the project has no record for
+    this function and number of workers, or if the record conflicts with the call.
 
     Raises:
-        StorageError: A record named by the call cannot be read, or is not one.
+        StorageError: The record cannot be read or is malformed, or the call names one that does not exist.
     """
     if not communication.tuned:
         return communication, ""

@@ -115,7 +115,7 @@ class Model:
 
 
 class AblationStudy:
-    """Ablation study; ``dataset_generator`` creates the data, and gets ``ablated_feature=`` if it accepts it."""
+    """Components to ablate; ``dataset_generator`` creates the data, and gets ``ablated_feature=`` if it accepts it."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class ActionExecutor(Protocol):
         """Request this number of slots from the cluster, as many as the search can use."""
 
     def close(self, value: Any) -> None:
-        """Release all slots; the search's run ends as FINISHED with this value."""
+        """Release all slots and end the search's run as FINISHED with this value."""
 
 
 class LaneExecutor:

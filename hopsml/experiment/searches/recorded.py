@@ -154,7 +154,7 @@ def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Disp
 
 
 def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
-    """Add the trials that returned when the driver had failed, from their records; return their number."""
+    """Complete trials that returned without the failed driver's knowledge, from their records; return how many."""
     count = 0
     for trial in dispatch.ledger.trials:
         name = names.given(trial.number)

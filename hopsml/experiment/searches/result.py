@@ -39,9 +39,21 @@ class BestTrial:
 class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     """Outcome of a search; unpacks as the predecessor's: ``best_dir, best_config, best_outputs = result``.
 
-    Attributes: ``best`` (BestTrial), ``reason`` (complete | deadline | budget), ``state``, ``counts`` (trials by how
-    they ended), ``seconds``, ``run_id``, ``run_dir``, ``logdir`` (URL of the trials' events), ``direction``,
-    ``metric``, ``unrecorded`` (records that could not be written to storage, each with the reason).
+    Attributes:
+        best: the best trial.
+        rows: the table of all trials, as a list of dicts.
+        curves: step and value of each trial's reports, by number.
+        space: the search space.
+        run_id: id of the search.
+        run_dir: URL of its run directory.
+        name: name of the search.
+        reason: why it ended: complete, deadline or budget.
+        state: final state of the search.
+        counts: numbers of trials by how they ended.
+        seconds: duration of the search.
+        direction: "max" or "min".
+        metric: key of the searched metric.
+        unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
     best: BestTrial

@@ -135,7 +135,7 @@ class SearchSession:
             self._count()
 
     def _may_wait(self) -> bool:
-        """Return True while waiting for storage is useful: the run has not ended, and no cancellation has timed out."""
+        """Return True while waiting for storage is useful: the run is under way, no cancellation has timed out."""
         return time.monotonic() < self._give_up_at and not self.executor.run.done()
 
     def _carry_out(self, action: events.Action) -> None:

@@ -37,7 +37,7 @@ def study_of(
     direction: str,
     name: str,
 ) -> optuna.Study:
-    """Return an in-memory study with every trial that has ended, and with the values that it reported.
+    """Return an in-memory optuna study with every trial that has ended, and with the values that it reported.
 
     A stopped trial that reached the last step of all trials counts as complete: stoppers also end trials with good
     values at their last step.

@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class AblationConfig(LagomConfig):
-    """Configuration of an ablation study; ``ablator``: "loco", leave one component out. ``hb_interval`` is ignored."""
+    """Configuration of an ablation study; ``ablator``: "loco", leave one out. ``hb_interval`` has no effect."""
 
     ablation_study: Any
     ablator: str = "loco"

@@ -71,7 +71,7 @@ class Named:
             self.final_store.append(trial)
 
     def finalize_experiment(self, trials: list[Trial]) -> None:
-        """Do nothing; it exists because Maggy's interface has it."""
+        """Do nothing: the method exists because Maggy's interface has it."""
 
 
 class RandomSearch(Named):
@@ -93,7 +93,7 @@ class SingleRun(Named):
 
 
 class Asha(Named):
-    """Asynchronous successive halving; a trial's resource is its hyper-parameter ``budget``."""
+    """Asynchronous successive halving (ASHA); a trial's resource is its hyper-parameter ``budget``."""
 
     name = "asha"
 
@@ -116,7 +116,7 @@ class AbstractOptimizer(ABC):
 
     @abstractmethod
     def initialize(self) -> None:
-        """Prepare for suggestions; called once, before the first one."""
+        """Prepare the optimizer for its first suggestion; called once."""
 
     @abstractmethod
     def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
