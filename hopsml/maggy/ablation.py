@@ -115,7 +115,10 @@ class Model:
 
 
 class AblationStudy:
-    """Components to ablate; ``dataset_generator`` creates the data, and gets ``ablated_feature=`` if it accepts it."""
+    """Definition of an ablation study: the components to leave out, and the functions that create model and data.
+
+    ``dataset_generator`` creates the data; it gets ``ablated_feature=`` if it has such a parameter.
+    """
 
     def __init__(
         self,
