@@ -1,22 +1,22 @@
-"""The verbs a user calls; each one is a plan over the same agents.
+"""Public verbs: functions that start trainings, searches and evaluations on the executors of one application.
 
     collective_all_reduce(train, num_workers=4)      one group, synchronous data-parallel training
     parameter_server(train, num_workers=4, num_ps=2) a chief, workers, and servers that hold the variables
     mirrored(train)                                  one worker with all GPUs of its executor
     launch(train, {"lr": [0.1, 0.01]})               one worker for each combination
     torch(train, ...), jax(train, ...)               the same group for other frameworks
-    distributed(train, ...)                          and for any: ranks, addresses, a way to exchange values
+    distributed(train, ...)                          and for any: ranks, addresses, functions to exchange values
     search(train, space, num_trials=64)              the best of many configurations, on all executors at once
     grid_search, random_search, differential_evolution            the predecessor's searches
-    evaluate(judge, run)                             each checkpoint of a run, beside its training or afterwards
-    rerun(run)                                       once more, and whether the same came of it
-    resume(run)                                      go on with a run that has not finished
+    evaluate(function, run)                          each checkpoint of a run, during its training or afterwards
+    rerun(run)                                       repeat a recorded run and compare the results
+    resume(run)                                      continue a run that has not finished
     tune_communication(train)                        the fastest way to reduce its gradients, for runs with tuned=True
-    with recorded("etl") as run: ...                 what the driver does itself
-    spark()                                          the session whose DataFrames a training can be given: data={"rows": df}
+    with recorded("etl") as run: ...                 record work of the driver itself
+    spark()                                          the session whose DataFrames a training can use: data={"rows": df}
 
-They block and return a ``Result``; ``submit`` and ``submit_search`` give a handle instead, and every blocking verb is
-``submit(...).result()``. ``shutdown`` gives everything back before the program's end.
+They block and return a ``Result``; ``submit`` and ``submit_search`` return a handle instead, and every blocking verb is
+``submit(...).result()``. ``shutdown`` releases all slots before the program's end.
 """
 
 from __future__ import annotations

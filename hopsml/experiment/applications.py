@@ -1,4 +1,4 @@
-"""Which cluster a verb runs on: one application (backend, coordinator) for each SparkContext, one for local slots."""
+"""Applications of this process, each with backend and coordinator: one per SparkContext, one for local slots."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
 _HEARS_EXECUTORS = "org.apache.spark.network.server.TransportRequestHandler"  # a logger of Spark's
-_INTERRUPTED_START_S = 10.0  # that a start of Spark which nobody wants any more gets to come to its end
+_INTERRUPTED_START_S = 10.0  # time for an interrupted start of Spark to complete
 
 
 class Joinable(Protocol):
-    """A run or a search whose last files are written on a thread."""
+    """Interface of a run or a search whose last files are written on a thread."""
 
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` seconds until they are written."""
@@ -47,7 +47,7 @@ class Joinable(Protocol):
 
 @dataclass
 class Application:
-    """A cluster to run on. ``id``: Spark's application id, or one of our own without Spark."""
+    """A cluster to run on. ``id``: Spark's application id, or one that hopsml generates without Spark."""
 
     id: str
     backend: Backend
@@ -55,10 +55,10 @@ class Application:
     earlier_runs: EarlierRuns
     environment: dict[str, str] = field(default_factory=dict)  # the profile's variables for the driver
     runs: weakref.WeakSet[Joinable] = field(default_factory=weakref.WeakSet)
-    profile: str = ""  # the name of the one that it was started with
+    profile: str = ""  # name of the profile with which it was started
 
     def passed_over(self, profile: str | None) -> str:
-        """A note for a caller that asks for another profile than the running application's; "" if it is the same."""
+        """Return a note for a caller whose profile differs from the running application's; "" if it is the same."""
         if profile is None or profile == self.profile:
             return ""
         there = f"was started with profile {self.profile!r}" if self.profile else "was there before"
@@ -70,22 +70,27 @@ class Application:
 
 _lock = threading.RLock()
 _applications: dict[str, Application] = {}
-_own_contexts: list[Any] = []  # SparkContexts that this module has made
-_messages: dict[str, Any] = {}  # of Spark about executors, by application
-_profiles_variables: dict[str, str] = {}  # that a profile has set in this process
-_spark_folder = ""  # of their executors on this machine
+_own_contexts: list[Any] = []  # SparkContexts that this module has created
+_messages: dict[str, Any] = {}  # Spark's messages about executors, by application
+_profiles_variables: dict[str, str] = {}  # variables that a profile has set in this process
+_spark_folder = ""  # folder of Spark's executors on this machine
 _noting = False
-_failed = False  # whether the program ends by an exception that nobody caught
-NAMED, ATTEMPT = "HOPSML_APPLICATION_ID", "HOPSML_APPLICATION_ATTEMPT"  # set by whoever starts a driver again and again
+_failed = False  # True if the program ends by an uncaught exception
+NAMED, ATTEMPT = "HOPSML_APPLICATION_ID", "HOPSML_APPLICATION_ATTEMPT"  # set by services that restart a driver
 _allowed: int | None = None  # see ``allow``
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
 
 def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload: tuple[str, ...] = ()) -> Application:
-    """The application of this process, started when there is none.
+    """Return the application of this process; start one if there is none.
 
-    A SparkContext that exists is used, whatever the profile says: a notebook or a spark-submit job has one already.
-    ``preload``: what the workers will find imported; on this machine that can begin before Spark is there.
+    An existing SparkContext is used, whatever the profile: a notebook or a spark-submit job has one already.
+
+    Args:
+        profile_name: profile of an application to be started; by default that of HOPSML_PROFILE.
+        keep_warm_s: seconds for which idle agents are retained.
+        preload: modules to be imported before workers are forked; on this machine that can begin before Spark has
+            started.
     """
     with _lock:
         context = _active_context()
@@ -96,7 +101,7 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
         if known is not None:
             known.coordinator.close()
         check_open_files()
-        processes.open_standard_streams()  # before new descriptors could get the numbers 0 to 2
+        processes.open_standard_streams()  # before new descriptors get the numbers 0 to 2
         profile = None
         if context is None and not _under_spark_submit():
             profile = profiles.load(profile_name)
@@ -116,11 +121,10 @@ def current(profile_name: str | None = None, keep_warm_s: float = 10.0, preload:
 
 
 def allow(slots: int) -> None:
-    """Let all runs of this process together have at most so many workers, whatever they ask for: from now on, and until the
-    next call.
+    """Limit the number of workers of all runs of this process together, until the next call.
 
-    Elastic ones that are larger become smaller at their next commit, not below their ``min_workers``, searches when a trial
-    ends; what needs more than there is waits.
+    Larger elastic runs shrink at their next commit, not below their ``min_workers``, and searches when a trial ends;
+    requests beyond the limit wait.
     """
     global _allowed
     with _lock:
@@ -131,9 +135,12 @@ def allow(slots: int) -> None:
 
 
 def held(slots: int) -> int:
-    """How many slots this process has at most, of the cluster's: agents, and those that it has asked for.
+    """Return how many slots this process holds at most: its agents, and those that it has requested.
 
-    Agents beyond ``slots`` that no run uses are let go. Raises CoordinatorLost where a coordinator does not answer.
+    Agents beyond ``slots`` that no run uses are released.
+
+    Raises:
+        CoordinatorLost: A coordinator does not respond.
     """
     with _lock:
         coordinators = [one.coordinator for one in _applications.values() if one.coordinator.is_alive]
@@ -141,16 +148,18 @@ def held(slots: int) -> int:
 
 
 def check_open_files(agents: int = 0) -> None:
-    """Raise CoordinatorLost where this process may open too few files for its part of a run with so many agents."""
+    """Raise CoordinatorLost if this process may open too few files for a run with this number of agents."""
     if problem := open_files.problem(agents):
         raise CoordinatorLost(problem)
 
 
 def prepare(profile_name: str | None = None) -> None:
-    """Set the variables of the profile with which ``current`` would start an application; nothing where there is one.
+    """Set the variables of the profile with which ``current`` would start an application; does nothing if one runs.
 
-    What is asked before that, such as where runs are kept, depends on them. Raises ArgumentError for an unknown profile,
-    also where it comes too late to have an effect.
+    Settings that are read before that, such as the URL of the project, depend on them.
+
+    Raises:
+        ArgumentError: The profile is unknown, even if it is given too late to have an effect.
     """
     with _lock:
         alive = any(application.coordinator.is_alive for application in _applications.values())
@@ -161,18 +170,18 @@ def prepare(profile_name: str | None = None) -> None:
 
 
 def current_id() -> str:
-    """The application id under which this process records runs; starts nothing."""
+    """Return the application id under which this process records runs; starts nothing."""
     return _id_of(_active_context())
 
 
 def _id_of(context: Any) -> str:
-    """Under which runs are recorded: what a job service calls it, however often it starts it, else Spark's id or ours."""
+    """Return the id under which runs are recorded: HOPSML_APPLICATION_ID, else Spark's id, else a generated one."""
     known = str(context.applicationId) if context is not None else _local_id
     return os.environ.get(NAMED) or known
 
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
-    """Where agents will be on this machine; None where not, or where there is nothing to import."""
+    """Start a zygote if agents will be on this machine and there are modules to import; otherwise return None."""
     variables = agents_variables(*_where(context, profile)) if preload else None
     if variables is None:
         return None
@@ -184,15 +193,20 @@ def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Prof
 
 
 def agents_variables(master: str, settings: Mapping[str, str]) -> dict[str, str] | None:
-    """The variables that the Python of agents on this machine has and ours lacks; None for agents that may be elsewhere.
+    """Return the variables that the Python of agents on this machine has and this process lacks.
 
-    ``master``: Spark's, or "none" for agents that are our own subprocesses; ``settings``: Spark's.
+    Args:
+        master: Spark's master, or "none" for agents that are subprocesses of this process.
+        settings: Spark's settings.
+
+    Returns:
+        The variables; None for agents that may be on other machines.
     """
     if master == "none":
         return {"PYTHONHASHSEED": "0"}
     if not master.startswith("local"):
         return None
-    # What Spark sets for the Python of its executors unless it is told otherwise.
+    # Spark's defaults for the Python of its executors.
     usual = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": settings.get("spark.task.cpus", "1")}
     prefix = "spark.executorEnv."
     named = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
@@ -200,10 +214,10 @@ def agents_variables(master: str, settings: Mapping[str, str]) -> dict[str, str]
 
 
 def _where(context: Any, profile: profiles.Profile | None) -> tuple[str, dict[str, str]]:
-    """Master and settings that a SparkContext will have, known before there is one."""
+    """Return master and settings that a SparkContext will have, before it is created."""
     if context is None and profile is not None:
         return profile.master, profile.spark
-    if context is None:  # under spark-submit the JVM knows them
+    if context is None:  # under spark-submit the JVM has them
         from pyspark import SparkConf, SparkContext
 
         SparkContext._ensure_initialized()
@@ -252,7 +266,7 @@ def _open(
 
 
 def _active_context() -> Any:
-    """The SparkContext that there is; one of ours that Spark itself has stopped is let go, and a new one takes its place."""
+    """Return the active SparkContext, or None; one of ours that Spark has stopped is stopped in Python too."""
     module = sys.modules.get("pyspark")
     context = module.SparkContext._active_spark_context if module is not None else None
     if context is None or context._jsc is None:
@@ -264,10 +278,10 @@ def _active_context() -> Any:
 
 
 def _was_stopped(context: Any) -> bool:
-    """Whether Spark has stopped it by itself, as when its application is ended from outside; Python is not told."""
+    """Return True if Spark has stopped it, as when its application is killed: Python's context does not notice it."""
     try:
         return bool(context._jsc.sc().isStopped())
-    except Exception as error:  # noqa: BLE001 py4j's, where the JVM has gone: a new process is needed, as the backend says
+    except Exception as error:  # noqa: BLE001 py4j's, if the JVM has exited: the backend requires a new process then
         log.debug("Spark does not say whether it is stopped: %s", error)
         return False
 
@@ -291,7 +305,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
-    # The JVM's command line shows what anybody may read; the rest the JVM is told when it runs.
+    # The JVM's command line shows what anyone may read; the other settings are sent to the JVM when it runs.
     shown = SparkConf(loadDefaults=False).setAll(list(hidden.split(dict(conf.getAll()))[0].items()))
 
     def make() -> Any:
@@ -308,10 +322,10 @@ def _create_context(profile: profiles.Profile | None) -> Any:
 
 
 def _uninterrupted(make: Callable[[], Any]) -> Any:
-    """The SparkContext of ``make``; Ctrl-C meanwhile waits until there is one that can be stopped in order.
+    """Return the SparkContext of ``make``; delay Ctrl-C during it until the context can be stopped in order.
 
-    An interrupt amid a call of the JVM leaves half a context behind, and both print pages about it. On a thread, since the
-    main one must be able to give up: on YARN the start may wait in a queue.
+    An interrupt during a call of the JVM would leave an incomplete context, and both would print pages about it. It
+    runs on a thread, since the main one must be able to give up: on YARN the start may wait in a queue.
     """
     if threading.current_thread() is not threading.main_thread():
         return make()
@@ -326,13 +340,13 @@ def _uninterrupted(make: Callable[[], Any]) -> Any:
     maker = threading.Thread(target=run, name="hopsml-spark-context", daemon=True)
     try:
         maker.start()
-        while not made.done():  # in pieces: a signal that another thread receives does not wake this one
+        while not made.done():  # with a timeout: a signal that another thread receives does not wake this one
             concurrent.futures.wait([made], 0.5)
         context = made.result()
     except KeyboardInterrupt:
         concurrent.futures.wait([made], _INTERRUPTED_START_S)
         if made.done() and made.exception() is None:
-            made.result().setLogLevel("OFF")  # its executors are just starting, and nobody minds how they end
+            made.result().setLogLevel("OFF")  # errors of executors that are just starting are of no interest
             made.result().stop()
         raise KeyboardInterrupt("Spark was still starting; nothing runs") from None
     _cancel_jobs_on_interrupt(context)
@@ -352,7 +366,7 @@ def _cancel_jobs_on_interrupt(context: Any) -> None:
 
 
 def after_interrupt() -> None:
-    """Part with idle agents of Spark: PySpark cancels its jobs on Ctrl-C, and the next run would get them."""
+    """Release idle agents of Spark: PySpark cancels its jobs on Ctrl-C, and the next run would get them."""
     for application in list(_applications.values()):
         if application.backend.restarts_agents:
             with contextlib.suppress(CoordinatorLost):
@@ -360,10 +374,10 @@ def after_interrupt() -> None:
 
 
 def _stop(context: Any) -> None:
-    """Stop a context that hopsml has made: left to the JVM's exit it logs a page of errors.
+    """Stop a context that hopsml has created: stopped by the JVM's exit it logs a page of errors.
 
-    After an exception that nobody caught the cluster manager is told so; YARN would list the application of a
-    driver in client mode as SUCCEEDED otherwise.
+    After an uncaught exception Spark is stopped with exit code 1; otherwise YARN would list the application of a driver
+    in client mode as SUCCEEDED.
     """
     if context._jsc is None:
         return
@@ -374,8 +388,8 @@ def _stop(context: Any) -> None:
 
 
 def _ignore_late_messages(context: Any) -> None:
-    """What an executor still says to a scheduler that has stopped is no error, but Spark logs a page for each."""
-    with contextlib.suppress(Exception):  # a JVM that has gone has nothing to log, and one may log by other means
+    """Turn off a logger of Spark's that logs a page for each message of an executor after the scheduler's stop."""
+    with contextlib.suppress(Exception):  # the JVM may have exited, or use another logging library
         log4j = context._jvm.org.apache.logging.log4j
         log4j.core.config.Configurator.setLevel(_HEARS_EXECUTORS, log4j.Level.OFF)
 
@@ -396,7 +410,7 @@ def _note_failures() -> None:
 
 
 def _set_variables(profile: profiles.Profile) -> None:
-    """Those of the profile that the user has not set; those of a profile before it go."""
+    """Set the profile's variables that the user has not set, and remove those of an earlier profile."""
     for name, value in _profiles_variables.items():
         if os.environ.get(name) == value:
             del os.environ[name]
@@ -412,23 +426,24 @@ def _prepare_environment(profile: profiles.Profile) -> None:
     if profile.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors share this disk, so this Python too
     if profile.master.startswith("local-cluster") and "SPARK_WORKER_DIR" not in os.environ:
-        # Spark would put the executors' folders into its own installation.
+        # Spark would create the executors' folders in its own installation.
         global _spark_folder
         _spark_folder = os.environ["SPARK_WORKER_DIR"] = tempfile.mkdtemp(prefix="hopsml-spark-")
 
 
 def shutdown(spark: bool = False) -> None:
-    """End all runs, give all agents back and close the coordinators of this process; done at its end in any case.
+    """End all runs, release all agents and close the coordinators of this process; also called at its exit.
 
-    ``spark``: stop the SparkContext as well, if hopsml made it for want of another; a user's own is left running.
+    Args:
+        spark: stop the SparkContext as well if hopsml created it; a user's own continues.
     """
     with _lock:
         for application in list(_applications.values()):
             application.coordinator.close()
             for run in list(application.runs):
-                run.join(timeout_s=30)  # its status.json is written by a thread that dies with the interpreter
+                run.join(timeout_s=30)  # its status.json is written by a thread that ends with the interpreter
         _applications.clear()
-        LINK.close()  # bounded: what cannot be sent now lies in the run directories
+        LINK.close()  # bounded: what cannot be sent now is in the run directories
         while spark and _own_contexts:
             _stop(_own_contexts.pop())
         if spark and _spark_folder:
@@ -438,6 +453,6 @@ def shutdown(spark: bool = False) -> None:
 
 @atexit.register
 def _at_the_end() -> None:
-    """``shutdown`` at exit; a second Ctrl-C skips it, and what is left ends with this process."""
+    """Call ``shutdown`` at exit; a second Ctrl-C skips it, and the remaining resources end with this process."""
     with contextlib.suppress(KeyboardInterrupt):
         shutdown(spark=True)

@@ -1,4 +1,4 @@
-"""Checks of what a user passes to a verb, before anything is started; old spellings are accepted here."""
+"""Checks of a verb's arguments before anything is started; the predecessor's ignored arguments are listed here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from hopsml.storage import privacy
 
 
 def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[int | None, int | None]:
-    """How many workers, and the fewest of a group that may change: ``(most, fewest)``.
+    """Return the largest and the smallest number of workers of a run's group.
 
-    ``most`` None: as many as the cluster has. ``fewest`` None: a group of fixed size, whose run ends with its first loss.
+    Returns:
+        ``(most, fewest)``. ``most`` is None for as many as the cluster has. ``fewest`` is None for a group of fixed
+        size, whose run ends when its first worker fails.
     """
     smallest = None if min_workers is None else checks.whole_number("min_workers", min_workers)
     largest = None if max_workers is None else checks.whole_number("max_workers", max_workers)
@@ -34,7 +36,7 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
 
 
 def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str, str]:
-    """The workers' environment variables; ``share``, who may read the run's files, becomes one of them."""
+    """Return the workers' environment variables; ``share`` (who may read the run's files) becomes one of them."""
     checked = checks.variables("environment", value or {})
     if share is None:
         return checked
@@ -43,7 +45,7 @@ def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str,
 
 
 def check_evaluator(size: int) -> None:
-    """Raise ArgumentError for fewer than three workers: the last one becomes the evaluator."""
+    """Raise ArgumentError for fewer than three workers, of which the last one becomes the evaluator."""
     if size < 3:
         raise ArgumentError(
             f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
@@ -51,7 +53,7 @@ def check_evaluator(size: int) -> None:
 
 
 def check_servers(size: int, roles: Roles) -> None:
-    """Raise NotEnoughSlots where ``size`` slots are too few for a chief, one worker, and these roles."""
+    """Raise NotEnoughSlots if ``size`` slots are too few for a chief, one worker, and these roles."""
     least = 2 + roles.parameter_servers + int(roles.evaluator)
     if size < least:
         beside = " and the evaluator" if roles.evaluator else ""
@@ -62,7 +64,7 @@ def check_servers(size: int, roles: Roles) -> None:
 
 
 def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | None, verb: str) -> dict[str, Any]:
-    """``args`` as keyword arguments of ``function``. Raises ArgumentTypeError for unknown or missing names."""
+    """Return ``args`` as keyword arguments of ``function``; raises ArgumentTypeError for unknown or missing names."""
     if args is None:
         args = {}
     if not isinstance(args, Mapping):
@@ -94,7 +96,7 @@ _WITHOUT_EFFECT = {
 
 
 def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence for each of the predecessor's arguments that was given and is ignored."""
+    """Return a sentence for each of the predecessor's arguments that was given and is ignored."""
     return tuple(
         f"{name}={given[name]!r:.80} has no effect: {reason}"
         for name, reason in _WITHOUT_EFFECT.items()

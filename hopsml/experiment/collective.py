@@ -1,4 +1,4 @@
-"""``collective_all_reduce``: one group of workers, synchronous data-parallel training; and ``submit``, its handle."""
+"""Verbs ``collective_all_reduce`` and ``submit``: synchronous data-parallel training of one group of workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
 
-# Behind the function, as of the predecessor's 2.0 and of what was before.
+# Names of positional arguments after the function, in the predecessor's 2.0 and in its older releases.
 ORDERS = (
     ("name", "local_logdir", "description", "evaluator", "metric_key"),
     ("name", "local_logdir", "versioned_resources", "description", "evaluator", "metric_key"),
@@ -35,7 +35,7 @@ ORDERS = (
 AnyGroupOptions = RunOptions | FrameworkOptions  # of the verbs that train on a group
 _verb = Verb(RunOptions, "collective_all_reduce", orders=ORDERS)
 instead: Callable[[RunOptions], NoReturn] | None = (
-    None  # what a command does with a script's training, where it has begun
+    None  # set by commands that inspect a script's training call instead of running it
 )
 
 
@@ -43,7 +43,8 @@ instead: Callable[[RunOptions], NoReturn] | None = (
 def collective_all_reduce(options: RunOptions) -> Result:
     """Train synchronously on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
-    Every worker calls ``train_fn(**args)`` in a fresh process with ``TF_CONFIG`` set, unchanged on 1 or on 100 executors.
+    Every worker calls ``train_fn(**args)`` in a fresh process with ``TF_CONFIG`` set, unchanged on 1 or on 100
+    executors.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -55,7 +56,7 @@ def collective_all_reduce(options: RunOptions) -> Result:
 
 @_verb
 def submit(options: RunOptions) -> Run:
-    """As ``collective_all_reduce``, but returns at once with a handle: ``result(timeout)``, ``cancel()``, ...
+    """Start ``collective_all_reduce`` and return at once with a handle: ``result(timeout)``, ``cancel()`` and others.
 
     Raises:
         ArgumentError, ArgumentTypeError, StorageError: as ``collective_all_reduce``.
@@ -95,7 +96,7 @@ def build(
 
 
 def _group(options: AnyGroupOptions) -> AnyGroup:
-    """The kind of group that the call's numbers ask for: fixed or elastic."""
+    """Return the group that the call requests: fixed or elastic."""
     most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
     size = AS_MANY_AS_THERE_ARE if most is None else most
     evaluator = isinstance(options, RunOptions) and options.evaluator
@@ -105,14 +106,14 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
         arguments.check_evaluator(most)
     elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=settings.drain_s())
     if fewest is not None:
-        return elastic  # its numbers are checked in any case
-    if evaluator:  # it waits for checkpoints, and does nothing meanwhile
+        return elastic  # built above in any case, which checks its numbers
+    if evaluator:  # it waits for checkpoints, and may be idle until then
         return specified(FixedGroup, options, size=size, exited_s=None, returned_s=None)
     return specified(FixedGroup, options, size=size)
 
 
 def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
-    """A sentence for each argument that was given and is ignored by a group of this kind."""
+    """Return a sentence for each argument that was given and is ignored by a group of this kind."""
     defaults = {option.name: option.default for option in fields(options)}
     notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
 

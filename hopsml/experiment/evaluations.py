@@ -1,4 +1,4 @@
-"""``evaluate``: judge the checkpoints of a run beside its training, or afterwards, on an executor of its own."""
+"""Verb ``evaluate``: evaluate the checkpoints of a run on a separate executor, during its training or afterwards."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from hopsml.storage.run_dir import find
 from hopsml.training.evaluation import Facts, called
 
 BODY = "hopsml.training.evaluation:play"
-DEATHS = 5  # of the evaluator's process, in a row
+DEATHS = 5  # consecutive failures of the evaluator's process
 
 
 @Verb(EvaluationOptions, "evaluate")
 def evaluate(options: EvaluationOptions) -> Result:
-    """Judge each complete checkpoint of a run once; blocks until the run has ended and none is left.
+    """Evaluate each complete checkpoint of a run once; blocks until the run has ended and all are evaluated.
 
-    ``train_fn(folder, **args)`` gets a local copy of a checkpoint's folder and returns a number, or a dict of numbers. What
-    comes of it lies in the judged run's directory, ``evaluations/step-000000120.json``, with ``best.json`` beside; an
-    evaluator that is lost is begun again and goes on there, as does a later call. Another function judges under another
-    ``name``, with facts of its own in ``evaluations/NAME/``. A run whose driver was
-    killed has ended, too. A checkpoint that the training deletes
-    before it was judged is written down as skipped. The result's metrics are those of the best one.
+    ``train_fn(folder, **args)`` gets a local copy of a checkpoint's folder and returns a number, or a dict of numbers.
+    The results are stored in the evaluated run's directory as ``evaluations/step-000000120.json``, with ``best.json``
+    next to them; an evaluator that fails is restarted and continues there, as does a later call. Another function needs
+    another ``name``, whose results are in ``evaluations/NAME/``. A run whose driver was killed counts as ended. A
+    checkpoint that the training deletes before its evaluation is recorded as skipped. The result's metrics are those of
+    the best checkpoint.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, for a run that is not there, or one that
-            another function has judged under this name, among others.
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, for a run that does not exist, or one that
+            another function has evaluated under this name, among others.
         RunError: the function failed; the message has its traceback and its log.
         StorageError: the run directory cannot be written; names the path.
     """
@@ -48,7 +48,7 @@ def evaluate(options: EvaluationOptions) -> Result:
 
 @Verb(EvaluationOptions, "submit_evaluation")
 def submit_evaluation(options: EvaluationOptions) -> Run:
-    """As ``evaluate``, but returns at once with a handle, beside a training that is under way."""
+    """Start ``evaluate`` and return at once with a handle, in parallel with a training that is under way."""
     return plan.start(build(options))
 
 
@@ -62,21 +62,23 @@ def continue_evaluation(
     profile: str | None = None,
     progress: bool = True,
 ) -> Result:
-    """Judge what is left of a run by the function of its last ``evaluate``, as that was recorded; blocks until the end.
+    """Evaluate the remaining checkpoints of a run by the recorded function of an earlier ``evaluate``.
+
+    It blocks until the run has ended and all are evaluated.
 
     Args:
-        run: whose checkpoints are judged: its URL, path, id, handle or result.
-        name: that the evaluation was given.
-        metric: by which checkpoints are compared, also those that are judged already; as it was by default.
-        direction: "max" or "min"; as it was by default.
-        order: "oldest" or "newest" first; as it was by default.
-        profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: show what goes on.
+        run: run whose checkpoints are evaluated: its URL, path, id, handle or result.
+        name: name of the evaluation.
+        metric: key by which checkpoints are compared, including those evaluated already; by default unchanged.
+        direction: "max" or "min"; by default unchanged.
+        order: "oldest" or "newest" first; by default unchanged.
+        profile: name of a file in conf/; used if there is no Spark application yet.
+        progress: show progress.
 
     Raises:
-        ArgumentError: no evaluator has been there, or its record cannot be used; otherwise as ``evaluate``.
+        ArgumentError: the run was never evaluated, or the evaluator's record cannot be used; otherwise as ``evaluate``.
     """
-    applications.prepare(profile)  # which may say where runs are kept
+    applications.prepare(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
     facts = Facts(directory, checks.evaluation_name("name", name))
     earlier = str(facts.evaluator().get("run") or "")
@@ -97,7 +99,7 @@ def continue_evaluation(
         "order": order if order is None else checks.order("order", order),
     }
     given = {key: value for key, value in wishes.items() if value is not None}
-    # Its URL of now: whoever moved the run took what the evaluator wrote with it.
+    # The run's present URL: if the run was moved, the evaluator's results were moved with it.
     spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url, **given))
     return plan.start(dataclasses.replace(again, spec=spec)).result()
 
@@ -130,7 +132,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
 
 
 def _check_function(function: Callable[..., Any], facts: Facts) -> None:
-    """What one function has found must not be taken for another one's."""
+    """Raise ArgumentError if the results under this name are those of another function."""
     earlier, now = str(facts.evaluator().get("function") or ""), called(function)
     if earlier and earlier != now:
         raise ArgumentError(

@@ -1,7 +1,7 @@
-"""Brings DataFrames to the agents of a run: ``data={"clicks": df}``. A thread of the driver; it decides nothing.
+"""Feed of Spark DataFrames, ``data={"clicks": df}``, to the agents of a run, on a thread of the driver.
 
-What is to be done when says ``training/data/frame_log.py``. Spark computes the partitions beside the agents, on the same
-executors, and its tasks send the rows to the agents' stages: none of them comes through the driver.
+``training/data/frame_log.py`` makes all decisions; this module applies them. Spark computes the partitions on the
+agents' executors, and its tasks send the rows to the agents' stages: no row passes through the driver.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ log = logger_aside("hopsml.data")
 
 SIDECAR = "hopsml.training.data.stage:serve"
 _TICK_S = 0.25
-_NO_TASK_S = 30.0  # without a task of the feed's: no slot is free beside the agents
+_NO_TASK_S = 30.0  # without a task of the feed: no slot is free in addition to the agents'
 _TOLD_AT_ONCE = 16
 _STUCK_S = 60.0  # after the loss of a stage, for tasks that may wait for it
 
 
 def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
-    """What the function gets for each DataFrame.
+    """Return the datasets that the function receives for its DataFrames, by argument.
 
-    Raises ArgumentTypeError for what is none, ArgumentError for one that cannot be batches.
+    Raises:
+        ArgumentTypeError: A value is not a DataFrame.
+        ArgumentError: A DataFrame cannot be converted to batches.
     """
     if data is None:
         return {}
@@ -75,7 +77,7 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
 
 
 def with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str) -> Mapping[str, Any] | None:
-    """The function's arguments, with the ones that are fed. Raises ArgumentTypeError for one that is among both."""
+    """Return the function's arguments with the datasets; raises ArgumentTypeError for a name that is in both."""
     if not rows or (args is not None and not isinstance(args, Mapping)):
         return args
     if both := sorted(set(rows) & set(args or {})):
@@ -86,16 +88,23 @@ def with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str
 
 
 def most_workers(capacity: Capacity) -> int | None:
-    """So many leave Spark the slot in which it computes the rows; None where the cluster can grow."""
+    """Return the number of workers that leaves Spark one slot to compute the rows; None if the cluster can grow."""
     slots = capacity.limit if capacity.together is None else capacity.together
     return None if slots is None else slots - 1
 
 
 def check(names: Collection[str], frames: Mapping[str, Any], application: Application, size: int) -> None:
-    """Whether this application can feed so many workers with these DataFrames; before anything is started.
+    """Check that this application can feed this number of workers with these DataFrames; starts nothing.
 
-    ``names``: of the arguments that are to be fed. Raises ArgumentError for DataFrames of another application, or none,
-    NotEnoughSlots where agents would take all slots.
+    Args:
+        names: names of the arguments to feed.
+        frames: DataFrames by the names of arguments.
+        application: application on which the workers will run.
+        size: number of workers.
+
+    Raises:
+        ArgumentError: A DataFrame is missing, or belongs to another application.
+        NotEnoughSlots: The agents would take all slots.
     """
     if missing := sorted(set(names) - set(frames)):
         raise ArgumentError(
@@ -125,7 +134,7 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
 def launch(
     application: Application, request: RunRequest, observe: Callable[[RunState], object], frames: Mapping[str, Any]
 ) -> RunState:
-    """As ``Coordinator.launch``, for a run that is fed with these DataFrames, or with none."""
+    """Launch a run by ``Coordinator.launch``, with a feed of these DataFrames if there are any."""
     if not frames:
         return application.coordinator.launch(request, observe)
     feed = FrameFeed(frames, application, request.run_id)
@@ -136,13 +145,13 @@ def launch(
 
     try:
         return application.coordinator.launch(replace(request, on_sidecar=feed.on_sidecar), follow)
-    except BaseException:  # nobody would end it
+    except BaseException:  # the run, whose end closes the feed, has not begun
         feed.close()
         raise
 
 
 class FrameFeed:
-    """Feeds one run, from its first stage until its end."""
+    """Feed of one run's DataFrames, from the start of its first stage until its end."""
 
     def __init__(self, frames: Mapping[str, Any], application: Application, run_id: str) -> None:
         self._fail = functools.partial(application.coordinator.fail, run_id)
@@ -156,9 +165,9 @@ class FrameFeed:
         self._clients: dict[str, StageClient] = {}  # by URL
         self._untold: dict[
             tuple[str, str], FrameTable
-        ] = {}  # by stage's URL and DataFrame: what it is still to be told
+        ] = {}  # by stage's URL and DataFrame: tables that are still to be sent
         self._began = 0.0  # monotonic seconds: the first job
-        self._told_whole: set[str] = set()  # DataFrames of which it was said that all rows are there
+        self._told_whole: set[str] = set()  # DataFrames whose completion a note has reported
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
         self._waits_for_others = False  # True once a note has reported it
@@ -167,17 +176,17 @@ class FrameFeed:
     # ------------------------------------------------------------------------------------------ from other threads
 
     def on_sidecar(self, word: SidecarWord) -> None:
-        """See ``RunRequest.on_sidecar``."""
+        """Queue a sidecar's message for the feed's thread; passed to the coordinator as ``RunRequest.on_sidecar``."""
         self._events.put(functools.partial(self._ended if word.ended else self._opened, word))
 
     def follow(self, state: RunState) -> None:
-        """Begin, until the run's end."""
+        """Start the feed's thread, which ends with the run."""
         self._state = state
         state.observe(self._on_change)
         threading.Thread(target=self._run, name=f"hopsml-data-{self._run_id}", daemon=True).start()
 
     def close(self) -> None:
-        """End before the run's end."""
+        """End the feed before the run's end."""
         self._events.put(None)
 
     def _on_change(self, change: Change) -> None:
@@ -207,11 +216,11 @@ class FrameFeed:
                 client.close()
 
     def _later(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have the thread call this."""
+        """Queue a call for the feed's thread."""
         self._events.put(functools.partial(function, *arguments))
 
     def _is_ending(self) -> bool:
-        """Whether nobody will read rows any more: agents leave, and what they kept is not brought again."""
+        """Return True if no worker will read rows any more: agents exit, and their rows are not sent again."""
         return self._state.phase is Phase.STOPPING or self._state.phase.is_final
 
     @property
@@ -260,7 +269,7 @@ class FrameFeed:
         now = time.monotonic()
         if self._stuck_at is not None and now > self._stuck_at:
             self._stuck_at = None
-            self._spark.cancel()  # what is missing then is brought again
+            self._spark.cancel()  # missing partitions are pushed again then
         if self._grows or self._spark.is_at_work():
             self._idle_since = None
             return
@@ -293,7 +302,7 @@ class FrameFeed:
                     self._fail(action.reason)
 
     def _publish(self) -> None:
-        """Tell the stages; those that do not answer are asked again, as long as they are there."""
+        """Send tables to the stages; those that do not respond get them again later, while they exist."""
         there = {key: table for key, table in self._untold.items() if key[0] in self._clients}
         if there:
             with concurrent.futures.ThreadPoolExecutor(_TOLD_AT_ONCE, "hopsml-data-tell") as threads:
@@ -308,29 +317,29 @@ class FrameFeed:
 def _told(client: StageClient, table: FrameTable) -> bool:
     try:
         client.publish(table)
-    except Exception as error:  # noqa: BLE001 that it is gone will be told
+    except Exception as error:  # noqa: BLE001 the loss of a stage is reported separately
         log.debug("the stage at %s does not take the table of its rows: %s", client.address.url, error)
         return False
     return True
 
 
 class _SparkJobs:
-    """The jobs of one feed, each on a thread of its own; ``done`` is called there."""
+    """Spark jobs of one feed, each on its own thread, on which ``done`` is called."""
 
     def __init__(self, context: Any, group: str, agents: Callable[[], list[int]]) -> None:
-        """``agents``: returns the ids of the Spark jobs that run the application's agents."""
+        """Create it without starting a job; ``agents`` returns the ids of the Spark jobs that run the agents."""
         self._context, self._group, self._agents = context, group, agents
         self._plans: dict[str, JvmPush | PythonPush] = {}  # by DataFrame
-        self._cancelled = 0  # how often
+        self._cancelled = 0  # number of cancellations
 
     def plan(self, name: str, frame: Any, done: Callable[[int, str], None]) -> None:
-        """Make the one plan for all jobs, and count its partitions. What needs a shuffle is computed up to it."""
+        """Plan all jobs of a DataFrame, and count its partitions; what needs a shuffle is computed up to it."""
 
         def make() -> None:
             try:
                 self._plans[name] = _plan_of(name, frame)
                 done(self._plans[name].partitions, "")
-            except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds: the run is told
+            except Exception as error:  # noqa: BLE001 py4j and Spark raise many kinds: the run fails with the cause
                 done(0, _cause(str(error)))
 
         self._start(name, make)
@@ -342,7 +351,7 @@ class _SparkJobs:
         arrived: Callable[[list[StagedPartition]], None],
         done: Callable[[str], None],
     ) -> None:
-        """Bring these partitions to these stages; what was cancelled here has ended well, with what has arrived."""
+        """Push these partitions to these stages; a cancelled job counts as done, with the rows that have arrived."""
         cancelled = self._cancelled
 
         def carry_out() -> None:
@@ -358,9 +367,9 @@ class _SparkJobs:
         from pyspark import InheritableThread
 
         def run() -> None:
-            # Not to be interrupted: where Spark interrupts a task that waits for its Python worker to start, it takes the
-            # process that forks them for lost and starts another one. With it all Python workers of the executor die, agents
-            # among them.
+            # No interrupt: if Spark interrupts a task that waits for its Python worker to start, it assumes that the
+            # process that forks workers has failed, and starts another one. All Python workers of the executor end with
+            # it, among them agents.
             self._context.setJobGroup(self._group, f"hopsml: rows of {name}", interruptOnCancel=False)
             work()
 
@@ -370,7 +379,7 @@ class _SparkJobs:
         job.start()
 
     def cancel(self) -> None:
-        """End all jobs that are under way."""
+        """Cancel all jobs that are under way."""
         self._cancelled += 1
         try:
             self._context.cancelJobGroup(self._group)
@@ -378,7 +387,7 @@ class _SparkJobs:
             log.debug("the jobs of %s cannot be cancelled: %s", self._group, error)
 
     def is_at_work(self) -> bool:
-        """Whether any of their tasks runs; also where there is no job just now, or Spark cannot be asked."""
+        """Return True if a task of the feed's jobs runs; also if there is no job now, or Spark does not respond."""
         try:
             tracker = self._context.statusTracker()
             active = set(tracker.getActiveJobsIds()) & set(tracker.getJobIdsForGroup(self._group))
@@ -406,7 +415,7 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
-    """The quicker way where it is there, and takes the DataFrame."""
+    """Return the JVM implementation, which is faster, if it is installed and accepts the DataFrame; else Python's."""
     if jvm_push.JAR.exists():
         try:
             return JvmPush(frame)
@@ -426,7 +435,7 @@ _OTHERS_WORK = (
 
 
 def _cause(text: str) -> str:
-    """The lines that tell: the last error of Python's on an executor, else Spark's own first line."""
+    """Return the informative line: the last Python error on an executor, else the first line of Spark's message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if "Error: " in line and "org.apache" not in line and not line.startswith("at ")]
     return (python[-1] if python else lines[0] if lines else "no reason was given")[:1000]

@@ -1,4 +1,4 @@
-"""The verbs of other frameworks: the same agents, groups, records and elasticity as of ``collective_all_reduce``."""
+"""Verbs of other frameworks: the same agents, groups, records and elasticity as of ``collective_all_reduce``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def torch(options: TorchOptions) -> Result:
 
     Every worker calls ``train_fn(**args)`` in a fresh process whose default process group has been formed, with torch
     imported before the fork. ``hopsml.torch.prepare(model)`` averages gradients, or the function uses DDP or FSDP as it
-    is. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are those that torchrun sets, and a call of
-    ``torch.distributed.init_process_group`` finds the group there already.
+    is. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set as by torchrun, and a call of
+    ``torch.distributed.init_process_group`` returns the existing group.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
@@ -33,7 +33,8 @@ def jax(options: FrameworkOptions) -> Result:
     Every worker calls ``train_fn(**args)`` in a fresh process in which ``jax.distributed`` is initialized:
     ``jax.devices()`` are those of all workers.
 
-    Raises: as ``torch``.
+    Raises:
+        ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
     """
     return plan.start(build(options, "jax", "jax")).result()
 
@@ -42,9 +43,11 @@ def jax(options: FrameworkOptions) -> Result:
 def distributed(options: DistributedOptions) -> Result:
     """Call a function of any framework on ``num_workers`` executors; blocks until the end and returns a ``Result``.
 
-    Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` says its rank, the addresses of all
-    and a port that is its own; ``hopsml.all_reduce`` and its like exchange arrays, ``hopsml.distributed.exchange`` all else.
+    Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` has its rank, the addresses of
+    all workers and a reserved port; ``hopsml.all_reduce`` and similar functions exchange arrays,
+    ``hopsml.distributed.exchange`` other values.
 
-    Raises: as ``torch``.
+    Raises:
+        ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
     """
     return plan.start(build(options, "distributed", "none")).result()

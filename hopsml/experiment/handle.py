@@ -1,4 +1,4 @@
-"""What the handles of a run and of a search have in common: a future, and the thread that ends it."""
+"""Base class of the handles of runs and searches: a future, and the thread that writes the last files."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from hopsml.errors import RunCancelled
 from hopsml.experiment import applications
 from hopsml.storage.run_dir import RunDir
 
-# Where the system hands a signal to another thread than the main one, nothing ends the main thread's wait; Python answers
-# the signal when that wakes.
+# If the system delivers a signal to another thread than the main one, the main thread's wait continues; Python runs the
+# signal handler only when that wait ends.
 _WAKE_S = 0.5
 
 R = TypeVar("R")
 
 
 class Handle(ABC, Generic[R]):
-    """Something that was started, as a ``concurrent.futures.Future``. Every method may be called from any thread."""
+    """Handle of something that was started, like a ``concurrent.futures.Future``, usable from any thread."""
 
-    kind = "run"  # as messages call it
+    kind = "run"  # noun in messages
 
     def __init__(self, run_id: str, directory: RunDir) -> None:
         self.run_id, self.directory, self.run_dir = run_id, directory, directory.url
         self._future: concurrent.futures.Future[R] = concurrent.futures.Future()
-        self._future.set_running_or_notify_cancel()  # else asyncio and others could cancel it, and nothing of what it is for
+        self._future.set_running_or_notify_cancel()  # else asyncio and others could cancel the future, but not the run
         self._thread = threading.Thread(target=self._drive, name=f"hopsml-{self.kind}-{run_id}", daemon=True)
 
     @abstractmethod
     def _end(self) -> tuple[R | None, BaseException | None]:
-        """Wait for the end and write the last files; what came of it, or the error. Called once, on the handle's thread."""
+        """Wait for the end, write the last files, return result or error. Called once, on the handle's thread."""
 
     @abstractmethod
     def _cancel(self, reason: str) -> None:
-        """Begin to end it; returns at once."""
+        """Start ending it; returns at once."""
 
     def _drive(self) -> None:
         result, error = None, None
         try:
             result, error = self._end()
-        except BaseException as problem:  # noqa: BLE001 whoever waits for the result must get it: nobody else ends that wait
+        except BaseException as problem:  # noqa: BLE001 callers wait on the future, which is resolved only here
             error = problem
         if error is not None:
             self._future.set_exception(error)
@@ -53,10 +53,14 @@ class Handle(ABC, Generic[R]):
             self._future.set_result(result)
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the end, at most ``timeout`` seconds, and return what came of it.
+        """Wait for the end, at most ``timeout`` seconds, and return the result.
 
-        Raises what ended it, or TimeoutError. Ctrl-C, or the interrupt of a notebook's cell, cancels it before it goes on as
-        KeyboardInterrupt.
+        Ctrl-C, or the interrupt of a notebook's cell, cancels the run or search before KeyboardInterrupt is raised.
+
+        Raises:
+            RunCancelled: It was cancelled.
+            TimeoutError: It has not ended within ``timeout`` seconds.
+            BaseException: Any other error that ended it.
         """
         try:
             error = self.exception(timeout)
@@ -64,22 +68,22 @@ class Handle(ABC, Generic[R]):
             self.cancel("interrupted by the user")
             self.join(30)
             applications.after_interrupt()
-            # a new one: where in the wait it came is nothing to a person
+            # a new exception, as the traceback of the wait has no useful information
             text = f"{self.kind} {self.run_id} was cancelled: {self.run_dir}"
             raise tracebacks.shortened(KeyboardInterrupt(text)) from None
         except concurrent.futures.CancelledError:
             raise RunCancelled(f"{self.kind} {self.run_id} was cancelled", self.run_dir) from None
         if error is not None:
-            raise error.with_traceback(None)  # which would begin with the frames of an earlier raise
+            raise error.with_traceback(None)  # without the frames of an earlier raise
         return self._future.result()
 
     @property
     def future(self) -> concurrent.futures.Future[R]:
-        """For ``concurrent.futures.wait`` and ``as_completed``, which take no other class; ``cancel`` is the handle's."""
+        """Future for ``concurrent.futures.wait`` and ``as_completed``; to cancel, call the handle's ``cancel``."""
         return self._future
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as ``result`` does; returns the error that ended it, None after success."""
+        """Wait for the end like ``result``, and return the error that ended it; None after success."""
         deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         while True:
             try:
@@ -89,17 +93,20 @@ class Handle(ABC, Generic[R]):
                     raise
 
     def done(self) -> bool:
-        """Whether it is over and its files are complete."""
+        """Return True if it has ended and its files are complete."""
         return self._future.done()
 
     def running(self) -> bool:
-        """Whether it is not over yet: the opposite of ``done``."""
+        """Return True if it has not ended yet, the opposite of ``done``."""
         return not self._future.done()
 
     def cancel(self, reason: str = "cancelled by the user") -> bool:
-        """End it: its workers are gone within seconds, and ``result`` raises RunCancelled. False when it was over already.
+        """End it: its workers exit within seconds, and ``result`` raises RunCancelled.
 
-        Of a search, ``best`` stands, and ``experiment.continue_search`` can go on with it.
+        After a search, ``best`` remains available, and ``experiment.continue_search`` can continue it.
+
+        Returns:
+            False if it had ended already.
         """
         if self._future.done():
             return False
@@ -107,7 +114,7 @@ class Handle(ABC, Generic[R]):
         return True
 
     def add_done_callback(self, function: Callable[[concurrent.futures.Future[R]], None]) -> None:
-        """Call ``function`` with the future at the end, or at once when it is over."""
+        """Call ``function`` with the future at the end, or at once if it has ended."""
         self._future.add_done_callback(function)
 
     def join(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the workers of a run did together, as they saw it themselves; pure. What was asked for may be something else."""
+"""Effective settings of a run, as its workers observed them, which may differ from the requested ones; pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _PATHS = {
 
 
 def of(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -> dict[str, Any]:
-    """What to record, from what each worker that trains has seen; ``committed``: whether a worker of an elastic run has
-    ever committed its state, None for a run of fixed size.
+    """Return the effective settings to record, from what each training worker has observed.
 
-    ``formed``: whether there was a group; where there was, ``by`` what and ``why``, and of the gradients that were reduced
-    in a step how many there were, in how many collectives, by which path. Where there was no group, or none were
-    reduced in it, ``trained_alone``: how many workers gave gradients to a TensorFlow optimizer (either Keras, or
-    TensorFlow 1) all the same. Of other frameworks, and of updates by hand, nothing is known.
+    Args:
+        seen: facts of each worker that trains.
+        committed: True if a worker of an elastic run has ever committed its state; None for a run of fixed size.
+
+    Returns:
+        ``formed``: True if there was a group; then ``by`` (its implementation) and ``why``, and for the gradients of a
+        step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
+        ``trained_alone``: number of workers that passed gradients to a TensorFlow optimizer (either Keras, or
+        TensorFlow 1) nevertheless. Other frameworks, and updates by hand, are not observed.
     """
     elastic = {} if committed is None else {"committed": committed}
     return _group(seen) | elastic
@@ -49,17 +53,17 @@ def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
 
 
 def warning(facts: Mapping[str, Any]) -> str:
-    """What did not come about though it was asked for: a group's training, an elastic run's commits; "" for nothing."""
+    """Return a warning if group training or commits of an elastic run were requested but did not occur; else ""."""
     missing = "" if facts.get("committed", True) else f"nothing was committed in this elastic run. {WITHOUT_COMMITS}"
     return "; ".join(text for text in (_trained_apart(facts), missing) if text)
 
 
 def _trained_apart(facts: Mapping[str, Any]) -> str:
-    """For several workers that trained by TensorFlow, each by itself; "" where that was not seen.
+    """Return a sentence for several workers that trained by TensorFlow separately; "" if that was not observed.
 
-    A function that leaves TensorFlow alone, or uses it for something else, has no reason to form its group: it may merge in
-    another way (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains beside others that do not
-    is what was meant, as with parameter servers.
+    A function that does not train by TensorFlow has no reason to form its group: it may merge in another way
+    (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains while the others do not is
+    intended, as with parameter servers.
     """
     if facts.get("trained_alone", 0) < 2:
         return ""
@@ -76,7 +80,7 @@ def _trained_apart(facts: Mapping[str, Any]) -> str:
 
 
 def merging(facts: Mapping[str, Any]) -> str:
-    """How gradients were merged, in one line, from what ``of`` returned."""
+    """Return a description of how gradients were merged, in one line, from the result of ``of``."""
     if facts["workers"] < 2:
         return "none: one worker"
     if not facts["formed"]:

@@ -1,14 +1,14 @@
-"""A search's lanes as the driver uses them: trials go out, and what comes of them returns as events.
+"""Trial slots (lanes) of a search in the driver: trials are sent to them, and results return as events.
 
     lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
-    while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or what was posted
+    while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or posted ones
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
         lanes.tell(lane, EndTrial(...))
-        lanes.want(count)                       # more slots, or fewer: lanes without a trial go first
+        lanes.want(count)                       # more slots, or fewer: lanes without a trial are released first
     lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
 
-A lane is one start of one process; its number only grows. A process that dies is a lane that is lost, and its successor
-on the same slot another one that joins. Nothing is decided here.
+A lane is one start of one process; numbers only grow. If its process fails, the lane is lost, and its successor on the
+same slot is a new lane. No decision is made in this module.
 """
 
 from __future__ import annotations
@@ -39,23 +39,21 @@ from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBega
 from hopsml.search.metric import finite, name_of
 from hopsml.training.trials.trial_result import as_number, score_of
 
-BREAK_OFF_S = (
-    60.0  # that a trial may still take where its slot is another job's: then it is begun again on another lane
-)
+BREAK_OFF_S = 60.0  # time for a trial whose slot another job gets; after it the trial is restarted on another lane
 
 
 @dataclass(frozen=True)
 class RunOver:
-    """The search's run has ended, by ``close`` or by itself: no lane is left. ``error``: as ``run.result()`` raises it."""
+    """End of the search's run and all lanes, by ``close`` or failure; ``error``: as ``run.result()`` raises it."""
 
     error: BaseException | None
 
 
 @dataclass(frozen=True)
 class News:
-    """An event for the search. ``message``: the lane's message that it stems from, with all its values, if any.
+    """Event for the search, with the lane's message that caused it, if any.
 
-    ``event`` is None for a report without the metric that the search is about.
+    ``event`` is None for a report without the searched metric; ``message`` has all its values.
     """
 
     event: Event | RunOver | None
@@ -64,19 +62,19 @@ class News:
 
 
 class Lanes:
-    """The lanes of one run. ``post`` and ``close`` may be called from any thread, all else from one alone."""
+    """Lanes of one run. ``post`` and ``close`` may be called from any thread, other methods from one only."""
 
     def __init__(self, run: Run, coordinator: Coordinator, keeps: bool = False) -> None:
-        """``keeps``: lanes stay until the end, as their agents keep rows for the others."""
+        """Create it for a run that was started; ``keeps``: retain lanes until the end, as their agents store rows."""
         self.run, self._coordinator = run, coordinator
-        self.joined: dict[int, str] = {}  # lanes that take trials -> host
+        self.joined: dict[int, str] = {}  # lanes that accept trials -> host
         self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
         self._began: dict[int, float] = {}  # lane -> when its newest trial began
         self._wanted: int | None = None
         self._keeps = keeps
-        self._allowed: int | None = None  # slots with which the search has to do, whatever it wants
+        self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         self._break_off_at = math.inf
-        self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as it said
+        self._checkpoints: dict[str, int] = {}  # trial -> step of its newest checkpoint, as reported
         self._came: queue.SimpleQueue[Change | News] = queue.SimpleQueue()
         run.observe(self._on_change)
 
@@ -88,11 +86,11 @@ class Lanes:
         run, application = plans.start_on(plan)
         return cls(run, application.coordinator)
 
-    # ------------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------------ events
 
     @immediate
     def _on_change(self, change: Change) -> None:
-        """Called on the coordinator's thread."""
+        """Queue a change for ``get``; called on the coordinator's thread."""
         if change.kind in ("joined", "left", "slots", "said", "end"):
             self._came.put(change)
 
@@ -101,7 +99,7 @@ class Lanes:
         self._came.put(News(event))
 
     def get(self, timeout_s: float | None = None) -> News | None:
-        """Wait up to ``timeout_s`` seconds (None: without limit) for the next event; None when none comes."""
+        """Wait up to ``timeout_s`` seconds (None: without limit) for the next event; return None if none comes."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = max(0.0, min(deadline, self._break_off_at) - time.monotonic())
@@ -134,7 +132,7 @@ class Lanes:
     def _lost(self, lane: int, reason: str) -> News | None:
         self._trials.pop(lane, None)
         self._began.pop(lane, None)
-        if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued then
+        if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued at that time
             return None
         return News(LaneLost(lane, reason), lane)
 
@@ -156,10 +154,10 @@ class Lanes:
         self._release_surplus()
         return News(_ended(trial, message), lane, message)
 
-    # ------------------------------------------------------------------------------------------ what to do
+    # ------------------------------------------------------------------------------------------ actions
 
     def assign(self, lane: int, trial: RunTrial) -> None:
-        """Send a trial to a lane; does nothing if the lane is lost, which its ``LaneLost`` tells."""
+        """Send a trial to a lane; does nothing if the lane is lost, for which a ``LaneLost`` is queued."""
         if lane not in self.joined:
             return
         if trial.resume_from and trial.resume_step < 0:
@@ -168,12 +166,12 @@ class Lanes:
         self._coordinator.tell(self.run.run_id, lane, messages.encode(trial))
 
     def tell(self, lane: int, message: EndTrial | GoOn) -> None:
-        """Ask a trial to stop, to pause or not to begin, of which ``Ended`` says what happened; or let it go on."""
+        """Request a trial to stop, pause or not to start, which ``Ended`` answers, or permit it to continue."""
         if lane in self.joined:
             self._coordinator.tell(self.run.run_id, lane, messages.encode(message))
 
     def want(self, count: int) -> None:
-        """Hold up to ``count`` slots; of further lanes those without a trial are given back now, others when theirs ends."""
+        """Hold up to ``count`` slots; release surplus lanes, those without a trial now, others when theirs ends."""
         if self._keeps:
             count = max(count, self._wanted or 0)
         if count == self._wanted:
@@ -192,7 +190,7 @@ class Lanes:
             self._break_off_at = time.monotonic() + BREAK_OFF_S
 
     def _surplus(self, *limits: int | None) -> int:
-        """How many lanes there are beyond the lowest of these."""
+        """Return the number of lanes beyond the lowest of these limits."""
         return max(
             (len(self.joined) - limit for limit in limits if limit is not None and limit < len(self.joined)), default=0
         )
@@ -200,10 +198,10 @@ class Lanes:
     def _release(self, lane: int, reason: str, at_once: bool = False) -> None:
         del self.joined[lane], self._trials[lane]
         self._coordinator.release(self.run.run_id, lane, at_once)
-        self._came.put(News(LaneLost(lane, reason), lane))  # in its turn, as any other loss
+        self._came.put(News(LaneLost(lane, reason), lane))  # queued in order, as any other loss
 
     def _break_off(self) -> None:
-        """Of lanes that are to go those end whose trials have begun last: what they have done is done again."""
+        """Release surplus lanes, first those whose trials started last; the trials are restarted elsewhere."""
         self._break_off_at = math.inf
         newest = sorted(self.joined, key=lambda lane: self._began.get(lane, math.inf), reverse=True)
         for lane in newest[: self._surplus(self._allowed)]:
@@ -215,7 +213,7 @@ class Lanes:
 
 
 def _searched(metrics: Mapping[str, Any], metric: str) -> tuple[bool, float | None]:
-    """Whether the report has the searched metric, and its value where that is a finite number."""
+    """Return True if the report has the searched metric, and its value if that is a finite number."""
     name = name_of(metric, metrics)
     return name in metrics, finite(as_number(metrics.get(name)))
 

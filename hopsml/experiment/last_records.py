@@ -1,4 +1,4 @@
-"""The last records of a run: how it ended; and a store that may not take them just now is tried again for a while."""
+"""Last records of a run: its final status, and writing with retries while storage is unavailable or full."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import QuotaExceeded
 from hopsml.storage import backoff, causes
 
-PATIENCE_S = 15.0  # less than a driver may be silent before another one takes its run up (sign_of_life.WATCH_S)
+PATIENCE_S = 15.0  # less than the silence after which another driver may continue the run (sign_of_life.WATCH_S)
 _FIRST_S, _LONGEST_S = 0.5, 4.0
 
 
 def status(run_id: str, state: str, began: float | None, error: str = "", **more: Any) -> dict[str, Any]:
-    """``status.json`` of a run that ends now. ``began``: seconds since the epoch, None where nobody knows."""
+    """Return ``status.json`` of a run that ends now; ``began``: seconds since the epoch, None if unknown."""
     now = time.time()
     return {
         "run_id": run_id,
@@ -32,9 +32,12 @@ def status(run_id: str, state: str, began: float | None, error: str = "", **more
 def write(
     records: Mapping[str, Callable[[], object]], tell: Callable[[str], None], patience_s: float
 ) -> dict[str, str]:
-    """Call each, in order; returns the names of those that failed, each with the reason. Raises nothing.
+    """Call functions that write records, in order; return those that failed, with reasons. Raises nothing.
 
-    What a store that is away or full has refused is tried again for ``patience_s`` seconds, which ``tell`` is told.
+    Args:
+        records: functions that write a record, by the record's name.
+        tell: called once with a message when writing is tried again.
+        patience_s: seconds for which writing is tried again while storage is unavailable or full.
     """
     left, failed = dict(records), dict[str, str]()
     deadline, rounds = time.monotonic() + patience_s, 0
@@ -43,7 +46,7 @@ def write(
         for name, record in left.items():
             try:
                 record()
-            except Exception as error:  # noqa: BLE001 the run has ended, whatever cannot be written of it
+            except Exception as error:  # noqa: BLE001 the run has ended, whether or not its records can be written
                 if causes.is_transient(error) or isinstance(error, QuotaExceeded):
                     passing[name] = error
                 else:
@@ -62,7 +65,7 @@ def write(
 
 
 def words(unrecorded: Mapping[str, str]) -> str:
-    """What is missing, why, and what that means, for the note and the summary. Not of nothing."""
+    """Return a sentence on missing records: names, reason and consequences. ``unrecorded`` must not be empty."""
     text = f"{' and '.join(unrecorded)} could not be written: {next(iter(unrecorded.values()))}"
     if ".outputs.json" in unrecorded:
         text += "; what the function returned is in the caller's hands alone"

@@ -1,4 +1,4 @@
-"""``launch``: one worker for each combination of arguments, each a run of its own.
+"""Verb ``launch``: one run on one worker for each combination of arguments.
 
 <project>/Experiments/<application>_<n>/run.json, .summary.json, status.json
 <project>/Experiments/<application>_<n>/a=1&b=5/run.json, .hparams.json, .outputs.json, events/, logs/, status.json ...
@@ -33,7 +33,7 @@ from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.recording import Recording
 
 SUMMARY = ".summary.json"
-# Behind the function, by the predecessor's newer and older releases.
+# Names of positional arguments after the function, in the predecessor's newer and older releases.
 _ORDERS = (
     ("args_dict", "name", "local_logdir", "description", "metric_key"),
     ("args_dict", "name", "local_logdir", "versioned_resources", "description"),
@@ -50,11 +50,11 @@ _verb = Verb(LaunchOptions, "launch", orders=_ORDERS, absent=_ABSENT)
 def launch(options: LaunchOptions) -> Result:
     """Run ``train_fn`` on one executor for each combination in ``args_dict``; blocks until all have ended.
 
-    The lists of ``args_dict`` are zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the function
-    runs once, without arguments.
+    The lists of ``args_dict`` are zipped: ``{"a": [1, 2], "b": [5, 3]}`` runs (1, 5) and (2, 3). Without it the
+    function runs once, without arguments.
 
-    Returns ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, in which each has
-    a folder such as ``a=1&b=5``, with the single results in ``.runs``.
+    Returns ``(logdir, metrics)`` of the run; for several combinations ``(directory of them all, None)``, in which each
+    has a folder such as ``a=1&b=5``, with the single results in ``.runs``.
 
     Raises:
         ArgumentError: (ValueError) for lists of unequal length; otherwise as ``collective_all_reduce``.
@@ -78,7 +78,7 @@ def _plan(options: LaunchOptions, arguments: dict[str, Any]) -> plan.Plan:
 
 
 def zipped(table: Any) -> list[dict[str, Any]]:
-    """The combinations of an ``args_dict``, the n-th values of all lists together; one empty combination for None."""
+    """Return the combinations of an ``args_dict``: the n-th values of all lists; for None, one without arguments."""
     if table is None:
         return [{}]
     if not isinstance(table, dict):
@@ -100,9 +100,11 @@ def zipped(table: Any) -> list[dict[str, Any]]:
 
 
 def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
-    """Run them all, as many at a time as there are slots, in order; the first that fails ends the others.
+    """Run all plans in order, as many at a time as there are slots; the first that fails ends the others.
 
-    ``table``: the arguments of them all, as the user gave them.
+    Args:
+        plans: one plan for each combination.
+        table: the arguments of all combinations, as the user gave them.
     """
     application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
     whole, earlier = _claimed(plans, table, application)
@@ -130,7 +132,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
 
 
 def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
-    """Write the last files of the whole: no store takes the results from the caller. What could not be written, and why."""
+    """Write the launch's last files; return those that could not be written, with reasons. Raises nothing."""
     records: dict[str, Callable[[], object]] = {}
     if summary is not None:
         records[SUMMARY] = lambda: whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
@@ -141,7 +143,7 @@ def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[
 def _claimed(
     plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
 ) -> tuple[RunDir, str]:
-    """The new directory of the whole; and the URL of an earlier attempt's directory, "" if there is none."""
+    """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
     store = settings.project_url()
     record = plan.record_of_several(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take(store, record)
@@ -154,7 +156,7 @@ def _claimed(
 
 
 def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]]]:
-    """Each plan with the name of its folder and its number."""
+    """Return each plan with the name of its folder and its number."""
     seen: Counter[str] = Counter()
     places = []
     for number, single in enumerate(plans):
@@ -165,7 +167,7 @@ def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]
 
 
 def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: str) -> plan.Plan:
-    """The plan of one combination in its folder; it continues what an earlier attempt has of it."""
+    """Return the plan of one combination in its folder, as continuation of an earlier attempt's, if any."""
     directory = RunDir(urls.join(whole.url, name))
     before = urls.join(earlier, name) if earlier else ""
     name_of_run = f"{whole.run_id}-{number}"
@@ -176,7 +178,7 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
 
 
 class CancelRequests:
-    """Looks, beside a launch, for a request in the directory of the whole, and ends the runs that are under way then."""
+    """Poller of cancellation requests in a launch's directory, on a thread; a request ends all runs under way."""
 
     def __init__(self, whole: RunDir) -> None:
         self._whole, self._polling = whole, cancel_request.Polling.of(whole)
@@ -195,7 +197,7 @@ class CancelRequests:
         self._thread.join()
 
     def add(self, run: Run) -> None:
-        """One more that is under way; ended at once where the request has come."""
+        """Add a run that has been started; cancel it at once if a request was found already."""
         with self._lock:
             self._runs.append(run)
             reason = self._reason

@@ -1,4 +1,4 @@
-"""The trace of a run's launch, from its driver: for executors, until all have met, until the first step."""
+"""Trace of a run's launch in the driver: waiting for executors, rendezvous of the workers, first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"
 
 
 class LaunchPart(NamedTuple):
-    """A part of a launch, in seconds since 1970; ``problem``: why it did not come to its end."""
+    """Part of a launch, in seconds since 1970; ``problem``: why it was not completed."""
 
     name: str
     begin_s: float
@@ -28,7 +28,14 @@ class LaunchPart(NamedTuple):
 
 
 def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: str = "") -> Iterator[LaunchPart]:
-    """The parts of a launch, by when the end of each was reached; the first that was not ends with the run."""
+    """Yield the parts of a launch.
+
+    Args:
+        began_s: start of the launch, in seconds since 1970, as all times here.
+        reached: end of each completed part, by name.
+        ended_s: end of the run: it ends the first part that was not completed.
+        problem: error that ended the run; without it, only completed parts are returned.
+    """
     begin_s = began_s
     for name in (EXECUTORS, RENDEZVOUS, FIRST_STEP):
         if name not in reached:
@@ -40,12 +47,12 @@ def stages(began_s: float, reached: dict[str, float], ended_s: float, problem: s
 
 
 def begun(run_id: str, workers: int) -> LaunchTrace | None:
-    """Of a run that is about to be launched; None where nobody takes spans."""
+    """Return the trace of a run that is about to be launched; None if tracing is off."""
     return LaunchTrace(run_id, workers) if tracing.is_on() else None
 
 
 class LaunchTrace:
-    """An observer of one run; ``context`` is that of its span, in which its workers' stand."""
+    """Observer that traces the launch of one run; its ``context`` is the parent of the workers' spans."""
 
     def __init__(self, run_id: str, workers: int) -> None:
         self._run_id, self._workers, self._parent = run_id, workers, tracing.given()
@@ -53,13 +60,13 @@ class LaunchTrace:
         self._began_s, self._reached = time.time(), dict[str, float]()
 
     def carried(self, spec: RunSpec) -> RunSpec:
-        """The specification as it travels: workers stand in this trace, and end its last part."""
+        """Return the specification for workers, with this trace as parent of their spans, and a hook that ends it."""
         variables = {**spec.environment, **tracing.variables(self.context)}
         return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, trace_worker.HOOK))
 
     @immediate
     def on_change(self, change: Change) -> None:
-        """Note when a part is over; with the run's end all are sent. Called on the coordinator's thread."""
+        """Record the end of a part; at the run's end, send all spans. Called on the coordinator's thread."""
         if change.kind == "phase":
             part = {Phase.FORMING.value: EXECUTORS, Phase.RUNNING.value: RENDEZVOUS}.get(change.text)
             if part is not None:

@@ -1,4 +1,4 @@
-"""What workers send to the driver by ``hopsml.send``: kept in order, given to the user's function on a thread of its own."""
+"""Queue of values that workers send by ``hopsml.send``, and their delivery to the user's functions on a thread."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hopsml.training.messages import ResizeRequest
 
 log = logger_aside("hopsml.messages")
 
-# Values that wait for somebody who wants them; further ones are dropped, which is said.
+# Limits of the values that wait for delivery; further ones are dropped, which a note reports.
 MOST_KEPT = 10_000
 MOST_BYTES = 256 << 20
 _NOTHING = object()
 
 
 class Messages:
-    """One run's values on the driver; ``on_change`` is an observer of the run, everything else is for any thread.
+    """Queue of one run's values in the driver; ``on_change`` observes the run, other methods are for any thread.
 
-    ``on_resize`` gets the rank that asked and the size that it asked for; ``note`` what people should know. A thread is
-    there while there is something to do.
+    ``on_resize`` is called with a rank and the size that it requested, ``note`` with texts for people. A thread exists
+    only while there is something to deliver.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Messages:
 
     @immediate
     def on_change(self, change: Change) -> None:
-        """Take in what a worker has sent; called on the coordinator's thread."""
+        """Queue a worker's value; at the run's end, note dropped ones. Called on the coordinator's thread."""
         if change.kind == "said":
             if self._has_room(len(change.data)):
                 self._put((change.rank, change.data))
@@ -68,7 +68,7 @@ class Messages:
             self._bytes -= length
 
     def subscribe(self, function: Callable[[int, Any], None]) -> None:
-        """Call it with every value, first with those that have come already."""
+        """Call the function with every value, first with those that have been received already."""
         self._put(function)
 
     def await_delivery(self) -> None:
@@ -113,7 +113,7 @@ class Messages:
         self._gone(1, len(data))
 
     def _read(self, rank: int, data: bytes) -> Any:
-        """The value; ``_NOTHING`` where it is none of the user's, or cannot be read."""
+        """Return the value; ``_NOTHING`` if it is a request to resize, or cannot be unpickled."""
         try:
             value = pickle.loads(data)
         except Exception:

@@ -1,4 +1,4 @@
-"""``mirrored``: one worker that has all GPUs of its executor, and mirrors the model between them."""
+"""Verb ``mirrored``: one worker that has all GPUs of its executor, and mirrors the model between them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _verb = Verb(MirroredOptions, _NAME, orders=ORDERS)
 def mirrored(options: MirroredOptions) -> Result:
     """Train on all GPUs of one executor, in one process; blocks until the end and returns a ``Result``.
 
-    The worker gets the GPU of its slot and all others that its executor sees and nobody else holds; a note says which those
-    are not, and where there are none. ``hopsml.tensorflow.strategy()`` is a ``MirroredStrategy`` over them. There is no
-    TF_CONFIG. ``collective_all_reduce`` trains on several executors.
+    The worker gets the GPU of its slot and all others that its executor sees and no other process holds; a note names
+    the GPUs that are held, or reports that there are fewer than two. ``hopsml.tensorflow.strategy()`` is a
+    ``MirroredStrategy`` over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.

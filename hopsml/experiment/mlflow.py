@@ -1,4 +1,4 @@
-"""Runs and trials followed for MLflow, where a tracking URI is set; on the driver alone, and never in its way."""
+"""Tracking of runs and trials in MLflow, if a tracking URI is set; by the driver, without delaying runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def follow(
     register_as: str | None,
     group: RunGroup | None,
 ) -> None:
-    """Let MLflow know of the run from now on. Called on the user's thread: MLflow's active run is a thread's own."""
+    """Track the run in MLflow from now on; called on the user's thread, as MLflow's active run is per thread."""
     uri = settings.mlflow_tracking_uri(profile_environment)
     if not uri:
         if register_as:
@@ -44,8 +44,8 @@ def follow(
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
         followed = LINK.follow(order, run.directory, record, lambda text: _note(run, text))
         run.observe(immediate(lambda change: _pass_on(followed, change)))
-        # Who was at work before anybody observed may have reported. Of an evaluator the few reports are read from its folder
-        # in any case: the last one has been seen to be missing, where it ended right behind it.
+        # Workers may have reported before the run was observed. An evaluator's few reports are read from its folder in
+        # any case: the last one can be missed if the evaluator ends right after it.
         followed.lost = bool(run.state.members) or bool((record.get("spec") or {}).get("evaluation"))
         run.add_done_callback(lambda future: followed.end())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it
@@ -53,14 +53,14 @@ def follow(
 
 
 class Trials:
-    """The trials of a search, each as a run of MLflow's own below the search's."""
+    """Trials of a search, each tracked as an MLflow run below the search's."""
 
     def __init__(self, search: RunDir, order: Order, record: Mapping[str, Any], metric: str) -> None:
         self._search, self._order, self._record, self._metric = search, order, record, name_of(metric)
 
     @classmethod
     def of(cls, search: RunDir, profile_environment: Mapping[str, str], name: str, metric: str) -> Trials | None:
-        """None where no MLflow is used. Called on the user's thread, as ``follow``."""
+        """Return the tracker of a search's trials, None if MLflow is not used; called on the user's thread."""
         uri = settings.mlflow_tracking_uri(profile_environment)
         if not uri:
             return None
@@ -68,9 +68,14 @@ class Trials:
         return cls(search, _order_of(uri, search.run_id, record, register_as=None, group=group), record, metric)
 
     def publish(self, row: Mapping[str, Any], directory: RunDir, curve: Sequence[tuple[int, float]]) -> None:
-        """Send a trial that is over, and write what MLflow reads of it into its folder, whence it can be sent later.
+        """Send a trial that has ended to MLflow, and write its entries into its folder, for sending them later.
 
-        ``row`` of the search's table; ``curve``: step and value of its reports. May wait for the store; raises nothing.
+        It may wait for storage; raises nothing.
+
+        Args:
+            row: the trial's row of the search's table.
+            directory: folder of the trial.
+            curve: step and value of its reports.
         """
         ended, title = time.time(), f"trial {row['number']}"
         record = {
@@ -98,14 +103,14 @@ class Trials:
 
 
 def group_of(run_url: str, name: str) -> RunGroup:
-    """What puts trials below the search's own run in MLflow: it is found by the same key."""
+    """Return the MLflow group of a search's trials: below the search's own run, which has the same key."""
     return RunGroup(key_of(run_url), name, 0, ends_itself=True)
 
 
 def _order_of(
     uri: str, run_id: str, record: Mapping[str, Any], *, register_as: str | None, group: RunGroup | None
 ) -> Order:
-    """Where the run goes: MLflow's own variables count, then the project's name is the experiment's."""
+    """Return experiment and parent of the run in MLflow, from MLflow's variables, else from the project's name."""
     name = str(record.get("name") or "")
     evaluation = (record.get("spec") or {}).get("evaluation") or {}
     evaluated = str(evaluation.get("name") or "")
@@ -125,14 +130,14 @@ def _order_of(
 
 
 def _active_run_id() -> str:
-    """The user's own MLflow run that is under way on this thread; "" without one. MLflow is not imported for it."""
+    """Return the user's active MLflow run on this thread, "" without one; does not import MLflow."""
     module = sys.modules.get("mlflow")
     active = module.active_run() if module is not None else None
     return str(active.info.run_id) if active is not None else os.environ.get("MLFLOW_RUN_ID", "")
 
 
 def _pass_on(followed: TrackedRun, change: Change) -> None:
-    """On the coordinator's thread: computed and queued, in microseconds."""
+    """Queue the values of a change; called on the coordinator's thread, takes microseconds."""
     if change.kind == "report" and change.rank == 0:
         followed.rows(entries.rows(change.metrics, change.time, change.step))
     elif change.kind == "system":

@@ -1,6 +1,6 @@
-"""What the predecessor's oldest releases had, and what there is instead.
+"""Names of the predecessor's oldest releases, and errors that name their replacements.
 
-What the driver does between its ``begin`` and ``end`` is recorded as a run.
+Work of the driver between ``begin`` and ``end`` is recorded as a run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _open: list[tuple[contextlib.AbstractContextManager[Recorded], Recorded]] = []  
 
 @Verb(RunOptions, "horovod", orders=ORDERS, renamed={"notebook": "train_fn"})
 def horovod(options: RunOptions) -> Result:
-    """The function on all workers, by ``collective_all_reduce``, without MPI.
+    """Run the function on all workers by ``collective_all_reduce``, without MPI.
 
     Raises:
-        ArgumentTypeError: for the path of a notebook, as the predecessor had it: what horovod does in it is not there;
-            otherwise as ``collective_all_reduce``.
+        ArgumentTypeError: for the path of a notebook, which the predecessor accepted: the horovod that it uses is not
+            available; otherwise as ``collective_all_reduce``.
     """
     return plan.start(build(options)).result()
 
@@ -41,17 +41,19 @@ def horovod(options: RunOptions) -> Result:
 def begin(
     name: str = "no-name", local_logdir: bool = False, versioned_resources: Any = None, description: str | None = None
 ) -> str:
-    """Record what the driver does from now on, until ``end``; returns the run's directory.
+    """Record the driver's work from now on until ``end``; returns the run's directory.
 
-    New code says ``with experiment.recorded(name) as run:``.
+    New code should use ``with experiment.recorded(name) as run:``.
 
     Args:
-        name, description: for people who look for it later.
-        local_logdir, versioned_resources: of the predecessor; refused, as work of the driver's own has no such thing.
+        name: run name, shown where runs are listed.
+        local_logdir: of the predecessor; raises an error, as work of the driver has no such folder.
+        versioned_resources: of the predecessor; raises an error.
+        description: free text, shown where runs are listed.
 
     Raises:
         RunError: (a RuntimeError) while another one is open.
-        ArgumentError: for what is refused.
+        ArgumentError: ``local_logdir`` or ``versioned_resources`` is given.
     """
     if _open:
         raise RunError("an experiment is under way already; call experiment.end() before", _open[0][1].run_dir)
@@ -69,7 +71,7 @@ def begin(
 
 
 def end(metric: Any = None) -> None:
-    """The work that ``begin`` began is done. Raises RunError (a RuntimeError) where there is none."""
+    """End the run that ``begin`` started, with a metric if one is given; raises RunError if there is none."""
     if not _open:
         raise RunError("no experiment is under way; call experiment.begin() before")
     manager, run = _open.pop()
@@ -80,7 +82,7 @@ def end(metric: Any = None) -> None:
 
 
 def _left_open() -> None:
-    """The program ends without ``end``: the run counts as cancelled."""
+    """End an open run as cancelled, at the program's exit without ``end``."""
     while _open:
         manager, _ = _open.pop()
         with contextlib.suppress(KeyboardInterrupt):
@@ -88,7 +90,7 @@ def _left_open() -> None:
 
 
 def instead_of(name: str, known: Iterable[str]) -> AttributeError:
-    """The error for a name that is not in ``experiment``, which has those of ``known``."""
+    """Return the error for a name that is not in ``experiment``, which has those of ``known``."""
     if name in INSTEAD:
         return AttributeError(f"experiment.{name} is not there; use {INSTEAD[name]}")
     meant = suggestions.similar(name, [] if name.startswith("_") else known)

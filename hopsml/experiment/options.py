@@ -1,7 +1,7 @@
-"""The arguments of every verb: one class each, whose fields are what the verb is called with.
+"""Option classes of the verbs: one dataclass for each verb, whose fields are the verb's arguments.
 
-``verbs.Verb`` makes a verb's signature and the list of arguments in its documentation out of its class, so an argument
-stands here and nowhere else. Those that several verbs have are inherited.
+``verbs.Verb`` derives a verb's signature and the list of arguments in its documentation from its class, so each
+argument is declared and described once. Arguments of several verbs are inherited.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _Options = TypeVar("_Options")
 
 @dataclass(kw_only=True)
 class StartOptions:
-    """What every verb has that starts something on executors.
+    """Arguments of every verb that starts processes on executors.
 
     Args:
-        start_timeout: seconds until every worker must have begun the function.
-        keep_warm: seconds for which the agents stay when nothing runs any more; the next call then starts at once.
-        preload: modules that are imported before the workers are forked; by default what the function imports.
-        honour_environment: variables that hopsml sets, such as TF_CONFIG, stay as they are where you have set them, instead
-            of refusing it.
-        profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: show what goes on: a display in a notebook, lines on standard error anywhere else.
-        environment: variables for the workers.
-        share: who besides you may read the run's files: "private" (nobody, as HOPSML_SHARE says otherwise), "group", "all",
-            or a folder's permission such as "770".
+        start_timeout: seconds within which every worker must have called the function.
+        keep_warm: seconds for which idle agents are retained after a run; a call within that time starts at once.
+        preload: modules to import before the workers are forked; by default those that the function imports.
+        honour_environment: keep variables that hopsml sets, such as TF_CONFIG, where you have set them; by default the
+            verb raises an error for them.
+        profile: name of a file in conf/; used if there is no Spark application yet.
+        progress: show progress: a display in a notebook, lines on standard error anywhere else.
+        environment: environment variables of the workers.
+        share: other users who may read the run's files: "private" (none; overrides HOPSML_SHARE), "group", "all", or
+            permission bits of a folder such as "770".
     """
 
     start_timeout: float = 120.0
@@ -44,14 +44,16 @@ class StartOptions:
 
 @dataclass(kw_only=True)
 class TrainingOptions(StartOptions):
-    """What every verb has that starts trainings, and no search.
+    """Arguments of every verb that starts trainings other than searches.
 
     Args:
         versioned_resources: of the predecessor; has no effect.
-        resume: URL or id of a run of the same model, to continue from its last complete checkpoint.
-        register_as: where MLflow is used, a name in its model registry: what a successful run exports becomes a version.
-        preflight: what becomes of a slot with too few open files, a full disk, a bad GPU, another version, no way to its
-            neighbour: "warn" names it in a note, "enforce" waits for the figures and trains without it, "off" looks away.
+        resume: URL or id of a run of the same model, from whose last complete checkpoint to continue.
+        register_as: if MLflow is used, a name in its model registry: the model that a successful run exports becomes a
+            version of it.
+        preflight: how to treat a slot with too few open files, a full disk, a faulty GPU, another version, or no
+            connection to its neighbour: "warn" reports it in a note, "enforce" waits for the checks and trains without
+            the slot, "off" ignores it.
     """
 
     versioned_resources: Sequence[str] | None = None
@@ -62,26 +64,31 @@ class TrainingOptions(StartOptions):
 
 @dataclass(kw_only=True)
 class GroupTrainingOptions(TrainingOptions):
-    """What every verb has that trains on a group of workers.
+    """Arguments of every verb that trains on a group of workers.
 
     Args:
         args: keyword arguments of the function.
-        data: DataFrames of Spark's by the names of further arguments, which get a ``hopsml.data.Dataset`` each: Spark
-            computes the rows beside the workers and brings them to their machines, each to one worker in an epoch.
-        num_workers: how many; by default one for each GPU, else for each slot of the executors, with ``data`` but one. The
-            run ends with the first worker that is lost.
-        min_workers, max_workers: instead of it, a group that may change: it starts with ``min_workers``, takes newcomers
-            in at the next commit, survives the loss of workers, executors and hosts; see ``hopsml.elastic``.
-        reset_limit: how many generations of an elastic group failures may end; any number by default, while commits are
-            made in between.
-        min_workers_timeout: seconds for which an elastic group that has shrunk below ``min_workers`` waits for others.
-        heartbeat_timeout: seconds of silence after which a member of an elastic group counts as lost.
-        progress_timeout: seconds without a step of anybody after which an elastic group counts as hanging, by default ten
-            times the usual step, at least 30; seconds for which all workers of a fixed group may do nothing (no processor
-            used, nothing read or written) before the run ends, by default any number: a note reports it after 120.
-        host_failure_limit, host_cooldown: a host on which so many members of an elastic group have failed is set aside for
-            so many seconds, and for twice as long each time again; where all are on one host there is nowhere else to go.
-        checkpoint_every: seconds between two checkpoints on shared storage that are made of an elastic State's commits.
+        data: Spark DataFrames by the names of further arguments of the function, each of which is passed as a
+            ``hopsml.data.Dataset``: Spark computes the rows on the same executors and sends them to the workers'
+            machines; each row goes to one worker per epoch.
+        num_workers: number of workers of a fixed group; by default one for each GPU, else one for each slot of the
+            executors, with ``data`` one less. The run ends when the first worker fails.
+        min_workers, max_workers: instead of ``num_workers``, the limits of an elastic group: it starts with
+            ``min_workers``, admits joining workers at the next commit, and survives the loss of workers, executors and
+            hosts; see ``hopsml.elastic``.
+        reset_limit: number of generations of an elastic group that may end by failures; unlimited by default, provided
+            that commits are made between them.
+        min_workers_timeout: seconds for which an elastic group with fewer than ``min_workers`` waits for further
+            workers.
+        heartbeat_timeout: seconds without a heartbeat after which a member of an elastic group counts as failed.
+        progress_timeout: of an elastic group, seconds without a step of any worker after which the group counts as
+            hung, by default ten times the usual step time, at least 30; of a fixed group, seconds for which all workers
+            may be idle (no processor time used, no bytes read or written) before the run ends, unlimited by default: a
+            note reports it after 120.
+        host_failure_limit, host_cooldown: number of failures of elastic members on a host after which the host is
+            excluded, and seconds of the first exclusion, which doubles each time; has no effect if all members are on
+            one host.
+        checkpoint_every: seconds between two checkpoints on shared storage, made from commits of an elastic State.
     """
 
     args: Mapping[str, Any] | None = None
@@ -100,27 +107,32 @@ class GroupTrainingOptions(TrainingOptions):
 
 @dataclass
 class RunOptions(GroupTrainingOptions):
-    """The arguments of ``collective_all_reduce`` and ``submit``.
+    """Arguments of ``collective_all_reduce`` and ``submit``.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        evaluator: the last of at least three workers stands beside the group: its TF_CONFIG says "evaluator", and what it
-            does is the function's to say; ``hopsml.tensorflow.strategy()`` gives it the default strategy.
-        evaluator_gpu: whether the evaluator gets a GPU, where workers have one; without it the cluster's cores are enough.
-        metric_key: which of the function's outputs is the run's metric.
-        implementation: whose collectives ``hopsml.tensorflow.strategy()`` takes where it is called without arguments:
-            "tensorflow" or "hopsml", which merges everything; "auto": hopsml's on CPUs, TensorFlow's on GPUs and where
+        name, description: run name and free text, shown where runs are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        evaluator: make the last of at least three workers an evaluator outside the group: its TF_CONFIG has the task
+            type "evaluator", its work is defined by the function, and ``hopsml.tensorflow.strategy()`` returns the
+            default strategy there.
+        evaluator_gpu: reserve a GPU for the evaluator where workers have one; by default it needs only cores of the
+            cluster.
+        metric_key: key of the run's metric among the function's outputs.
+        implementation: library whose collectives ``hopsml.tensorflow.strategy()`` uses when called without arguments:
+            "tensorflow" or "hopsml", which merges all gradients; "auto": hopsml on CPUs, TensorFlow on GPUs and where
             merge_scope or scoped_allocator is given.
-        merge_scope: gradients in one of TensorFlow's collectives: 1 = no merging, n, "all"; 32 by default.
-        scoped_allocator: whether that merging is done by TensorFlow's scoped allocator, as by default on CPUs.
-        tuned: take those of the three that are not given as ``hopsml tune-communication`` has found them for this function
-            and number of workers; the URL or path of a record: as it says there.
-        encryption: what workers on different hosts send each other is encrypted, and cannot be changed under way. It chooses
-            hopsml's own collective, as no other encrypts, also on GPUs; HOPSML_ENCRYPTION=1 asks for it in all runs.
-        compression, topk, powersgd_rank, double_buffering, accumulate, reduction: what hopsml's own collective, which they
-            choose, does with gradients; see ``hopsml.tensorflow.strategy``, where it is called without arguments.
+        merge_scope: number of gradients in one of TensorFlow's collective operations: 1 = no merging, n, "all"; 32 by
+            default.
+        scoped_allocator: merge by TensorFlow's scoped allocator, as by default on CPUs.
+        tuned: use, for those of the three that are not given, the values that ``hopsml tune-communication`` found for
+            this function and number of workers; the URL or path of a record: the values recorded there.
+        encryption: encrypt and authenticate what workers on different hosts send each other. It selects hopsml's own
+            collective, also on GPUs, as no other one encrypts; HOPSML_ENCRYPTION=1 requests it in all runs.
+        compression, topk, powersgd_rank, double_buffering, accumulate, reduction: treatment of gradients by hopsml's
+            own collective, which each of them selects; see ``hopsml.tensorflow.strategy``, where it is called without
+            arguments.
     """
 
     train_fn: Callable[..., Any]
@@ -146,13 +158,14 @@ class RunOptions(GroupTrainingOptions):
 
 @dataclass
 class FrameworkOptions(GroupTrainingOptions):
-    """The arguments of ``jax``.
+    """Arguments of ``jax``, and base class of those of ``torch`` and ``distributed``.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        metric_key: which of the function's outputs is the run's metric.
+        name, description: run name and free text, shown where runs are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        metric_key: key of the run's metric among the function's outputs.
     """
 
     train_fn: Callable[..., Any]
@@ -164,11 +177,11 @@ class FrameworkOptions(GroupTrainingOptions):
 
 @dataclass
 class DistributedOptions(FrameworkOptions):
-    """The arguments of ``distributed``.
+    """Arguments of ``distributed``: those of ``jax``, and encryption.
 
     Args:
-        encryption: what ``hopsml.all_reduce`` and its like send between hosts is encrypted, and cannot be changed under way;
-            HOPSML_ENCRYPTION=1 asks for it in all runs.
+        encryption: encrypt and authenticate what ``hopsml.all_reduce`` and similar functions send between hosts;
+            HOPSML_ENCRYPTION=1 requests it in all runs.
     """
 
     _: KW_ONLY
@@ -177,13 +190,14 @@ class DistributedOptions(FrameworkOptions):
 
 @dataclass
 class TorchOptions(FrameworkOptions):
-    """The arguments of ``torch``.
+    """Arguments of ``torch``: those of ``jax``, backend and encryption.
 
     Args:
-        backend: of torch's process group: "hopsml" (its own collective: nobody else can connect, and a lost worker costs
-            the others a fraction of a second), "gloo", "nccl"; "auto": nccl where every worker has a GPU, else hopsml.
-        encryption: what workers on different hosts send each other by "hopsml", which it chooses, is encrypted, and
-            cannot be changed under way; HOPSML_ENCRYPTION=1 asks for it in all runs.
+        backend: backend of torch's process group: "hopsml" (its own collective: unauthenticated peers cannot connect,
+            and a lost worker delays the others by a fraction of a second), "gloo", "nccl"; "auto": nccl where every
+            worker has a GPU, else hopsml.
+        encryption: encrypt and authenticate what workers on different hosts send each other; it selects the backend
+            "hopsml". HOPSML_ENCRYPTION=1 requests it in all runs.
     """
 
     _: KW_ONLY
@@ -193,19 +207,22 @@ class TorchOptions(FrameworkOptions):
 
 @dataclass
 class ParameterServerOptions(TrainingOptions):
-    """The arguments of ``parameter_server``.
+    """Arguments of ``parameter_server``, with the roles of the group.
 
     Args:
-        train_fn: the training function, which the chief calls; everything that it needs is imported inside, or captured.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        evaluator: a slot more, which calls the function as well: its TF_CONFIG, which has it alone, says "evaluator", and
-            what it does is the function's to say.
-        evaluator_gpu: whether the evaluator gets a GPU, where workers have one; without it the cluster's cores are enough.
-        metric_key: which of the function's outputs is the run's metric.
+        train_fn: the training function, which the chief calls; everything that it needs is imported inside, or
+            captured.
+        name, description: run name and free text, shown where runs are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        evaluator: add a slot that calls the function as well: only its TF_CONFIG has the task type "evaluator", and its
+            work is defined by the function.
+        evaluator_gpu: reserve a GPU for the evaluator where workers have one; by default it needs only cores of the
+            cluster.
+        metric_key: key of the run's metric among the function's outputs.
         args: keyword arguments of the function.
-        num_workers: how many compute; by default as many as there are slots left.
-        num_ps: how many hold variables; by default the value of NUM_TF_PS, else 1.
+        num_workers: number of computing workers; by default all slots that remain.
+        num_ps: number of parameter servers, which hold variables; by default the value of NUM_TF_PS, else 1.
     """
 
     train_fn: Callable[..., Any]
@@ -223,16 +240,17 @@ class ParameterServerOptions(TrainingOptions):
 
 @dataclass
 class MirroredOptions(TrainingOptions):
-    """The arguments of ``mirrored``.
+    """Arguments of ``mirrored``, which trains on one executor.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        evaluator: of the predecessor; refused, as there is one worker.
-        metric_key: which of the function's outputs is the run's metric.
+        name, description: run name and free text, shown where runs are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        evaluator: of the predecessor; raises an error, as there is one worker.
+        metric_key: key of the run's metric among the function's outputs.
         args: keyword arguments of the function.
-        logical_devices: where the executor has no GPU: between how many devices, made of its CPU, the model is mirrored.
+        logical_devices: on an executor without GPU, number of logical CPU devices between which the model is mirrored.
     """
 
     train_fn: Callable[..., Any]
@@ -248,20 +266,21 @@ class MirroredOptions(TrainingOptions):
 
 @dataclass
 class EvaluationOptions(StartOptions):
-    """The arguments of ``evaluate`` and ``submit_evaluation``.
+    """Arguments of ``evaluate`` and ``submit_evaluation``.
 
     Args:
         train_fn: the evaluating function, called with the folder of a checkpoint.
-        run: whose checkpoints are judged: its URL, path, id, handle or result.
-        name: of the evaluation: each name has facts, curves and a best checkpoint of its own, so that several functions,
-            or one on several data sets, judge the same run.
-        description: for people who look for the evaluation later.
+        run: run whose checkpoints are evaluated: its URL, path, id, handle or result.
+        name: name of the evaluation: results, curves and best checkpoint are stored by name, so that several functions,
+            or one function on several data sets, can evaluate the same run.
+        description: free text, shown where evaluations are listed.
         args: further keyword arguments of the function.
-        order: "oldest" or "newest": which checkpoint is next where several wait.
-        metric: the key by which checkpoints are compared; of a function that returns a number, "metric".
+        order: "oldest" or "newest": which checkpoint to evaluate first if several wait.
+        metric: key by which checkpoints are compared; for a function that returns a number, "metric".
         direction: "max" or "min".
-        patience: after so many checkpoints that were no better than the best the training is asked to end; None: never.
-        preflight: as of a training.
+        patience: number of consecutive checkpoints no better than the best after which the training is requested to
+            end; None: never.
+        preflight: "warn", "enforce" or "off", as in trainings: how to treat a slot that fails the checks.
     """
 
     train_fn: Callable[..., Any]
@@ -279,14 +298,15 @@ class EvaluationOptions(StartOptions):
 
 @dataclass
 class LaunchOptions(TrainingOptions):
-    """The arguments of ``launch``.
+    """Arguments of ``launch``, which runs each combination on one worker.
 
     Args:
         train_fn: the function; everything that it needs is imported inside, or captured.
-        args_dict: a list of values for each of its parameters.
-        name, description: for people who look for the run later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        metric_key: which of the function's outputs is the run's metric.
+        args_dict: a list of values for each parameter of the function.
+        name, description: run name and free text, shown where runs are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        metric_key: key of the run's metric among the function's outputs.
     """
 
     train_fn: Callable[..., Any]
@@ -299,17 +319,17 @@ class LaunchOptions(TrainingOptions):
 
 @dataclass(kw_only=True)
 class TrialOptions(StartOptions):
-    """What every verb has that starts trials.
+    """Arguments of every verb that starts trials.
 
     Args:
-        deadline: seconds, or text such as "20 min", after which the search ends with what it has found.
-        budget: executor-minutes, or text such as "2 h", that all trials together may hold.
-        retries: how often a trial that failed is tried again elsewhere.
-        isolation: "reuse" runs trials one after another in a process; "process" gives each one of its own.
-        patience: seconds for which a trial that is told to stop may go on before it is killed.
-        seed: of searcher and trials; drawn where there is none.
-        max_executors: how many at most are used.
-        echo: what trials print goes to the lanes' logs as well.
+        deadline: seconds, or text such as "20 min", after which the search ends with the results so far.
+        budget: executor-minutes, or text such as "2 h", that all trials together may use.
+        retries: number of times that a failed trial is tried again on another executor.
+        isolation: "reuse" runs trials one after another in a process; "process" starts a process for each trial.
+        patience: seconds, or text, for which a trial may continue after a request to stop, before it is killed.
+        seed: seed of searcher and trials; drawn at random if None.
+        max_executors: largest number of executors to use.
+        echo: write what trials print to the trial slots' (lanes') logs as well.
     """
 
     deadline: float | str | None = None
@@ -324,16 +344,18 @@ class TrialOptions(StartOptions):
 
 @dataclass(kw_only=True)
 class AnySearchOptions(TrialOptions):
-    """What every search has, whatever proposes its trials.
+    """Arguments of every search, whichever searcher suggests its trials.
 
     Args:
-        stopper: median, asha, hyperband, pbt, pb2; or a ``Stopper``: ends trials that report too little.
+        stopper: median, asha, hyperband, pbt, pb2, or a ``Stopper``: ends trials early whose reported values are worse
+            than others'.
         stopper_args: arguments of the stopper, by name.
         warm_start: finished searches (results, handles, URLs, ids) or dicts of ``config`` and ``value``, to learn from.
         args: arguments of the function that are the same in every trial.
-        data: DataFrames of Spark's by the names of further arguments, which get a ``hopsml.data.Dataset`` each: Spark brings
-            the rows to the executors once, and every trial, of one worker, reads all of them.
-        promoted_workers: ``{step: workers}``: a trial that goes on past the step may have so many.
+        data: Spark DataFrames by the names of further arguments of the function, each of which is passed as a
+            ``hopsml.data.Dataset``: Spark sends the rows to the executors once, and every trial, of one worker, reads
+            all of them.
+        promoted_workers: ``{step: workers}``: number of workers to which a trial that continues past the step may grow.
     """
 
     stopper: Any = None
@@ -346,24 +368,25 @@ class AnySearchOptions(TrialOptions):
 
 @dataclass
 class SearchOptions(AnySearchOptions):
-    """The arguments of ``search`` and ``submit_search``.
+    """Arguments of ``search`` and ``submit_search``.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
         space: a ``hopsml.Searchspace``, or a dict of ``name: (type, region)``.
         searcher: grid, random, tpe, gp, cmaes, differential_evolution, bohb; or a ``Searcher``.
         searcher_args: arguments of the searcher, by name.
-        num_trials: how many; None: as many as the searcher has, or as fit into ``deadline`` or ``budget``. Of a searcher
-            that tries a configuration again for longer (asha, hyperband: with a greater parameter ``budget``) how many
-            configurations.
+        num_trials: number of trials; None: as many as the searcher suggests, or as fit into ``deadline`` or ``budget``.
+            With a searcher that repeats configurations with a greater parameter ``budget`` (asha, hyperband), the
+            number of configurations.
         direction: "max" or "min".
-        metric: key of what is returned and reported; None where that is a single number.
-        workers_per_trial: 1: trials run on single executors. More, ``(fewest, most)`` or a function of the configuration
-            that gives either: each trial is a distributed training of its own, an elastic one for a pair.
-        framework: what the workers of such a trial form a group for: "tensorflow", "torch" (a process group, as of
+        metric: key of the metric in returned and reported values; None if they are single numbers.
+        workers_per_trial: 1: each trial runs on a single executor. A larger number, ``(fewest, most)``, or a function
+            of the configuration that returns either: each trial is a distributed training, an elastic one for a pair.
+        framework: framework whose group the workers of such a trial form: "tensorflow", "torch" (a process group, as in
             ``experiment.torch``), "jax", or "distributed": ranks and addresses alone.
-        name, description: for people who look for the search later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
+        name, description: name of the search and free text, shown where searches are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
     """
 
     train_fn: Callable[..., Any]
@@ -383,7 +406,7 @@ class SearchOptions(AnySearchOptions):
 
 @dataclass(kw_only=True)
 class PredecessorOptions(AnySearchOptions):
-    """What each of the predecessor's searches has.
+    """Arguments of every search function of the predecessor.
 
     Args:
         versioned_resources, cleanup_generations: of the predecessor; have no effect.
@@ -395,15 +418,16 @@ class PredecessorOptions(AnySearchOptions):
 
 @dataclass
 class GridOptions(PredecessorOptions):
-    """The arguments of ``grid_search``.
+    """Arguments of ``grid_search``, in the predecessor's names.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
         grid_dict: a list of values for each parameter.
         direction: "MAX" or "MIN".
-        name, description: for people who look for the search later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        optimization_key: key of what the function returns that counts.
+        name, description: name of the search and free text, shown where searches are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        optimization_key: key of the value to optimize in the dict that the function returns.
     """
 
     train_fn: Callable[..., Any]
@@ -417,16 +441,17 @@ class GridOptions(PredecessorOptions):
 
 @dataclass
 class RandomOptions(PredecessorOptions):
-    """The arguments of ``random_search``.
+    """Arguments of ``random_search``, in the predecessor's names.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
         boundary_dict: the two bounds of each parameter.
         direction: "MAX" or "MIN".
-        samples: how many combinations are tried.
-        name, description: for people who look for the search later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        optimization_key: key of what the function returns that counts.
+        samples: number of combinations to try.
+        name, description: name of the search and free text, shown where searches are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        optimization_key: key of the value to optimize in the dict that the function returns.
     """
 
     train_fn: Callable[..., Any]
@@ -441,17 +466,18 @@ class RandomOptions(PredecessorOptions):
 
 @dataclass
 class EvolutionOptions(PredecessorOptions):
-    """The arguments of ``differential_evolution``.
+    """Arguments of ``differential_evolution``, in the predecessor's names.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
         boundary_dict: the two bounds of each parameter.
         direction: "MAX" or "MIN".
-        generations, population: how often so many combinations are tried; more than 1, more than 3.
-        mutation, crossover: how far a member moves, and how probably in each parameter.
-        name, description: for people who look for the search later.
-        local_logdir: ``tensorboard.logdir()`` is a folder of the worker, brought to the run directory at its end.
-        optimization_key: key of what the function returns that counts.
+        generations, population: number of generations, more than 1, and of combinations in each, more than 3.
+        mutation, crossover: factor by which a member moves, and probability of a change in each parameter.
+        name, description: name of the search and free text, shown where searches are listed.
+        local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
+            directory at its end.
+        optimization_key: key of the value to optimize in the dict that the function returns.
     """
 
     train_fn: Callable[..., Any]
@@ -468,6 +494,6 @@ class EvolutionOptions(PredecessorOptions):
 
 
 def taken_from(source: StartOptions, kind: type[_Options], **more: Any) -> _Options:
-    """An object of class ``kind`` with the fields that it shares with ``source``, and those of ``more``."""
+    """Return an object of class ``kind`` with the fields that it shares with ``source``, and those of ``more``."""
     known = {one.name for one in fields(kind)} - set(more)  # type: ignore[arg-type]
     return kind(**{one.name: getattr(source, one.name) for one in fields(source) if one.name in known}, **more)

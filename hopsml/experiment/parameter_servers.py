@@ -1,4 +1,4 @@
-"""``parameter_server``: a chief that calls the function, workers that compute for it, servers that hold variables."""
+"""Verb ``parameter_server``: a chief calls the function, workers compute, parameter servers hold the variables."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _verb = Verb(ParameterServerOptions, _NAME, orders=ORDERS)
 def parameter_server(options: ParameterServerOptions) -> Result:
     """Train asynchronously with parameter servers; blocks until the end and returns a ``Result``.
 
-    The chief alone calls ``train_fn(**args)``; workers and parameter servers run TensorFlow's server, which hopsml starts. A
-    server that is lost is started again at its address: a worker's step is repeated, and ``hopsml.tensorflow.ServerLoop``
-    restores what a parameter server held from the newest checkpoint. It takes ``1 + num_workers + num_ps`` slots.
+    The chief alone calls ``train_fn(**args)``; workers and parameter servers run TensorFlow's server, which hopsml
+    starts. A server that fails is restarted at its address: a worker's step is repeated, and
+    ``hopsml.tensorflow.ServerLoop`` restores a parameter server's variables from the newest checkpoint. It takes ``1 +
+    num_workers + num_ps`` slots.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.

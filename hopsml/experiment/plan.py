@@ -1,4 +1,4 @@
-"""From a checked call to a run: capture the function, claim the run directory, hand the group to the coordinator."""
+"""Start of a run from a checked call: capture the function, create the run directory, call the coordinator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ HOOKS = (
     "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
 )  # fmt: skip
 
-# What workers of a framework need beside what their function imports. Torch's first step would import 820 modules more.
+# Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.
 FRAMEWORK_MODULES = {"torch": ("torch", "torch._dynamo", "torch.distributed.tensor"), "jax": ("jax",)}
 
 logger = logger_aside(__name__)
@@ -69,9 +69,9 @@ logger = logger_aside(__name__)
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked call: what is asked of the run, and what only this process has.
+    """A checked call: the run's specification, and the objects that exist only in this process.
 
-    A rerun has no ``function`` of this process: ``captured`` holds the bytes that run ``rerun_of`` shipped.
+    A rerun has no ``function`` in this process: ``captured`` holds the bytes that run ``rerun_of`` sent to its workers.
     """
 
     spec: RunSpec
@@ -82,9 +82,9 @@ class Plan:
     standing: Alone = field(default_factory=Alone)
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
-    continues: str = ""  # URL of the run that this one takes up, whose driver is gone
-    siblings: RunGroup | None = None  # the runs that MLflow shows below one
-    notes: tuple[str, ...] = ()  # what people are told when it begins
+    continues: str = ""  # URL of the run that this one continues because its driver failed
+    siblings: RunGroup | None = None  # the runs that MLflow shows below one parent
+    notes: tuple[str, ...] = ()  # notes published when the run begins
     frames: Mapping[str, Any] = field(default_factory=dict)  # DataFrames by the function's arguments
 
 
@@ -94,7 +94,7 @@ def start(plan: Plan) -> Run:
 
 
 def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
-    """As ``layout.check_environment``; in a worker the variables are not the user's to unset, and it is said where he is."""
+    """Check the environment by ``layout.check_environment``; in a worker, raise an error that names the worker."""
     try:
         check_environment(environ, honour)
     except EnvironmentConflict:
@@ -109,12 +109,12 @@ def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
 
 
 def start_on(plan: Plan) -> tuple[Run, applications.Application]:
-    """As ``start``, with the application on which the run was started."""
+    """Start the run and return its handle, with the application on which it was started."""
     try:
         return _start_on(plan)
-    except (PermissionRefused, QuotaExceeded) as error:  # the traceback through storage helps nobody
+    except (PermissionRefused, QuotaExceeded) as error:  # the traceback through storage code has no useful information
         raise type(error)(f"{error}; HOPSML_PROJECT_URL says where runs are kept", error.path) from None
-    except KeyboardInterrupt as interrupt:  # for instance while Spark starts: the traceback through that helps nobody
+    except KeyboardInterrupt as interrupt:  # for instance while Spark starts: that traceback has no useful information
         tracebacks.shortened(interrupt)
         raise
 
@@ -137,11 +137,11 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     applications.check_open_files(spec.group.size)
     frame_feed.check(spec.frames, plan.frames, application, spec.group.size)
     communication, as_tuned = spec.communication, ""
-    if plan.rerun_of is None:  # what was tuned when the original was started is in its specification
+    if plan.rerun_of is None:  # the original's specification contains its tuned settings
         communication, as_tuned = tuned.settled(communication, captured.name, spec.group.size)
     spec = replace(spec, communication=communication)
     record = _record(plan, spec, captured, application)
-    # What a search goes on with is in its journal.
+    # A continued search reads its state from its event log, so only standalone runs look up an earlier attempt.
     continues = (application.earlier_runs.take(store, record) if plan.standing.whole else "") or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url}
     directory = plan.standing.directory(spec, store, application.id, record)
@@ -175,7 +175,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
         _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
         mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
-    except BaseException:  # an interrupt: nobody will have the handle
+    except BaseException:  # an interrupt: no caller will have the handle
         with contextlib.suppress(CoordinatorLost):
             application.coordinator.cancel(request.run_id, "interrupted while it was being started")
         raise
@@ -183,7 +183,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
 
 
 def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
-    """With what the driver decides before it has looked at the cluster."""
+    """Return the specification with the values that the driver chooses without looking at the cluster."""
     return replace(
         spec,
         seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
@@ -195,7 +195,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
 
 
 def _refuse_plaintext(spec: RunSpec) -> None:
-    """Where all that workers exchange is to be encrypted: what does not go by hopsml's collective cannot be."""
+    """Raise ArgumentError if encryption is required, but the framework bypasses hopsml's collective."""
     plain = "JAX's collectives" if spec.framework == "jax" else "TensorFlow's servers" if spec.group.relaunches else ""
     if plain and spec.communication.encryption and spec.group.size != 1:
         raise ArgumentError(
@@ -205,19 +205,23 @@ def _refuse_plaintext(spec: RunSpec) -> None:
 
 
 def encrypted(communication: Communication) -> Communication:
-    """It, with encryption where all runs are to have it. Raises ArgumentError where it asks for what does not encrypt."""
+    """Return the settings with encryption turned on if it is required in all runs.
+
+    Raises:
+        ArgumentError: The settings select a collective that cannot encrypt.
+    """
     return replace(communication, encryption=communication.encryption or settings.encryption())
 
 
 def modules_of(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
-    """What is imported before workers are forked, unless the call says so."""
-    # Servers import TensorFlow, whatever the function does.
+    """Return the modules to import before workers are forked, unless the call specifies them."""
+    # Parameter servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
     return in_order((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers))
 
 
 def _note(run: Run, *texts: str) -> None:
-    """Tell people what is not empty."""
+    """Publish each text that is not empty as a note of the run."""
     for text in filter(None, texts):
         run.state.publish(Change("note", text=text))
 
@@ -237,12 +241,12 @@ def _launch(
     def observe(state: RunState) -> None:
         for watcher in watchers:
             state.observe(watcher)
-        if tell is not None:  # before it begins: a quick run prints all its lines while a display is made
+        if tell is not None:  # observe before the launch: a short run prints all its lines while a display is made
             state.observe(tell(state, spec.name, directory.url))
 
     try:
         state = frame_feed.launch(application, request, observe, plan.frames)
-    except CoordinatorLost:  # it closed for idleness this very moment
+    except CoordinatorLost:  # it closed for idleness at this moment
         application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
         state = frame_feed.launch(application, request, observe, plan.frames)
     coordinator, run_id = application.coordinator, request.run_id
@@ -282,10 +286,10 @@ def _before_status(recording: Recording | None, events: EventsFolder) -> None:
 
 
 class EventsFolder:
-    """The folder for event files on a remote store, made while agents start: it is there before anything is written in it.
+    """Folder for event files on remote storage, created on a thread while agents start.
 
-    It is begun at once, on a thread: nobody's start waits for the store. In a local run directory workers make it. A store
-    that refuses is logged: what workers write makes the folder as well.
+    The start of the run does not wait for the storage. In a local run directory workers create the folder. A refusal by
+    the storage is only logged: what workers write there creates the folder as well.
     """
 
     def __init__(self, directory: RunDir) -> None:
@@ -302,14 +306,20 @@ class EventsFolder:
             logger.warning("the folder %s was not made: %s", self._directory.events, error)
 
     def wait(self) -> None:
-        """Until that is done, which the storage timeout bounds."""
+        """Wait until the folder has been created or refused; the storage timeout bounds the time."""
         if self._thread is not None:
             self._thread.join()
 
 
 def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGroup, int, str]:
-    """The group with its size, which is limited by what this cluster can give; how many of it need no GPU, where the
-    cluster can tell them apart; and what is lost where it cannot.
+    """Return the group with its size limited by the cluster's capacity, its number of bare members, and a note.
+
+    Bare members need no GPU; their number is 0 if the cluster's agents are all alike. The note reports GPUs
+    that such members hold in this case, and is "" otherwise.
+
+    Raises:
+        NotEnoughSlots: The cluster can never have as many slots.
+        ArgumentError: There are too few workers for an evaluator.
     """
     capacity, group = application.backend.capacity(), spec.group
     bare = spec.roles.without_gpu if capacity.bare != 0 else 0
@@ -333,7 +343,7 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
 
 
 def _asked(group: AnyGroup, roles: Roles) -> str:
-    """For how many slots the call asks."""
+    """Return a description of the number of slots that the call requests, for an error message."""
     if not group.relaunches:
         return f"num_workers={group.size}"
     workers = group.size - 1 - roles.parameter_servers - int(roles.evaluator)
@@ -342,13 +352,13 @@ def _asked(group: AnyGroup, roles: Roles) -> str:
 
 
 def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: applications.Application) -> dict[str, str]:
-    """The workers' variables; MLflow's point to where the run is tracked, unless the user has set them."""
+    """Return the workers' variables; MLflow's point to where the run is tracked, unless the user has set them."""
     of_mlflow, mlflow_uri = {}, settings.mlflow_tracking_uri(application.environment)
     if mlflow_uri and plan.standing.trains and mlflow_run.VARIABLE not in spec.environment:
         of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, mlflow_run.WANTED: "1"}
     return {
         **of_mlflow,
-        "ML_ID": plan.standing.experiment(directory),  # the predecessor's name
+        "ML_ID": plan.standing.experiment(directory),  # the predecessor's variable
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
@@ -364,7 +374,10 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
 def _record(
     plan: Plan, spec: RunSpec, captured: capture.Captured, application: applications.Application
 ) -> dict[str, Any]:
-    """``run.json``: of ``spec`` ``experiment.rerun`` makes the same plan again; above it what people look for first."""
+    """Return the content of ``run.json``.
+
+    ``experiment.rerun`` builds the same plan from its entry ``spec``; the entries above are those most often looked up.
+    """
     variables = {name: value for name, value in spec.environment.items() if name != seeds.VARIABLE}
     record = {
         "verb": spec.verb,
@@ -399,7 +412,14 @@ def _record(
 def record_of_several(
     plan: Plan, application: applications.Application, count: int, table: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """``run.json`` of the whole of which runs with such plans are the members; ``table``: the arguments of them all."""
+    """Return ``run.json`` of a launch as a whole.
+
+    Args:
+        plan: plan of one of its runs.
+        application: application on which they run.
+        count: number of the runs.
+        table: arguments of all of them, as lists by name.
+    """
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
     spec = replace(_settled(plan.spec, captured), group=replace(plan.spec.group, size=count))
     record = _record(plan, spec, captured, application)
@@ -407,7 +427,7 @@ def record_of_several(
 
 
 def _facts(application: applications.Application) -> dict[str, Callable[[], Any]]:
-    """Facts of the environment that only upper layers know; computed while the run is under way."""
+    """Return functions that compute facts of driver and Spark for the run record, called during the run."""
     context = getattr(application.backend, "context", None)
     facts: dict[str, Callable[[], Any]] = {"driver_gpus": lambda: [dataclasses.asdict(gpu) for gpu in gpus.host_gpus()]}
     if context is not None:

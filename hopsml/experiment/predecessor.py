@@ -1,4 +1,4 @@
-"""The predecessor's searches, as existing code calls them: ``grid_search``, ``random_search``, ``differential_evolution``.
+"""The predecessor's searches: ``grid_search``, ``random_search``, ``differential_evolution``.
 
 Each is an ``experiment.search`` with the predecessor's arguments, folders and files:
 
@@ -40,14 +40,14 @@ LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes
 
 
 class Direction:
-    """Whether the largest or the smallest value of the metric is searched."""
+    """Constants for the direction of a search: the largest or the smallest value of the metric is the best."""
 
     MAX = "MAX"
     MIN = "MIN"
 
 
-# Behind the function. Before 1.4 the resources stood before the description, and what becomes of generations before
-# the name.
+# Order of arguments after the function. Before 1.4 the resources came before the description, and the argument on
+# generations before the name.
 _COMMON = ("name", "local_logdir", "description", "optimization_key")
 _OLDER = ("name", "local_logdir", "versioned_resources", "description")
 _SAMPLING = ("boundary_dict", "direction", "samples")
@@ -70,27 +70,27 @@ _evolution = Verb(
 
 @_grid
 def grid_search(options: GridOptions) -> SearchResult:
-    """Try every combination of ``grid_dict``, a dict of lists, and give the best."""
+    """Try every combination of ``grid_dict``, a dict of lists, and return the best."""
     return begin(of_grid(options)).result()
 
 
 def of_grid(options: GridOptions) -> calls.SearchCall:
-    """The search that a call of ``grid_search`` describes; nothing is started."""
+    """Return the search that a call of ``grid_search`` describes; nothing is started."""
     space = Searchspace.from_grid(_table("grid_search", "grid_dict", options.grid_dict))
     return _call("grid_search", space, options, options.optimization_key, searcher="grid", num_trials=None)
 
 
 @_random
 def random_search(options: RandomOptions) -> SearchResult:
-    """Try ``samples`` combinations between the bounds of ``boundary_dict``, each once, and give the best.
+    """Try ``samples`` combinations between the bounds of ``boundary_dict``, each once, and return the best.
 
-    Two integers are the ends of a range of integers; with a float among the two every number between them counts.
+    Two integers are the ends of a range of integers; if one of them is a float, every number between them is possible.
     """
     return begin(of_random(options)).result()
 
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
-    """The search that a call of ``random_search`` describes; nothing is started."""
+    """Return the search that a call of ``random_search`` describes; nothing is started."""
     samples = checks.whole_number("samples", options.samples)
     space = Searchspace.from_boundaries(_table("random_search", "boundary_dict", options.boundary_dict))
     return _call("random_search", space, options, options.optimization_key, searcher="random", num_trials=samples)
@@ -98,7 +98,7 @@ def of_random(options: RandomOptions) -> calls.SearchCall:
 
 @_evolution
 def differential_evolution(options: EvolutionOptions) -> SearchResult:
-    """Move a population through the space, a generation after the other, and give the best combination of all.
+    """Evolve a population of combinations over several generations, and return the best combination of all.
 
     The type of the first bound decides: integers, floats, else a choice between the two values.
     """
@@ -109,7 +109,7 @@ evolutionary_search = differential_evolution  # its oldest name
 
 
 def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
-    """The search that a call of ``differential_evolution`` describes; nothing is started."""
+    """Return the search that a call of ``differential_evolution`` describes; nothing is started."""
     population = checks.whole_number("population", options.population)
     generations = checks.whole_number("generations", options.generations)
     if population <= 3:
@@ -135,7 +135,7 @@ def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- one for all
+# ---------------------------------------------------------------------------------------------------- common part
 
 
 def _table(verb: str, name: str, table: Any) -> Mapping[str, Any]:
@@ -158,7 +158,7 @@ def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **
 
 
 def combination(config: Mapping[str, Any], number: int, repeat: int) -> str:
-    """The predecessor's name for a combination's folder: ``a=1&b=5``; what no name may hold becomes ``%2F`` and the like."""
+    """Return the predecessor's folder name of a combination, ``a=1&b=5``; invalid characters become ``%2F`` etc."""
     text = "&".join(f"{name}={value}" for name, value in config.items())
     text = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
     if len(text.encode()) > LONGEST_NAME:

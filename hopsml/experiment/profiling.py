@@ -1,4 +1,4 @@
-"""The driver's side of wishes for profiles: takes them from the run's directory to an agent, and the answer back."""
+"""Driver's side of profile requests: pass them from the run's directory to an agent, and write its answer there."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from hopsml.storage import profile_request
 from hopsml.storage.profile_request import ProfileWish
 from hopsml.storage.run_dir import RunDir
 
-Ask = Callable[[int, TakeProfile], object]  # of the worker of a rank
+Ask = Callable[[int, TakeProfile], object]  # requests a profile of the worker of a rank
 
 
 class Profiling:
-    """One run's wishes, one at a time; ``look`` is for the run's thread, ``on_change`` an observer of the run."""
+    """Handler of one run's profile requests, one at a time; ``look`` is for the run's thread."""
 
     def __init__(self, directory: RunDir, run_id: str, ask: Ask) -> None:
         self._directory, self._run_id, self._ask = directory, run_id, ask
         self._began = False
-        self._under_way: tuple[ProfileWish, str, float] | None = None  # with its path, and until when it is waited for
+        self._under_way: tuple[ProfileWish, str, float] | None = None  # with its path and deadline
         self._answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     @immediate
     def on_change(self, change: Change) -> None:
-        """Take in what an agent says of a wish; called on the coordinator's thread."""
+        """Queue an agent's answer to a request; called on the coordinator's thread."""
         if change.kind == "profile":
             self._answers.put((change.data.decode(), change.text))
 
     def look(self) -> None:
-        """Take up a wish that has come, or answer the one that is under way. A store that is away is looked at again."""
+        """Start a new request, or complete the one under way; a storage error is ignored until the next call."""
         try:
             if self._under_way is not None:
                 self._settle(*self._under_way)
             else:
                 self._take_up(profile_request.read(self._directory))
-        except (StorageError, CoordinatorLost):  # the run may have ended this very moment
+        except (StorageError, CoordinatorLost):  # the latter if the run has just ended
             pass
 
     def give_up(self) -> None:
-        """The run has ended, and with it what was under way."""
+        """Complete the request under way, or mark it as failed, since the run has ended."""
         if self._under_way is None:
             return
         wish = self._under_way[0]
@@ -80,12 +80,12 @@ class Profiling:
         profile_request.trim(self._directory)
 
     def _answer_to(self, wish: ProfileWish) -> str | None:
-        """What the agent has said of a wish; None where it has said nothing. It is asked for again if the store is away."""
+        """Return the agent's answer: an error, "" for success, None if there is none; the answer stays queued."""
         kept = None
         while not self._answers.empty():
             named, problem = self._answers.get()
             if named == wish.id:
                 kept = (named, problem)
         if kept is not None:
-            self._answers.put(kept)  # until it stands on the store
+            self._answers.put(kept)  # needed again if it cannot be written to storage
         return kept[1] if kept is not None else None

@@ -1,4 +1,4 @@
-"""What a person reads while a run or a search goes on: the live display in a notebook, plain lines anywhere else."""
+"""Display of the progress of runs and searches: live in a notebook, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from hopsml.storage.run_dir import RunDir
 log = logging.getLogger(__name__)
 Observing = TypeVar("Observing")
 
-EVERY_S = 2.0  # between two lines about how far it is, at least
-PIECE = 1024  # characters: what a pipe takes at once whenever it takes anything (4096 bytes)
-# Phases that are no more than a state.
+EVERY_S = 2.0  # seconds between two lines on progress, at least
+PIECE = 1024  # characters: a pipe that accepts anything accepts so many at once (4096 bytes)
+# Phases that are shown as a state.
 _SPELLED = {Phase.RUNNING.value: Lifecycle.RUNNING, Phase.STOPPING.value: Lifecycle.CLOSING}
 _ENDING = (Phase.SETTLING.value, Phase.STOPPING.value, *(phase.value for phase in Phase if phase.is_final))
 
 
 def of_run() -> Callable[[RunState, str, str], Observer]:
-    """How a person is told of runs: a function of a run's state, name and directory that returns the observer which does it.
+    """Return a function that makes the progress observer of a run, from its state, name and directory.
 
-    Raises ArgumentError for a HOPSML_PROGRESS that is not known.
+    Raises:
+        ArgumentError: HOPSML_PROGRESS has an unknown value.
     """
     live = frontend.is_live()
 
@@ -54,7 +55,7 @@ def of_run() -> Callable[[RunState, str, str], Observer]:
 
 
 def of_search() -> Callable[[SearchState], None]:
-    """How a person is told of searches: a function that observes a search's state for that. Raises as ``of_run``."""
+    """Return a function that adds a progress observer to a search's state; raises as ``of_run``."""
     live = frontend.is_live()
 
     def observe(state: SearchState) -> None:
@@ -77,21 +78,21 @@ def _display_or_lines(
     if live:
         try:
             return display()
-        except Exception:  # a display must not harm a training
+        except Exception:  # a failing display must not end a training
             log.warning("%s cannot be displayed, so its progress is printed", what, exc_info=True)
     return lines()
 
 
 class _Lines:
-    """Prints lines about one run or search."""
+    """Base class for printing lines about one run or search."""
 
     def __init__(self, run_id: str, stream: TextIO | None) -> None:
         self.run_id, self.stream = run_id, stream or sys.stderr
         self._last = ""
-        self._told_s = 0.0  # when it was last said how far it is, by a clock that only goes forward
+        self._told_s = 0.0  # when progress was last printed, in monotonic seconds
 
     def _is_due(self, pause_s: float = EVERY_S) -> bool:
-        """Whether it is time to say how far it is; then it counts as said."""
+        """Return True if progress may be printed now, and count it as printed."""
         now = time.monotonic()
         if now - self._told_s < pause_s:
             return False
@@ -99,7 +100,7 @@ class _Lines:
         return True
 
     def _say(self, text: str) -> None:
-        """A line, unless it was the last one that was said so."""
+        """Print a line, unless it is the same as the last one."""
         if text and text != self._last:
             self._last = text
             self._write(text)
@@ -109,9 +110,9 @@ class _Lines:
 
 
 class RunLines(_Lines):
-    """An observer that prints phases, the chief's reports (at most one in two seconds) and the chief's own output.
+    """Observer that prints phases, the chief's reports (at most one in two seconds) and the chief's own output.
 
-    ``log``: where the whole of that output is; of a flood only the first and the last lines are printed.
+    ``log`` returns the location of the whole output; of a flood only the first and the last lines are printed.
     """
 
     def __init__(self, run_id: str, stream: TextIO | None = None, log: Callable[[], str] = lambda: "its log") -> None:
@@ -122,6 +123,7 @@ class RunLines(_Lines):
         self._progress: TrainingProgress | None = None
 
     def __call__(self, change: Change) -> None:
+        """Print lines for a change of the run."""
         for line in self._of_output(change, time.monotonic()):
             write_line(self.stream, f"[rank 0] {line}")
         if change.kind == "phase":
@@ -163,13 +165,13 @@ class RunLines(_Lines):
 
 
 def _done(known: TrainingProgress, step: int | None) -> int:
-    """How far it is. The worker says so twice a second at most: a report that counts likewise is newer."""
+    """Return the number of steps done: a report's step if the unit is the step, else that of the last progress."""
     counts_likewise = known.unit == "step" and step is not None and known.done <= step <= known.total
     return step if counts_likewise and step is not None else known.done
 
 
 class SearchLines(_Lines):
-    """An observer that prints how far the search is: at every better value, and else at most one line in two seconds."""
+    """Observer that prints a search's progress: after each better value, else at most one line in two seconds."""
 
     def __init__(self, state: SearchState, stream: TextIO | None = None) -> None:
         super().__init__(state.run_id, stream)
@@ -177,6 +179,7 @@ class SearchLines(_Lines):
         self._best: float | None = None
 
     def __call__(self, what: str, facts: dict[str, Any]) -> None:
+        """Print a line for a change of the search, if one is due."""
         if what in ("note", "phase", "skipped"):
             self._say(_SPELLED.get(facts["text"], facts["text"]))
         elif what == "settled":
@@ -189,7 +192,7 @@ class SearchLines(_Lines):
 
 
 def search_line(view: SearchSnapshot) -> str:
-    """How far a search is, in one line: trials, the best one, executors, the time that is left."""
+    """Return the progress of a search in one line: trials, best trial, executors, remaining time."""
     planned = f"/{view.planned}" if view.planned is not None else ""
     counts = [f"{view.counts[name]} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)]
     parts = [f"trials {view.done}{planned}" + (f" ({', '.join(counts)})" if counts else "")]
@@ -208,7 +211,7 @@ def search_line(view: SearchSnapshot) -> str:
 
 
 def write_line(stream: TextIO, line: str) -> None:
-    """Write a line. Waits until a terminal or a pipe takes it, outside of the stream, whose lock a program's end needs."""
+    """Write a line to the stream, waiting for the device outside of its lock, which the program's exit needs."""
     text = f"{line}\n"
     for start in range(0, len(text), PIECE):
         wait_for(stream)

@@ -1,4 +1,4 @@
-"""``recorded``: a run directory for work that the driver does itself: preparing data, registering a model.
+"""Verb ``recorded``: a run directory for work of the driver itself, such as preparing data or registering a model.
 
 with experiment.recorded("digits-etl", args={"parts": 4}) as run:
     frame.write.parquet(run.path("data"))
@@ -26,18 +26,18 @@ from hopsml.tracking.recording import Recording
 
 @dataclass
 class Recorded:
-    """A run without workers, under way. What is put into ``metrics`` is its result."""
+    """Run without workers that is under way; the contents of ``metrics`` become its result."""
 
     run_id: str
     run_dir: str
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def path(self, *names: str) -> str:
-        """URL of a file or folder of the run; nothing is made."""
+        """Return the URL of a file or folder of the run; nothing is created."""
         return urls.join(self.run_dir, *names)
 
     def json(self, **more: Any) -> str:
-        """One line for scripts: metrics, run id and directory, and whatever is added."""
+        """Return one line of JSON for scripts: metrics, run id and directory, and the given entries."""
         return strict_json.dumps(
             as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}), ascii_only=True
         )
@@ -50,12 +50,16 @@ def recorded(
     description: str | None = None,
     share: str | None = None,
 ) -> Iterator[Recorded]:
-    """Record what happens in the ``with`` block as a run; it has ended, one way or another, when the block has.
+    """Record the work of the ``with`` block as a run, which ends with the block, also by an error.
 
     Args:
-        name, description: for people who look for the run later.
-        args: what the work depends on; for the record alone.
+        name: run name, shown where runs are listed.
+        args: parameters of the work; they are only recorded.
+        description: free text, shown where runs are listed.
         share: who may read the run's files, as in ``collective_all_reduce``.
+
+    Yields:
+        The run, for its directory and its metrics.
 
     Raises:
         StorageError: the run directory cannot be written; names the path.

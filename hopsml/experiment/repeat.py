@@ -1,4 +1,4 @@
-"""Repeats a recorded run by the bytes of its function (``rerun``), or continues it (``resume``)."""
+"""Repetition (``rerun``) or continuation (``resume``) of a recorded run, by the stored bytes of its function."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def rerun(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> Rerun:
-    """Run a recorded run again, wait for its end and compare.
+    """Repeat a recorded run, wait for its end and compare the results.
 
-    The same function and arguments (``code/function.pickle``, byte for byte), number of workers, merge settings, seed and
-    variables, under the profile of now.
+    It has the same function and arguments (``code/function.pickle``, byte for byte), number of workers, merge settings,
+    seed and variables, under the present profile.
 
     Args:
-        run: its URL, path, id, handle or result.
-        profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: show what goes on.
+        run: the run's URL, path, id, handle or result.
+        profile: name of a file in conf/; used if there is no Spark application yet.
+        progress: show progress.
         ignore: names of outputs that may differ.
-        secrets: by name, what was left out of the record, where it is neither in ``HOPSML_SECRET_<name>`` nor in the
-            variable that it came from.
+        secrets: values by name that the record does not contain, if they are neither in ``HOPSML_SECRET_<name>`` nor in
+            the original variable.
         preflight: as in ``submit``; by default as recorded.
 
     Raises:
-        ArgumentError: it was not recorded well enough to be repeated, with what is missing; otherwise as ``submit``, and
-            what ended the rerun if it failed.
+        ArgumentError: the record is not sufficient to repeat the run; names what is missing. Otherwise as ``submit``,
+            and the error that ended the rerun if it failed.
     """
-    applications.prepare(profile)  # which may say where runs are kept
+    applications.prepare(profile)  # which may set the project's URL
     original = find(run, settings.project_url())
     again = build(original.url, profile=profile, progress=progress, secrets=secrets, preflight=preflight)
     result = plan.start(again).result()
@@ -76,21 +76,24 @@ def resume(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> Result:
-    """Continue a run and wait for its end; a run of its own, which begins where the other's last checkpoint stands.
+    """Continue a run from its last checkpoint, as a new run, and wait for its end.
 
     The function and its arguments are those of the record; a ``hopsml.elastic.State`` or a
-    ``hopsml.tensorflow.Checkpointer`` in it restores what was saved. Workers of the first run are gone by then: they live on
-    a lease of their driver. The first run counts as ended (LOST) from now on, and an agent that was cut off adds no
-    checkpoint to it any more. Of two that take the same run up at once one is refused. A run whose driver was on another
-    machine is watched for 25 s: it may be under way.
+    ``hopsml.tensorflow.Checkpointer`` in it restores what was saved. Workers of the first run have exited by then, as
+    their lease depends on their driver. The first run counts as ended (LOST) from now on, and a disconnected agent adds
+    no checkpoint to it any more. If two drivers resume the same run at once, one of them gets an error. A run whose
+    driver was on another machine is watched for 25 s, as it may be under way.
 
     Args:
-        run: its URL, path, id, handle or result.
-        profile, progress, secrets, preflight: as in ``rerun``.
+        run: the run's URL, path, id, handle or result.
+        profile: name of a file in conf/; used if there is no Spark application yet.
+        progress: show progress.
+        secrets: values by name that the record does not contain, as in ``rerun``.
+        preflight: as in ``submit``; by default as recorded.
 
     Raises:
-        ArgumentError: it is under way, has finished or goes on elsewhere, or was not recorded well enough; otherwise as
-            ``submit``.
+        ArgumentError: the run is under way, has finished, is continued elsewhere, or its record is not sufficient;
+            otherwise as ``submit``.
     """
     applications.prepare(profile)
     directory = find(run, settings.project_url())
@@ -100,7 +103,7 @@ def resume(
 
 
 def _check_may_go_on(directory: RunDir) -> None:
-    """Raise ArgumentError for a run that is under way, has finished, or goes on elsewhere."""
+    """Raise ArgumentError for a run that is under way, has finished, or is continued elsewhere."""
     status = directory.read_status()
     if status is not None and status.get("state") == Lifecycle.FINISHED:
         raise ArgumentError(
@@ -116,7 +119,7 @@ def _check_may_go_on(directory: RunDir) -> None:
 
 
 def continuing(again: plan.Plan, directory: RunDir) -> plan.Plan:
-    """The plan for repeating a run as one that begins from its last checkpoint, and takes its place."""
+    """Return the plan of a rerun, changed to start from the run's last checkpoint and to replace the run."""
     spec = msgspec.structs.replace(again.spec, resume=directory.url)
     return dataclasses.replace(again, spec=spec, continues=directory.url)
 
@@ -129,7 +132,7 @@ def build(
     secrets: Mapping[str, str] | None = None,
     preflight: str | None = None,
 ) -> plan.Plan:
-    """The plan for repeating a recorded run; nothing is started, and none of its code is run."""
+    """Return the plan for repeating a recorded run; starts nothing, and does not run its code."""
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     if "search" in recorded:
@@ -170,7 +173,7 @@ def build(
 
 
 def _spec(directory: RunDir, recorded: Mapping[str, Any], secrets: Mapping[str, str]) -> RunSpec:
-    """The specification of the recorded run, with secrets, which the record leaves out, given again."""
+    """Return the specification of the recorded run, completed by secrets, which the record leaves out."""
     try:
         spec = msgspec.convert(recorded["spec"], RunSpec)
     except (KeyError, msgspec.ValidationError) as error:

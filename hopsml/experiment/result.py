@@ -1,4 +1,4 @@
-"""What a run leaves: a value for the program, files for everybody else; its end in a dozen lines, and in one of JSON."""
+"""Outcome of a run: value for the program, contents of the run directory, and summaries as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,25 @@ _RECORDS = ("status.json", ".outputs.json")
 class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
-    Attributes: ``metrics`` (dict: what the chief's function returned, with the log's path), ``value`` (what it
-    returned, files as where they lie, without what cannot travel, of which a note tells), ``logdir`` (URL of the TensorBoard
-    events), ``run_dir`` (URL of the run directory), ``run_id``,
-    ``artifacts`` (URLs of what the function saved in its working folder), ``in_force`` (what the workers were seen to do
-    together, and by which path gradients were merged), ``unrecorded`` (records that the store did not take, each with the
-    reason; usually empty).
+    Attributes:
+        metrics: outputs of the chief's function, with the log's path; empty for several combinations.
+        runs: results of the single runs, of a launch of several combinations only.
+        value: the value that the chief's function returned, with files by URL or path, without parts that cannot be
+            pickled, which a note reports.
+        logdir: URL of the TensorBoard events.
+        run_dir: URL of the run directory.
+        run_id: id of the run.
+        state: final state of the run.
+        workers: host, slot, state, step and metrics of each worker.
+        ring_order: roles and task indices of the workers in ring order.
+        seconds: duration of the run.
+        steps_per_second: steps per second between the chief's first and last report.
+        in_force: effective settings: what the workers did together, and by which path gradients were merged. The
+            attributes ``implementation`` and the like are the requested settings.
+        unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
-    metrics: dict[str, Any]  # empty for several combinations, whose pair's second element is None
+    metrics: dict[str, Any]  # empty for several combinations, where the pair's second element is None
     runs: list[Result]  # of several combinations
     value: Any
     logdir: str
@@ -41,11 +51,11 @@ class Result(tuple[str, Any]):
     merge_scope: int | str | None
     scoped_allocator: bool | None
     tuned: bool | str
-    in_force: dict[str, Any]  # what the workers did together; those above are what was asked for
+    in_force: dict[str, Any]  # effective settings; those above are the requested ones
     unrecorded: dict[str, str]
 
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
-        """Facts are the other attributes."""
+        """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (logdir, metrics))
         self.logdir, self.metrics, self.unrecorded = logdir, metrics or {}, {}
         for name, value in facts.items():
@@ -58,10 +68,9 @@ class Result(tuple[str, Any]):
         return [status.url for status in _files_below(RunDir(self.run_dir).artifacts)]
 
     def summary(self) -> str:
-        """What a person wants to know at the end: workers and their slots, ring order, merge setting, speed, metrics, and
-        what lies in the run directory.
+        """Return a summary for people: workers and slots, ring order, merge setting, speed, metrics, run directory.
 
-        The last line is that of ``json``, so that a script can read it. Of several combinations the summary of each.
+        The last line is that of ``json``, so that a script can read it. For several combinations, the summary of each.
         """
         if several := getattr(self, "runs", None):
             summaries = [single.summary() for single in several]
@@ -85,10 +94,13 @@ class Result(tuple[str, Any]):
         return "\n".join([*(f"{name:{width}}  {value}" for name, value in rows), self.json()])
 
     def json(self, **more: Any) -> str:
-        """One line for scripts: the metrics, ``workers`` (how many), ``run_id``, ``run_dir``, ``state`` and whatever is
-        added; a loss that is no number any more is the text "NaN" (``hopsml.tracking.strict_json``).
+        """Return one line of JSON for scripts: metrics, number of workers, run id, run directory, state and others.
 
-        Of several combinations: ``runs``, a list of those, and what there is of them all.
+        A loss that is NaN is the text "NaN" (``hopsml.tracking.strict_json``). For several combinations: ``runs``, a
+        list of their objects, and id, directory and state of the whole.
+
+        Args:
+            **more: further entries.
         """
         if several := getattr(self, "runs", None):
             runs = [json.loads(single.json()) for single in several]
@@ -115,7 +127,7 @@ class Result(tuple[str, Any]):
 
 
 def _contents(directory: RunDir) -> list[tuple[str, str]]:
-    """What lies there, as far as the store says it."""
+    """Return rows for the contents of the run directory; one with the error if storage does not respond."""
     try:
         return [
             ("  events", _files(directory.events)),
@@ -155,7 +167,7 @@ def _names(directory: RunDir) -> str:
 
 
 def _files_below(url: str) -> list[filesystem.FileStatus]:
-    """All files of a folder, which need not be there."""
+    """Return all files of a folder, which need not exist."""
     return [file for file in filesystem.walk(url) if not file.is_dir] if filesystem.exists(url) else []
 
 

@@ -1,4 +1,4 @@
-"""The handle of one run: behaves like a ``concurrent.futures.Future``, and knows logs, status and members."""
+"""Handle of one run: behaves like a ``concurrent.futures.Future``, with logs, status and members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hopsml.training.messages import pickled
 
 
 class Run(Handle[Result]):
-    """A run that was started. Every method may be called from any thread."""
+    """Handle of a run that was started. Every method may be called from any thread."""
 
     def __init__(
         self,
@@ -43,9 +43,20 @@ class Run(Handle[Result]):
         profile: Ask | None = None,
         **facts: Any,
     ) -> None:
-        """``before_status`` waits for what else must lie in the run directory before its last file says that all is there;
-        ``heeds_requests``: a request in the run directory ends the run, or has a worker profiled by ``profile``;
-        ``facts`` become attributes of the result.
+        """Create the handle and start its thread, which writes the run's last files when the run ends.
+
+        Args:
+            state: state of the run in the driver.
+            run_dir: run directory.
+            cancel: ends the run's workers, for a reason.
+            metric_key: key of the run's metric among the function's outputs.
+            before_status: waits until all other files are in the run directory; called before the last file is written.
+            resize: sets the largest number of workers; None for a run of fixed size.
+            limits: smallest and largest size that ``resize`` accepts.
+            tell: sends bytes to the worker of a rank; None if the run's workers do not call the user's function.
+            heeds_requests: poll the run directory for requests to cancel the run or to profile a worker.
+            profile: starts a profile of the worker of a rank.
+            **facts: further attributes of the result.
         """
         super().__init__(state.run_id, run_dir)
         self.state = state
@@ -59,7 +70,7 @@ class Run(Handle[Result]):
         self._profiling = Profiling(run_dir, state.run_id, profile) if heeds_requests and profile else None
         if self._profiling is not None:
             state.observe(self._profiling.on_change)
-        self.on_request: Callable[[str], object] = self.cancel  # a search ends in its own way
+        self.on_request: Callable[[str], object] = self.cancel  # replaced by a search, which ends all its trials
         self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
         if tell is not None:
             state.observe(self._messages.on_change)
@@ -71,12 +82,13 @@ class Run(Handle[Result]):
     def _cancel(self, reason: str) -> None:
         self._end_workers(reason)
 
-    # ------------------------------------------------------------------------------------------ while it runs
+    # ------------------------------------------------------------------------------------------ during the run
 
     def resize(self, size: int) -> None:
-        """Let an elastic run have at most ``size`` workers, from its next commit on; returns at once.
+        """Set the largest number of workers of an elastic run, from its next commit on; returns at once.
 
-        Raises ArgumentError for a run of fixed size, or a number beyond ``min_workers`` and ``max_workers``.
+        Raises:
+            ArgumentError: The run has a fixed size, or the number is not from ``min_workers`` to ``max_workers``.
         """
         smallest, largest = self._limits
         if self._resize is None:
@@ -90,7 +102,7 @@ class Run(Handle[Result]):
         self._resize(size)
 
     def _asked_to_resize(self, rank: int, size: object) -> None:
-        """``hopsml.elastic.resize`` in a worker."""
+        """Resize the run for ``hopsml.elastic.resize`` in a worker; publish a note if it is not possible."""
         try:
             self.resize(size)  # type: ignore[arg-type]
         except (ArgumentError, CoordinatorLost) as error:
@@ -99,8 +111,8 @@ class Run(Handle[Result]):
     def on_message(self, function: Callable[[int, Any], None]) -> None:
         """Call ``function(rank, value)`` for what workers have sent by ``hopsml.send``, in order, earlier values too.
 
-        It runs on a thread of the run's own; an error in it is logged, and the next value comes all the same. At most 10 000
-        values, 256 MiB of them, wait for it; what is dropped beyond that is said in a note.
+        It is called on a thread of the run; an error in it is logged, and the next value is delivered nevertheless. At
+        most 10 000 values, 256 MiB of them, wait for it; further ones are dropped, which a note reports.
         """
         self._messages.subscribe(function)
 
@@ -112,9 +124,12 @@ class Run(Handle[Result]):
         self._messages.await_delivery()
 
     def send(self, value: Any, rank: int | None = None) -> None:
-        """Let the workers, or the one of ``rank``, have a value, which ``hopsml.receive()`` gives to them; does not wait.
+        """Send a value to the workers, or to that of ``rank``, where ``hopsml.receive()`` returns it; does not wait.
 
-        A worker that is not there (any more) gets nothing. Raises ArgumentError for a value that cannot travel.
+        A value for a worker that does not run (any more) is dropped.
+
+        Raises:
+            ArgumentError: The value cannot be pickled, or the run is not under way in this process.
         """
         data = pickled(value, "Run.send()")
         if self._tell is None:
@@ -122,10 +137,10 @@ class Run(Handle[Result]):
         for receiver in sorted(self.state.members) if rank is None else (rank,):
             self._tell(receiver, data)
 
-    # ------------------------------------------------------------------------------------------ looking in
+    # ------------------------------------------------------------------------------------------ observation
 
     def status(self) -> dict[str, Any]:
-        """State and phase, seconds since the start, and each member's host, slot, state, step and metrics."""
+        """Return state and phase, seconds since the start, and each member's host, slot, state, step and metrics."""
         return {
             "run_id": self.run_id,
             "state": self._ended_as or self.state.phase.state,
@@ -149,9 +164,13 @@ class Run(Handle[Result]):
         }
 
     def logs(self, rank: int = 0) -> str:
-        """What this rank has printed so far; for ranks other than 0 what has reached the run directory.
+        """Return what this rank has printed so far; for ranks other than 0, as far as it is in the run directory.
 
-        Empty for a rank that has printed nothing, or that has not begun. Raises StorageError.
+        Returns:
+            The text; empty for a rank that has printed nothing, or that has not begun.
+
+        Raises:
+            StorageError: The run directory cannot be read.
         """
         live = self.state.log(rank)
         if live:
@@ -161,17 +180,17 @@ class Run(Handle[Result]):
         return b"".join(run_logs.pieces(self.directory, rank)).decode(errors="replace")
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer`` with every change, on a thread of its own; see ``hopsml.cluster.driver.run_state.Change``."""
+        """Call ``observer`` with every change, on a separate thread; see ``cluster.driver.run_state.Change``."""
         self.state.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the end
 
     def fail(self, error: BaseException) -> None:
-        """What the run was for has failed, however its group ends: ``result`` raises this. Before the group's end."""
+        """Mark the run as failed, before the end of its group, however that ends: ``result`` raises this error."""
         self._failure = error
 
     def _end(self) -> tuple[Result | None, BaseException | None]:
-        """After the group is gone: the run's last files."""
+        """Wait until the group has ended, write the run's last files, and return result or error."""
         self._wait()
         error, result, told = self._failure or self.state.error, None, dict[str, Any]()
         if error is None:
@@ -186,13 +205,13 @@ class Run(Handle[Result]):
         unrecorded = self._record(told, error)
         if result is not None:
             result.unrecorded = unrecorded
-        # Before anybody goes on: what is shown of the run must be complete when the caller has its result.
+        # Before a caller gets the result: what is displayed of the run must be complete by then.
         self.state.publish(Change("closed", metrics=told, error=error))
-        self.state.settle()  # not for ever: nobody may be reading
+        self.state.settle()  # bounded, as an observer may block
         return result, error
 
     def _record(self, told: dict[str, Any], error: BaseException | None) -> dict[str, str]:
-        """Write how the run went; what could not be written, with the reason: no store takes the result from the caller."""
+        """Write the last records; return those that could not be written, by name, with reasons. Raises nothing."""
         records: dict[str, Callable[[], object]] = {}
         if error is None:
             records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, told)
@@ -209,12 +228,12 @@ class Run(Handle[Result]):
         self.state.publish(Change("note", text=text))
 
     def _wait(self) -> None:
-        """Until the group is gone; meanwhile somebody may have asked for something in the run's directory."""
+        """Wait until the group has ended; poll the run directory for requests until then."""
         self._look_for_profiles()
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
             if reason := self._requests.poll(self.directory):
                 self._requests = None
-                with contextlib.suppress(CoordinatorLost):  # it is closed: the run has just ended
+                with contextlib.suppress(CoordinatorLost):  # it is closed, as the run has just ended
                     self.on_request(reason)
             elif self._requests.is_usual:
                 self._look_for_profiles()
@@ -256,7 +275,7 @@ class Run(Handle[Result]):
         )
 
     def _in_force(self) -> dict[str, Any]:
-        """Of the workers that train; parameter servers and the evaluator do not."""
+        """Return the effective settings of the workers that train; parameter servers and the evaluator do not."""
         layout = self.state.layout
         training = {p.rank for p in layout.placements if p.role in TRAINING_ROLES} if layout else set()
         seen = [view.seen for rank, view in sorted(self.state.members.items()) if rank in training]
@@ -278,7 +297,7 @@ class Run(Handle[Result]):
 
 
 def _cause(error: BaseException | None) -> str:
-    """Why the run did not finish, in one line; "" where it did."""
+    """Return why the run did not finish, in one line; "" if it finished."""
     if isinstance(error, WorkerFailed):
         return " ".join(f"rank {error.rank} on {error.host}: {error.cause}".split())
     lines = str(error or "").strip().splitlines()

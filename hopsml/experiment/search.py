@@ -1,8 +1,8 @@
-"""``search``: trials of a training function over a space of hyper-parameters, on all executors at once.
+"""Verb ``search``: trials of a training function over a space of hyper-parameters, on all executors at once.
 
-search(train, space, searcher="tpe", num_trials=64)      blocks; the best trial, all of them, plots
+search(train, space, searcher="tpe", num_trials=64)      blocks; returns the best trial, all trials, plots
 submit_search(...)                                       the same, but returns a handle at once
-continue_search(run, num_trials=32)                      goes on with a search of this or an earlier session
+continue_search(run, num_trials=32)                      continues a search of this or an earlier session
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
 from hopsml.tracking import seeds
 
-# Behind the function; ``searcher`` and what follows it by position is for programs that have it so.
+# Names of positional arguments after the function.
 _ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric"),)
-# Arguments of algorithms, which people give to the verb itself.
+# Arguments of algorithms that users often pass to the verb.
 _ABSENT = {
     **{name: f'say searcher_args={{"{name}": ...}}' for name in ("points", "min_budget", "max_budget", "eta")},
     **{name: f'say stopper_args={{"{name}": ...}}' for name in ("min_step", "max_step")},
@@ -42,15 +42,15 @@ _verb = Verb(SearchOptions, "search", orders=_ORDERS, absent=_ABSENT)
 
 @_verb
 def search(options: SearchOptions) -> SearchResult:
-    """Search for the configuration with the best value of a metric; blocks until the end and returns a ``SearchResult``.
+    """Search for the configuration with the best value of a metric; blocks and returns a ``SearchResult``.
 
-    Every trial calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as a
-    dict, ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report while it
-    runs (``hopsml.report(step=..., accuracy=...)``, ``reporter.broadcast(value, step)``).
+    Every trial calls ``train_fn`` with one configuration, by parameter name; a parameter ``hparams`` gets all of it as
+    a dict, ``reporter`` the reporter. The function returns a number, or a dict that holds the metric; it may report
+    while it runs (``hopsml.report(step=..., accuracy=...)``, ``reporter.broadcast(value, step)``).
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
-        RunError: no trial has given a value; the message names the first errors.
+        RunError: no trial has returned a value; the message has the first errors.
         StorageError: the run directory cannot be written; names the path.
     """
     return submit_call(calls.checked("search", options, seed_of_run(options))).result()
@@ -58,7 +58,7 @@ def search(options: SearchOptions) -> SearchResult:
 
 @_verb
 def submit_search(options: SearchOptions) -> SearchRun:
-    """As ``search``, but returns at once with a handle: ``result(timeout)``, ``best``, ``status()``, ``extend(32)``, ...
+    """Start ``search`` and return at once with a handle: ``result(timeout)``, ``best``, ``status()``, ``extend(32)``.
 
     Raises:
         ArgumentError, ArgumentTypeError, StorageError: as ``search``.
@@ -67,20 +67,26 @@ def submit_search(options: SearchOptions) -> SearchRun:
 
 
 def seed_of_run(options: StartOptions) -> int:
-    """The seed where the call gives none."""
+    """Return the seed of a search whose call has none: from the environment, else drawn at random."""
     return seeds.choose(options.environment or {}, os.environ)
 
 
 def submit_call(call: calls.SearchCall) -> SearchRun:
-    """Start a checked search."""
+    """Start a search from a checked call, and return its handle."""
     known = learned_from(call.warm_start, call.space, call.direction)
     return start.begin(call, known)
 
 
 def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned]:
-    """The trials of results, handles, URLs or ids of searches, or dicts of ``config`` and ``value``; of one, or of a list.
+    """Return the trials of earlier searches, for the searcher to learn from; those outside of ``space`` are left out.
 
-    Trials that the space does not hold are left out. Raises ArgumentError where none is left of something that was given.
+    Args:
+        given: results, handles, URLs or ids of searches, or dicts of ``config`` and ``value``; one, or a list of them.
+        space: search space of the new search.
+        direction: "max" or "min".
+
+    Raises:
+        ArgumentError: No trial remains of those given.
     """
     if given is None:
         return []
@@ -121,21 +127,23 @@ def continue_search(
     profile: str | None = None,
     progress: bool = True,
 ) -> SearchResult:
-    """Go on with a search, in this session or in a new one, in its own run directory; wait for its end.
+    """Continue a search, in this session or in a new one, in its own run directory; blocks until its end.
 
-    What was told stands; trials that were under way when the search was cancelled, or its driver died, begin again, from
-    their newest checkpoint where they have one. Of two that go on with the same search at once one is refused.
+    Results of earlier sessions remain; trials that were under way when the search was cancelled, or its driver failed,
+    start again, from their newest checkpoint if they have one. If two processes continue the same search at once, one
+    of them gets an error.
 
     Args:
-        run: its URL, path, id, handle or result.
-        num_trials: so many more than were planned.
-        deadline: seconds, or text such as "20 min", after which it ends with what it has found.
-        max_executors: how many at most are used; by default as before.
-        profile: name of a file in conf/; used when there is no Spark application yet.
-        progress: show what goes on.
+        run: the search's URL, path, id, handle or result.
+        num_trials: number of trials in addition to those planned.
+        deadline: seconds, or text such as "20 min", after which it ends with the results so far.
+        max_executors: largest number of executors to use; by default as before.
+        profile: name of a file in conf/; used if there is no Spark application yet.
+        progress: show progress.
 
     Raises:
-        ArgumentError: for no search, for one that is under way, and for one of a newer hopsml; otherwise as ``search``.
+        ArgumentError: for a run that is not a search, one that is under way, and one recorded by a newer hopsml;
+            otherwise as ``search``.
     """
     return submit_continued(
         run, num_trials, deadline, max_executors=max_executors, profile=profile, progress=progress
@@ -151,9 +159,9 @@ def submit_continued(
     profile: str | None = None,
     progress: bool = True,
 ) -> SearchRun:
-    """As ``continue_search``, but returns at once with a handle."""
+    """Start ``continue_search`` and return at once with a handle."""
     extra = checks.whole_number("num_trials", num_trials, at_least=0)
-    applications.prepare(profile)  # which may say where runs are kept
+    applications.prepare(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
     call = recorded.call_of(directory)
     lines = recorded.lines_of(directory)

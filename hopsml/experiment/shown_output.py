@@ -1,37 +1,37 @@
-"""What a terminal shows of a worker's output: no flood, and no traceback that the run's error says again. Pure."""
+"""Filter for a worker's output on a terminal: limits floods, and omits the traceback that the error has; pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
-FIRST_LINES = 200  # that may come at once
-LINES_A_SECOND = 50.0  # that may come for ever
-LAST_LINES = 20  # of what was left out, shown when it is over
-LONGEST = 4000  # characters; what is longer without an end of line is cut into lines
-OVER_S = 2.0  # so long without a line, and a flood is over
-TELL_EVERY_S = 10.0  # while one goes on
+FIRST_LINES = 200  # that may come in one burst
+LINES_A_SECOND = 50.0  # sustained rate
+LAST_LINES = 20  # of the omitted ones, shown after a flood
+LONGEST = 4000  # characters; longer text without an end of line is cut into lines
+OVER_S = 2.0  # seconds without a line after which a flood has ended
+TELL_EVERY_S = 10.0  # between two summaries during a flood
 
 _TRACEBACK = "Traceback (most recent call last):"
 _LONGEST_TRACEBACK = 2000  # lines
 
 
 class ShownOutput:
-    """One rank's. Every method returns the lines to be shown now; times are seconds of a clock that only goes forward."""
+    """Filter of one rank's output: methods return the lines to show now; times are monotonic seconds."""
 
     def __init__(self, log: Callable[[], str]) -> None:
-        """``log``: where the whole output is, asked when something has been left out."""
+        """Create a filter; ``log`` returns the location of the whole output, for the summary of omitted lines."""
         self._log = log
         self._partial = ""
         self._credit, self._counted_s = float(FIRST_LINES), 0.0
-        self._left_out = 0  # lines, of the flood that goes on
+        self._left_out = 0  # lines, of the present flood
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._came_s = self._told_s = 0.0
-        self._traceback: list[str] = []  # that may be told by the run's error
+        self._traceback: list[str] = []  # lines that the run's error may repeat
         self._ending = False
 
     def text(self, text: str, now_s: float) -> list[str]:
-        """Some more of the output, however it was cut."""
+        """Process the next piece of the output, cut anywhere."""
         shown = self.other(now_s)
         *lines, self._partial = (self._partial + text).replace("\r", "\n").split("\n")
         while len(self._partial) > LONGEST:
@@ -42,19 +42,19 @@ class ShownOutput:
         return shown
 
     def other(self, now_s: float) -> list[str]:
-        """Something else has happened: what had to wait for more output is shown."""
+        """Process an event that is not output: return the lines that waited for more output."""
         shown = [] if self._ending else self._release(now_s)
         return shown + (self._flood_over() if self._left_out and now_s - self._came_s > OVER_S else [])
 
     def phase(self, ending: bool, now_s: float) -> list[str]:
-        """``ending``: a worker may have failed, and what it says of that may be the run's error."""
+        """Process a change of phase; with ``ending``, hold tracebacks back, as the run's error may repeat them."""
         self._ending = ending
         return self.other(now_s)
 
     def end(self, told: str, now_s: float) -> list[str]:
-        """The rest. ``told``: the traceback that is in the run's error, which who waits for the run will see."""
+        """Return the remaining lines; omit the traceback ``told``, which is in the run's error for the caller."""
         known = {line for line in told.splitlines() if line.strip()}
-        kept = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # behind the prompt of an input(), say
+        kept = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # after the prompt of an input()
         if known and known <= {*self._traceback, _TRACEBACK}:
             kept = [line for line in kept if line not in known]
         else:

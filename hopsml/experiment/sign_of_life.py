@@ -1,8 +1,8 @@
-"""A sign of life of its driver in the directory of a run that is under way, and whether a run has such a driver.
+"""Sign of life of a run's driver in the run directory, and the check for one before another driver continues the run.
 
-``driver.json`` is written anew every ``BEAT_S`` seconds. Whoever wants to take a run up watches it for ``WATCH_S``: clocks
-of different machines need not agree. Who takes it up writes ``continued.json`` exclusively; a driver that finds one there
-has been taken for dead, and ends its run.
+``driver.json`` is written every ``BEAT_S`` seconds. A process that wants to continue a run watches it for ``WATCH_S``,
+so that clocks of different machines need not agree. A process that continues it writes ``continued.json`` exclusively;
+a driver that finds this file was assumed to have failed, and ends its run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ WATCH_S = 25.0
 LOOK_S = 0.5
 TIDY_GENERATIONS = 10  # generations between two deletions of logs that are not retained
 OLD_S = 600.0  # a run in which nothing has changed for that long has no driver
-_under_way: set[str] = set()  # of this process
+_under_way: set[str] = set()  # URLs of this process's runs
 
 
 class SignOfLife:
-    """Of one run; its thread ends with the run. ``on_taken`` is called with the URL of the run that goes on with it."""
+    """Writer of one run's signs of life; calls ``on_taken`` with the URL of a run that continues this one."""
 
     def __init__(self, directory: RunDir, state: RunState, on_taken: Callable[[str], None]) -> None:
         self._directory, self._state, self._on_taken = directory, state, on_taken
-        self._beats, self._tidied = 0, 0  # the latter: the generation at which logs were last looked through
+        self._beats, self._tidied = 0, 0  # the latter: the generation at which logs were last checked
 
     def start(self) -> None:
-        """Returns at once; the first sign is ``run.json`` itself."""
+        """Start the thread, which ends with the run, and return at once; the first sign is ``run.json``."""
         _under_way.add(self._directory.url)
         name = f"hopsml-driver-of-{self._directory.run_id}"
         threading.Thread(target=self._live, name=name, daemon=True).start()
@@ -47,7 +47,7 @@ class SignOfLife:
             while not self._state.wait(BEAT_S):
                 try:
                     self._give()
-                except StorageError as error:  # a store that is away: nobody can take the run up meanwhile
+                except StorageError as error:  # without storage no other process can continue the run
                     log.debug("no sign of life in %s: %s", self._directory.url, error)
         finally:
             _under_way.discard(self._directory.url)
@@ -66,9 +66,14 @@ class SignOfLife:
 
 
 def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> bool:
-    """Whether the run is under way; may take ``WATCH_S`` seconds where its driver is not on this machine. StorageError.
+    """Return True if the run is under way; may take ``WATCH_S`` seconds if its driver is on another machine.
 
-    ``driver``: its process, as ``machine.who`` tells it; that of the record by default.
+    Args:
+        directory: run directory.
+        driver: the driver's process, as from ``machine.who``; by default that of the run record.
+
+    Raises:
+        StorageError: The run directory cannot be read.
     """
     who = driver or directory.read_run().get("driver_process") or {}
     if who == machine.who():
@@ -85,7 +90,7 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
 
 
 def _last(directory: RunDir) -> object:
-    """Whose sign was the last one, and which."""
+    """Return process and number of the last sign; None if there is none."""
     try:
         sign = directory.read_json(directory.driver_json)
     except PathNotFound:

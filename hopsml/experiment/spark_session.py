@@ -1,4 +1,4 @@
-"""``experiment.spark``: the session whose DataFrames a training can be given."""
+"""Function ``experiment.spark``: the Spark session whose DataFrames a training can use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 def spark(profile: str | None = None) -> SparkSession:
-    """The Spark session on whose executors the verbs train: yours, else one as the profile describes.
+    """Return the Spark session on whose executors the verbs train: the existing one, else one of the profile.
 
         clicks = experiment.spark().read.parquet("hdfs:///data/clicks")
         experiment.collective_all_reduce(train, data={"clicks": clicks}, num_workers=4)
 
     Args:
-        profile: name of a file in conf/; by default that of HOPSML_PROFILE. It counts where there is no Spark yet.
+        profile: name of a file in conf/, used if Spark has not started yet; by default that of HOPSML_PROFILE.
 
-    Raises ArgumentError for a profile without Spark, and the errors of starting one.
+    Raises:
+        ArgumentError: The profile has no Spark; otherwise the errors of Spark's start.
     """
     applications.prepare(profile)
     context = getattr(applications.current(profile).backend, "context", None)
@@ -31,5 +32,5 @@ def spark(profile: str | None = None) -> SparkSession:
         )
     from pyspark.sql import SparkSession
 
-    found: SparkSession = SparkSession.builder.getOrCreate()  # of the context that there is
+    found: SparkSession = SparkSession.builder.getOrCreate()  # of the existing context
     return found

@@ -1,6 +1,6 @@
-"""Kinds of runs: an independent one, one inside another run's directory, or the one that holds a search's slots.
+"""Roles of runs: standalone, nested in another run's directory, or host of a search's trial slots.
 
-What differs between them when a run is started is asked of these classes, by ``plan.start`` alone.
+``plan.start`` calls these classes for everything in which the start of a run depends on its role.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hopsml.training.trials import lane
 
 @dataclass(frozen=True)
 class Alone:
-    """An independent run, as ``collective_all_reduce`` starts it."""
+    """Role of a standalone run, as ``collective_all_reduce`` starts it."""
 
-    whole = True  # the verb's only run: continues what a lost driver left, and can be continued
-    heeds_requests = True  # somebody else can cancel it by its directory
-    gives_signs = True  # of life, of its driver
+    whole = True  # the verb's only run: continues one whose driver failed, and can be continued
+    heeds_requests = True  # another process can cancel it by a request in its directory
+    gives_signs = True  # the driver writes a sign of life into the run directory
     recorded = True  # with its code and environment
-    trains = True  # its workers run the user's function, not a search's trials
+    trains = True  # its workers call the user's function, not a search's trials
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Create the run directory with its record; ``store``: URL of the project, ``application``: its id."""
@@ -34,73 +34,73 @@ class Alone:
         return directory
 
     def run_id(self, directory: RunDir) -> str:
-        """The id by which the coordinator knows the run; unique among its runs."""
+        """Return the run's id in the coordinator, unique among the coordinator's runs."""
         return directory.run_id
 
     def experiment(self, directory: RunDir) -> str:
-        """The value of the predecessor's variable ML_ID: the id of the experiment that the run belongs to."""
+        """Return the value of the predecessor's variable ML_ID: the id of the experiment that the run belongs to."""
         return directory.run_id
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
-        """What each worker calls: cloudpickle of (function, keyword arguments)."""
+        """Return the call of each worker: cloudpickle of (function, keyword arguments)."""
         return captured.shipped
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The function's arguments, as ``run.json`` records them."""
+        """Return the function's arguments, as ``run.json`` records them."""
         return dict(arguments)
 
     def facts(self) -> dict[str, Any]:
-        """Further entries of ``run.json``."""
+        """Return further entries of ``run.json``, by name."""
         return {}
 
 
 @dataclass(frozen=True)
 class Part(Alone):
-    """A run inside another one's directory: a distributed trial of a search, or one combination of a launch."""
+    """Role of a run in another run's directory: a distributed trial of a search, or one combination of a launch."""
 
     whole = False
     gives_signs = False
 
-    folder: str = ""  # of all of them, below the directory of the whole
+    folder: str = ""  # with the folders of all nested runs, below the whole run's directory
     place: RunDir = field(default_factory=lambda: RunDir(""))
     id: str = ""  # distinct from those of other searches on this coordinator, and of its own earlier attempts
     config: Mapping[str, Any] = field(default_factory=dict)
-    of: str = ""  # id of the whole; "": its own
-    recorded: bool = False  # else code and environment are recorded with the whole
+    of: str = ""  # id of the whole run; "": this run's own id
+    recorded: bool = False  # if False, code and environment are recorded with the whole run only
     heeds_requests: bool = False
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
-        """The folder that was given, inside the whole run's directory."""
+        """Write the record into the folder inside the whole run's directory, and return that folder."""
         self.place.write_run(record)
         return self.place
 
     def run_id(self, directory: RunDir) -> str:
-        """The id that was given."""
+        """Return the id that was passed to the constructor."""
         return self.id
 
     def experiment(self, directory: RunDir) -> str:
-        """The id of the whole run."""
+        """Return the id of the whole run."""
         return self.of or directory.run_id
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration: what the function around the user's is called with says nothing to people."""
+        """Return the configuration, as the wrapper around the user's function has internal arguments."""
         return dict(self.config)
 
 
 @dataclass(frozen=True)
 class OfSearch(Alone):
-    """The run that holds a search's slots, whose workers are lanes; or it has none, and each trial is a run."""
+    """Role of a run that hosts a search: its workers are trial slots (lanes), or it has none and trials are runs."""
 
     whole = False
     trains = False
 
     log_to_lane: bool = False  # what trials print goes to the lanes' logs as well
-    trials: str = "trials"  # where the trials' folders are, below the run directory; "": directly in it
-    continued: RunDir | None = None  # the search that goes on; None: a new one
+    trials: str = "trials"  # folder of the trials' folders, below the run directory; "": the run directory itself
+    continued: RunDir | None = None  # directory of the search to continue; None: a new search
     about: Mapping[str, Any] = field(default_factory=dict)  # for run.json
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
-        """A new directory, or that of the search that is continued."""
+        """Create a directory for a new search, or return that of the search that is continued."""
         if self.continued is None:
             return super().directory(spec, store, application, record)
         cancel_request.delete(self.continued)
@@ -108,7 +108,7 @@ class OfSearch(Alone):
         return self.continued
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
-        """What each lane's worker calls: hopsml's ``serve``, which passes the user's pickled function to its runners."""
+        """Return the call of each worker: ``serve``, which passes the user's pickled function to its runners."""
         options = {
             "payload": captured.shipped,
             "seed": spec.seed,
@@ -119,5 +119,5 @@ class OfSearch(Alone):
         return pickle.dumps((lane.serve, options))
 
     def facts(self) -> dict[str, Any]:
-        """The description of the search: what is searched, and how."""
+        """Return the description of the search: search space, searcher and further settings."""
         return dict(self.about)

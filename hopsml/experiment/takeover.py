@@ -1,7 +1,7 @@
-"""Continuing a run whose driver is gone: finding it, ending it in favour of another, and its newest checkpoint.
+"""Continuation of runs whose driver failed: find the run, end it in favour of its successor, find its checkpoint.
 
-YARN, or a job service, starts the whole script anew. Each of its calls is answered by the run that the same call made in an
-earlier attempt: it goes on from there, or, where the user's own code had failed, fails again at once.
+YARN, or a job service, starts the whole script again. Each of its calls is matched with the run that the same call made
+in an earlier attempt: it continues that run, or, if the user's own code had failed, raises that error again at once.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 PARALLEL_READS = 8
 
 
-# -- the rule for a further attempt of the application; pure
+# -- decision for a further attempt of the application; pure
 
 
 @dataclass(frozen=True)
 class Call:
-    """What identifies a call of a verb in a script: two calls with equal fields are the same one."""
+    """Identity of a verb's call in a script: two calls with equal fields are the same one."""
 
     verb: str
     function: str
     code_sha256: str
-    arguments: str  # JSON, as they were recorded
+    arguments: str  # JSON, as recorded
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Call:
-        """The call that has made a run, from the run's ``run.json``."""
+        """Return the call that has made a run, from the run's ``run.json``."""
         arguments = json.dumps(record.get("arguments"), sort_keys=True)
         return cls(str(record.get("verb")), str(record.get("function")), str(record.get("code_sha256")), arguments)
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that an earlier attempt of this application, or this one, has begun."""
+    """Record of a run that this attempt of the application, or an earlier one, has started."""
 
     url: str
     call: Call
-    attempt: int  # of the application, that made it
-    number: int  # the runs of an application are numbered in the order they began
-    continues: str = ""  # URL of the run that it goes on with
-    raised: str = ""  # the error, where the user's own code ended it
+    attempt: int  # attempt of the application that started it
+    number: int  # the runs of an application are numbered in the order of their start
+    continues: str = ""  # URL of the run that it continues
+    raised: str = ""  # the error, if the user's own code ended it
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Start a new run: no earlier attempt has made this call."""
+    """Decision to start a new run: no earlier attempt has made this call."""
 
 
 @dataclass(frozen=True)
 class Continue:
-    """Continue from where ``run`` stopped; where it had finished nothing is left to do."""
+    """Decision to continue from where ``run`` stopped; if it had finished, nothing remains to be done."""
 
     run: EarlierRun
 
 
 @dataclass(frozen=True)
 class RefuseAgain:
-    """Refuse the call: the same code has failed in ``run``, and would fail again."""
+    """Decision to refuse the call: the same code has failed in ``run``, and would fail again."""
 
     run: EarlierRun
 
@@ -78,10 +78,15 @@ Decision = Begin | Continue | RefuseAgain
 
 
 def decide(call: Call, attempt: int, runs: Sequence[EarlierRun], answered: Collection[str] = ()) -> Decision:
-    """What the driver of ``attempt`` does about ``call``.
+    """Decide how the driver of ``attempt`` treats ``call``: start a run, continue one, or refuse.
 
-    ``runs``: all of the application. ``answered``: URLs of those that this driver has refused already, for a script that
-    makes the same call again. The same calls are matched in the order in which they were first made.
+    The same calls are matched in the order in which they were first made.
+
+    Args:
+        call: the call of a verb.
+        attempt: number of the application's attempt, from 1.
+        runs: all runs of the application.
+        answered: URLs of runs that this driver has used already, for a script that makes the same call again.
     """
     by_url = {run.url: run for run in runs}
     taken = {run.continues for run in runs} | set(answered)
@@ -93,14 +98,14 @@ def decide(call: Call, attempt: int, runs: Sequence[EarlierRun], answered: Colle
 
 
 def _origin(run: EarlierRun, by_url: Mapping[str, EarlierRun]) -> EarlierRun:
-    """The first run of a chain of continuations."""
+    """Return the first run of a chain of continuations."""
     while run.continues in by_url:
         run = by_url[run.continues]
     return run
 
 
 def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | None) -> EarlierRun:
-    """The run at ``url``, from its ``run.json`` and, None before its end, its ``status.json``."""
+    """Return the run at ``url``, from its ``run.json`` and its ``status.json``, which is None before its end."""
     ended = status or {}
     return EarlierRun(
         url=url,
@@ -112,27 +117,32 @@ def earlier(url: str, record: Mapping[str, Any], status: Mapping[str, Any] | Non
     )
 
 
-# -- carrying it out
+# -- application of the decision
 
 
 class EarlierRuns:
-    """Runs that earlier attempts' drivers have begun for this application; each can be taken over once."""
+    """Runs that earlier attempts' drivers have started for this application; each can be taken over once."""
 
     def __init__(self, application_id: str, attempt: int, forgives: bool = False) -> None:
-        """``attempt``: which one at the application this driver is; nothing is read for the first.
+        """Create it without reading anything.
 
-        ``forgives``: what the user's own code has ended goes on, too; somebody has asked for that (a job's ``retries``).
+        Args:
+            application_id: id under which the application's runs are recorded.
+            attempt: number of this driver among the application's attempts; for the first one nothing is read.
+            forgives: continue also runs that the user's own code has ended, as a job's ``retries`` request.
         """
         self.attempt, self._forgives = attempt, forgives
         self._application_id = application_id
-        self._found: dict[str, list[EarlierRun]] = {}  # by store; read once, as earlier drivers begin no further run
+        self._found: dict[str, list[EarlierRun]] = {}  # by store; read once, as earlier drivers start no further run
         self._answered: set[str] = set()
         self._lock = threading.Lock()
 
     def take(self, store: str, record: Mapping[str, Any]) -> str:
-        """URL of the run that the call of this ``record`` made in an earlier attempt, to go on with; "" where it made none.
+        """Return the URL of the run that the same call made in an earlier attempt, to continue it; "" if none.
 
-        Raises RunError with the error of then where the user's own code had failed, StorageError.
+        Raises:
+            RunError: The user's own code had failed in that run; has the error's text.
+            StorageError: The earlier runs cannot be read.
         """
         if self.attempt == 1:
             return ""
@@ -170,20 +180,23 @@ def _runs(store: str, application_id: str) -> list[EarlierRun]:
 def _read(directory: RunDir) -> EarlierRun | None:
     try:
         return earlier(directory.url, directory.read_run(), directory.read_status())
-    except PathNotFound:  # a folder of that name that is no run
+    except PathNotFound:  # a folder of that name that holds no run
         return None
 
 
 def refusal(left: RunDir, successor: str) -> ArgumentError:
-    """The error for an attempt to resume a run that another run, ``successor``, has resumed already."""
+    """Return the error for an attempt to resume a run that another run, ``successor``, has resumed already."""
     return ArgumentError(f"run {left.run_id} goes on in {successor} already: resume that one")
 
 
 def end(url: str, successor: RunDir) -> None:
-    """Hand a run over to its successor: workers that may still run for it add no checkpoint any more.
+    """Hand a run over to its successor, so that workers that may still run for it add no checkpoint any more.
 
-    Its agents are gone by then, as a rule: they live on a lease of its driver. One that was cut off may not know yet. Raises
-    ArgumentError where another driver has taken it up; the successor's directory then says that nothing came of it.
+    Usually its agents have exited by then, as their lease depends on its driver; one that was disconnected may not
+    have.
+
+    Raises:
+        ArgumentError: Another driver has continued the run; the successor's directory is marked as cancelled.
     """
     left = RunDir(url)
     try:
@@ -197,9 +210,9 @@ def end(url: str, successor: RunDir) -> None:
 
 
 def give_up(url: str, successor: RunDir, error: BaseException) -> None:
-    """End a run that could not be started; the one at ``url`` that it was to go on with, if any, can be resumed again.
+    """Mark a run as failed that could not be started, and make the run at ``url``, if any, resumable again.
 
-    Raises nothing: whatever kept it from starting is what the caller is told.
+    Raises nothing, so that the caller can raise the original error.
     """
     with contextlib.suppress(HopsmlError):
         _close(successor, Lifecycle.FAILED, f"it could not be started: {str(error) or type(error).__name__}")
@@ -208,14 +221,17 @@ def give_up(url: str, successor: RunDir, error: BaseException) -> None:
 
 
 def _close(directory: RunDir, state: Lifecycle, error: str, **more: Any) -> None:
-    """Write the final status of a run whose own driver cannot."""
+    """Write the final status of a run whose driver cannot write it."""
     directory.end(last_records.status(directory.run_id, state, None, error, **more))
 
 
 def checkpoint_of(url: str) -> tuple[str, int]:
-    """Find the newest intact checkpoint of a run, or of the runs it continues: its run directory and step, or ("", -1).
+    """Find the newest intact checkpoint of a run, or of the runs it continues.
 
     The driver calls it once, so that all members of the new group start from the same checkpoint.
+
+    Returns:
+        Run directory and step, or ("", -1).
     """
     for directory in _chain(url):
         step = checkpoints.latest_sound(directory.checkpoints)
@@ -225,13 +241,17 @@ def checkpoint_of(url: str) -> tuple[str, int]:
 
 
 def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
-    """(run directory, number, step) of the newest checkpoint for each of the function's calls of ``fit`` after the first.
+    """Find the newest checkpoint of each of the function's calls of ``fit`` after the first.
 
-    A run that went on passed over the calls that had finished, and left nothing of them: those are found in the runs before
-    it. What these hold of a call later than any that it has itself trained in came of something else, and is left out.
+    A continued run skips the calls that had finished, and stores nothing of them: their checkpoints are found in the
+    runs before it. Those runs' checkpoints of a call later than any that the newest run has trained in belong to a
+    different course of the function, and are excluded.
+
+    Returns:
+        (run directory, number of the call, step) of each.
     """
     found: dict[int, tuple[str, int]] = {}
-    last: int | None = None  # of the newest run that holds anything
+    last: int | None = None  # of the newest run that has any checkpoint
     for directory in _chain(url):
         here = {1: -1} if checkpoints.latest_complete(directory.checkpoints) is not None else {}
         for fit in directory.further_fits():
@@ -249,7 +269,7 @@ def further_fits(url: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def _chain(url: str) -> Iterator[RunDir]:
-    """The run, and the runs that it continues, newest first."""
+    """Yield the run, and the runs that it continues, newest first."""
     seen: set[str] = set()
     while url and url not in seen:
         seen.add(url)

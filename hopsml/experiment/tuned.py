@@ -1,4 +1,4 @@
-"""The record of ``tune_communication``: one file for each function and number of workers, and how a run takes it."""
+"""Records of ``tune_communication``, one file for each function and number of workers, and their use by runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def record_url(function: str, workers: int) -> str:
-    """Where the choice for a function and a number of workers is recorded."""
+    """Return the URL of the record for a function and a number of workers."""
     name = re.sub(r"[^\w.-]+", "_", function)
     return urls.join(settings.project_url(), "Communication", f"{name}-{workers}.json")
 
 
 def write(url: str, record: Mapping[str, Any]) -> None:
-    """Record what was tuned; a run reads ``chosen``, ``ratio`` and ``settings`` of it."""
+    """Write the record of a tuning; runs use its entries ``chosen``, ``ratio`` and ``settings``."""
     for_url(url).write_bytes(url, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def settled(communication: Communication, function: str, workers: int) -> tuple[Communication, str]:
-    """The communication of a run with what was tuned for it, and a sentence for people.
+    """Return a run's communication with the tuned settings, and a note.
 
-    What the run was given by name stays as it is. Raises StorageError for a file that was named and cannot be read or is no
-    record; without a record of the project's own the run goes its usual way, and the sentence says how to tune.
+    Settings that the call specifies remain. Nothing changes, which the note reports, if the project has no record for
+    this function and number of workers, or if the record conflicts with the call.
+
+    Raises:
+        StorageError: The record cannot be read or is malformed, or the call names one that does not exist.
     """
     if not communication.tuned:
         return communication, ""
@@ -64,7 +67,7 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
 
 
 def _completed(section: _Section, given: Mapping[str, Any]) -> _Section:
-    """The section, and those below it, with what is given where nobody has said anything else."""
+    """Return the section, and those in it, with the given values where it still has the defaults."""
     unsaid, values = type(section)(), {}
     for name in section.__struct_fields__:
         own = getattr(section, name)

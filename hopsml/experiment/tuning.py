@@ -1,8 +1,8 @@
-"""``tune_communication``: which way to reduce gradients is the fastest for a model, on the very executors; its record.
+"""Verb ``tune_communication``: measure how to reduce a model's gradients fastest on the executors, and record it.
 
-Two runs. In the first one the training function says what gradients it has, and goes no further. The second one reduces
-gradients of these sizes by every candidate, in turns. What was chosen is recorded below the project, one file for each
-function and number of workers, from which a run takes it with ``tuned=True``.
+There are two runs. In the first one the training function is stopped when its gradients' sizes are known. The second
+one reduces arrays of these sizes by every candidate, alternately. The choice is recorded below the project, one file
+for each function and number of workers, which runs with ``tuned=True`` use.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ TURN_S = 0.3
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning found.
+    """Result of a tuning: the chosen settings, the measured times and the record.
 
     Attributes:
-        function, workers: what it is for.
-        gradients: how many the function has, ``gradient_bytes`` how large they are together.
-        choice: which candidate, and what each took.
-        settings: the arguments of a run that the chosen one stands for.
-        url: where it is recorded.
+        function: name of the training function.
+        workers: number of workers.
+        gradients: number of the function's gradients.
+        gradient_bytes: their total size in bytes.
+        choice: the chosen candidate, and the time of each.
+        settings: arguments of a run that select the chosen candidate.
+        url: URL of the record.
     """
 
     function: str
@@ -58,28 +60,30 @@ def tune_communication(
     file: str | None = None,
     profile: str | None = None,
 ) -> Tuning:
-    """Measure the ways to reduce a training function's gradients, where it will train, and record the fastest.
+    """Measure the methods of reducing a training function's gradients on the executors, and record the fastest.
 
-    Nothing is trained. The default is kept unless another way takes at least 3 percent less of a step's communication.
+    Nothing is trained. The default is retained unless another method takes at least 3 percent less of a step's
+    communication time.
 
     Args:
         train_fn: the training function; it computes its gradients by ``tf.GradientTape``, as Keras does.
-        args: its keyword arguments.
+        args: keyword arguments of the function.
         num_workers: as in ``collective_all_reduce``.
-        lossy: compressions that may be chosen although sums lose by them: "fp16", "bf16".
+        lossy: compressions that may be chosen although they make sums less precise: "fp16", "bf16".
         file: URL or path of the record, for ``tuned=``; by default one in the project, for ``tuned=True``.
         profile: as in ``collective_all_reduce``.
 
     Raises:
-        ArgumentError: the function has no gradients, or one worker; a compression that is not known.
-        RunError: one of the two runs failed. StorageError: the record cannot be written.
+        ArgumentError: the function has no gradients, or one worker; a compression is not known.
+        RunError: one of the two runs failed.
+        StorageError: the record cannot be written.
     """
     options = RunOptions(train_fn, args=args, num_workers=num_workers, profile=profile)
     return of_call(options, lossy=lossy, file=file)
 
 
 def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None = None, rounds: int = ROUNDS) -> Tuning:
-    """As ``tune_communication``, for the arguments of a run."""
+    """Tune for the arguments of a run, as ``tune_communication``; ``rounds``: measurements of each candidate."""
     tried, function = candidates(lossy), capture.name_of(options.train_fn)
     gradients, workers = _observed(options)
     trained = workers - int(options.evaluator)
@@ -99,12 +103,12 @@ def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None 
 
 
 def default_of(implementation: str) -> Candidate:
-    """The candidate of a run that was asked for nothing, whose strategy then takes ``implementation``."""
+    """Return the candidate of a run without settings, whose strategy uses ``implementation``."""
     return OURS if implementation == "hopsml" else TENSORFLOWS[0]
 
 
 def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
-    """What the function's first step reduces, and with how many workers."""
+    """Return the gradients that the function's first step reduces, and the number of workers."""
     given = {"function": options.train_fn, "arguments": dict(options.args or {})}
     asked = _asked(options, "gradients")
     run = plan.start(changed(asked, function=observing.first_gradients, arguments=given, progress=False))
@@ -118,7 +122,7 @@ def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
 
 
 def _asked(options: RunOptions, what: str) -> plan.Plan:
-    """The plan of the run that was asked for, without what only a training has."""
+    """Return the plan of the run that the options describe, without options that only a training has."""
     asked = collective.build(options)
     kept = replace(asked.spec, communication=Communication(implementation="tensorflow"), resume=None, register_as=None)
     return changed(asked, spec=replace(kept, metric_key=None, name=f"{kept.name}: {what}"))

@@ -1,4 +1,4 @@
-"""How a verb is called: by the fields of its class in ``options.py``, and in the spellings of older programs."""
+"""Decorator of verbs: signature from an option class in ``options.py``, and older spellings of arguments."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _Parameters = ParamSpec("_Parameters")
 _Options = TypeVar("_Options")
 _Outcome = TypeVar("_Outcome")
 _FUNCTION = "train_fn"  # the first field of every class
-_OLD_FUNCTION = ("map_fun", "objective_function")  # what the predecessor's releases called it
+_OLD_FUNCTION = ("map_fun", "objective_function")  # its name in the predecessor's releases
 
 
 class Verb(Generic[_Parameters, _Options]):
-    """A decorator that makes a verb out of a function of one object: it is called with the fields of the object's class.
+    """Decorator for a function of one options object: makes it callable with the fields of the object's class.
 
-    A type checker, ``help`` and a notebook's Shift-Tab see these fields as the verb's parameters. At run time the spellings
-    of the predecessor's releases are accepted as well.
+    A type checker, ``help`` and a notebook's Shift-Tab show these fields as the verb's parameters. At run time the
+    spellings of the predecessor's releases are accepted as well.
 
     Args:
-        options: the class.
+        options: the options class.
         called: the verb's name in messages.
-        orders: names that positional arguments behind the training function had in several releases; that of the class is
-            tried where none fits.
-        renamed: older names of arguments, and what each is called now.
-        absent: names that the verb does not have though others do, and what there is instead.
+        orders: names of the positional arguments after the training function, in several releases; the order of the
+            class is tried last.
+        renamed: older names of arguments, and their present names.
+        absent: names that other verbs have and this one does not, and what to use instead.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Verb(Generic[_Parameters, _Options]):
         self._renamed, self._absent = dict(renamed or {}), dict(absent or {})
 
     def __call__(self, function: Callable[[_Options], _Outcome]) -> Callable[_Parameters, _Outcome]:
-        """Make ``function``, which takes the options as one object, a verb that is called with their fields."""
+        """Return a verb that calls ``function`` with its arguments as one options object."""
 
         @functools.wraps(function)
         def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Outcome:
             options = self.options(*positional, **named)
-            applications.prepare(getattr(options, "profile", None))  # before anything is read that the profile sets
+            applications.prepare(getattr(options, "profile", None))  # before reading settings that the profile sets
             return function(options)
 
         returned = inspect.signature(function).return_annotation
@@ -65,9 +65,10 @@ class Verb(Generic[_Parameters, _Options]):
         return call
 
     def options(self, *positional: _Parameters.args, **named: _Parameters.kwargs) -> _Options:
-        """The arguments of a call as one object.
+        """Return the arguments of a call as one object.
 
-        Raises ArgumentTypeError (a TypeError) for an unknown, a missing and a repeated argument.
+        Raises:
+            ArgumentTypeError: (a TypeError) An argument is unknown, missing or repeated.
         """
         given = {self._renamed.get(name, name): value for name, value in named.items()}
         function, rest = _training_function(positional, given, self._called)
@@ -90,7 +91,7 @@ class Verb(Generic[_Parameters, _Options]):
 
 
 def _signature(options: Callable[..., Any]) -> inspect.Signature:
-    """The signature of the options class, its own fields before inherited ones."""
+    """Return the signature of the options class, its own fields before inherited ones."""
     known = inspect.signature(options).parameters
     order = [name for kind in _classes(options) for name in vars(kind)["__annotations__"] if name in known]
     ordered = [known[name] for name in dict.fromkeys(order)]
@@ -102,14 +103,14 @@ def _classes(options: Any) -> Iterator[type]:
 
 
 def _with_arguments(function: Callable[..., Any], options: Callable[..., Any]) -> str:
-    """The function's documentation, followed by that of the arguments from the options classes."""
+    """Return the function's documentation, followed by that of the arguments from the options classes."""
     described = [inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")[2] for kind in _classes(options)]
     head, mark, raises = inspect.cleandoc(function.__doc__ or "").partition("\nRaises:\n")
     return f"{head.rstrip()}\n\nArgs:\n" + "\n".join(text.rstrip() for text in described if text) + "\n" + mark + raises
 
 
 def _meant(verb: str, name: str, value: Any, known: Collection[str], function: Any) -> str:
-    """A hint for a name that the verb does not have: a similar one, or that it is the training function's."""
+    """Return a hint for an unknown argument: a similar name, or that it is the training function's parameter."""
     if name not in (parameters_of(function) or ()):
         return suggestions.instead(name, known, f"help(experiment.{verb}) lists those that it has")
     handed_on = f"args_dict={{{name!r}: [...]}}" if "args_dict" in known else f"args={{{name!r}: {value!r:.40}}}"
@@ -117,14 +118,14 @@ def _meant(verb: str, name: str, value: Any, known: Collection[str], function: A
 
 
 def is_spark_session(value: Any) -> bool:
-    """Whether this is a SparkSession or SparkContext, which the predecessor's first releases take as first argument."""
+    """Return True for a SparkSession or SparkContext, the first argument in the predecessor's first releases."""
     return type(value).__module__.startswith("pyspark.") and type(value).__name__ in ("SparkSession", "SparkContext")
 
 
 def _training_function(
     positional: tuple[Any, ...], named: dict[str, Any], verb: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and the positional arguments after it; removes ``train_fn=`` and its older names from ``named``."""
+    """Return the function and the positional arguments after it; remove it from ``named`` if it is there."""
     if positional and is_spark_session(positional[0]):
         positional = positional[1:]
     for spelling in (_FUNCTION, *_OLD_FUNCTION):
@@ -159,9 +160,9 @@ def _callable(value: Any, verb: str) -> Callable[..., Any]:
 
 
 def _take_by_position(verb: str, rest: Sequence[Any], named: dict[str, Any], orders: Sequence[Sequence[str]]) -> None:
-    """Put arguments that came by position into ``named``, by the first of several orders in which their types fit.
+    """Move positional arguments into ``named``, by the first of several orders in which their types fit.
 
-    Releases of the predecessor had different ones; where none fits, the first says what is wrong with them.
+    Releases of the predecessor had different orders; if none fits, the first is used for the error.
     """
     longest = max(len(order) for order in orders)
     if len(rest) > longest:

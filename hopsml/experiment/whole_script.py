@@ -1,4 +1,4 @@
-"""A program that was written for ``torchrun`` and its like: the whole of it runs on every worker, as its main module."""
+"""Run a program written for ``torchrun`` or similar launchers: each worker runs it as its main module."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ if __name__ == "__main__":
 
 
 def driver_of(framework: str, script: Path, folder: Path, backend: str = "auto") -> Path:
-    """Write, into ``folder``, the program that runs ``script`` on every worker; the script's text travels in it.
+    """Write into ``folder`` a program that runs ``script`` on every worker, and that contains the script's text.
 
-    Raises ArgumentError for a ``backend`` that ``framework`` does not have.
+    Raises:
+        ArgumentError: The ``framework`` does not have this ``backend``.
     """
     known = get_args(TorchBackend) if framework == "torch" else ("auto",)
     if backend not in known:
@@ -55,12 +56,14 @@ def run(
 
     Args:
         framework: one of ``VERBS``.
-        name, source: of the file.
-        arguments: what it finds in ``sys.argv``.
-        beside: the folder of the file: workers that see it can import what else lies there; ``--py-files`` is for others.
-        backend: of torch's process group, as of ``experiment.torch``.
+        name: file name of the program.
+        source: text of the program.
+        arguments: command-line arguments, for the program's ``sys.argv``.
+        beside: folder of the program: workers that can read it import modules from it; otherwise use ``--py-files``.
+        backend: backend of torch's process group, as in ``experiment.torch``.
 
-    Raises: as ``experiment.torch``; of an error of hopsml's that nobody catches the message alone is shown.
+    Raises:
+        Exception: The errors of ``experiment.torch``; an uncaught one of hopsml's is shown without its traceback.
     """
     _show_messages_alone()
     given = {"name": name, "source": source, "arguments": list(arguments), "beside": beside}
@@ -71,7 +74,7 @@ def run(
 
 
 def _show_messages_alone() -> None:
-    """The traceback would lead through hopsml alone; that of the program is in the message."""
+    """Show uncaught errors of hopsml without their traceback, which has only hopsml's frames."""
     usual = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -83,15 +86,15 @@ def _show_messages_alone() -> None:
 
 
 def _as_main_module(name: str, source: str, arguments: list[str], beside: str = "") -> None:
-    """In a worker: from a file, which a traceback, and processes that the program starts, can read."""
+    """Run the program in a worker, from a file, which a traceback and processes that the program starts can read."""
     import runpy
 
     from hopsml.cluster.worker.context import current
 
     here = context.work_dir if (context := current()) is not None else None
     if beside and Path(beside).is_dir():
-        sys.path.insert(0, beside)  # as Python does for the script that it is given
-    # In the worker's own folder, which its agent removes, however the program ends.
+        sys.path.insert(0, beside)  # as Python does for a script's folder
+        # In the worker's own folder, which its agent removes, however the program ends.
     with tempfile.TemporaryDirectory(prefix="script-", dir=here) as folder:
         path = Path(folder, name)
         path.write_text(source)

@@ -1,4 +1,4 @@
-"""Maggy's call forms: existing code changes ``maggy`` in its imports to ``hopsml.maggy`` and runs as it stands.
+"""Maggy's functions and classes: existing code imports ``hopsml.maggy`` instead of ``maggy``, and runs unchanged.
 
     from hopsml.maggy import Searchspace, experiment
     from hopsml.maggy.config import HyperparameterOptConfig
@@ -6,7 +6,7 @@
     from hopsml.maggy.ablation import AblationStudy
     from hopsml.maggy.callbacks import KerasEpochEnd
 
-``experiment.lagom`` is a search on the same executors as any other; its run directory holds what Maggy's held.
+``experiment.lagom`` is a search on the same executors as any other; its run directory has the files of Maggy's.
 """
 
 from hopsml.maggy import ablation, callbacks, config, experiment, experiment_config, optimizer, searchspace, tensorboard

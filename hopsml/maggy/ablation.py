@@ -1,13 +1,14 @@
-"""Ablation: what features, layers and groups of layers of a Keras model are worth, by leaving each of them out once (LOCO).
+"""Ablation studies of Keras models: effects of features, layers or groups of layers, left out one at a time (LOCO).
 
     study = AblationStudy("titanic", 1, label_name="survived", dataset_generator=make_dataset)
     study.features.include("age", "fare")
     study.model.set_base_model_generator(make_model)
     study.model.layers.include("dense_two")
     study.model.layers.include_groups(["dense_two", "dense_three"])
-    lagom(train, experiment_type="ablation", ablation_study=study)   # def train(dataset_function, model_function, reporter)
+    lagom(train, experiment_type="ablation", ablation_study=study)   # def train(dataset_function, model_function,
+    reporter)
 
-Trials are one of the whole model, and one for each feature, layer, group and custom model. Keras is used by workers alone.
+There is a trial of the whole model, and one for each feature, layer, group and custom model. Only workers use Keras.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from hopsml.maggy.surgery import without_layers
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, takes_any
 
-NONE = "None"  # nothing is left out, in Maggy's words
+NONE = "None"  # Maggy's value if nothing is left out
 FEATURE, LAYER = "ablated_feature", "ablated_layer"
 _CUSTOM = "custom: "
 _Parameters = ParamSpec("_Parameters")
 
 
 class Features:
-    """The features of the training data to be ablated, one in each trial."""
+    """Features of the training data to be ablated, one in each trial."""
 
     def __init__(self) -> None:
         self.included: list[str] = []
 
     def include(self, *features: str | Iterable[str]) -> None:
-        """Add features, each of which is left out in a trial of its own."""
+        """Add features, each of which is left out in a separate trial."""
         self.included += [name for name in _flat(features, "feature") if name not in self.included]
 
     def exclude(self, *features: str | Iterable[str]) -> None:
-        """Remove features that were included: they are not ablated."""
+        """Remove features that were included, so that they are not ablated."""
         gone = set(_flat(features, "feature"))
         self.included = [name for name in self.included if name not in gone]
 
@@ -51,23 +52,23 @@ class Features:
 
 
 class Layers:
-    """The layers and groups of layers of the base model to be ablated, one in each trial; known by their names."""
+    """Names of layers and groups of layers of the base model to be ablated, one in each trial."""
 
     def __init__(self) -> None:
         self.included: list[str] = []
-        self.groups: list[tuple[str, ...] | str] = []  # names, or a prefix of them
+        self.groups: list[tuple[str, ...] | str] = []  # names, or their common prefix
 
     def include(self, *layers: str | Iterable[str]) -> None:
-        """Add layers, each of which is left out in a trial of its own."""
+        """Add layers, each of which is left out in a separate trial."""
         self.included += [name for name in _flat(layers, "layer") if name not in self.included]
 
     def exclude(self, *layers: str | Iterable[str]) -> None:
-        """Remove layers that were included: they are not ablated."""
+        """Remove layers that were included, so that they are not ablated."""
         gone = set(_flat(layers, "layer"))
         self.included = [name for name in self.included if name not in gone]
 
     def include_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
-        """Add groups, each left out as a whole in a trial of its own: lists of layers, or all that begin with ``prefix``."""
+        """Add groups, each left out in a separate trial: lists of layers, or all layers with a name ``prefix``."""
         self.groups += [group for group in self._groups(groups, prefix) if group not in self.groups]
 
     def exclude_groups(self, *groups: Sequence[str], prefix: str | None = None) -> None:
@@ -95,7 +96,7 @@ class Layers:
 
 
 class Model:
-    """The model to be studied: the function that makes it, the layers to be ablated, other models to compare."""
+    """Model to be studied: the function that creates it, the layers to be ablated, other models to compare."""
 
     def __init__(self) -> None:
         self.layers = Layers()
@@ -103,18 +104,21 @@ class Model:
         self.custom_model_generators: dict[str, Callable[..., Any]] = {}
 
     def set_base_model_generator(self, base_model_generator: Callable[..., Any]) -> None:
-        """Set the function that makes the whole model, compiled or not, anew at each call."""
+        """Set the function that creates the whole model, compiled or not, a new one at each call."""
         self.base_model_generator = base_model_generator
 
     def add_custom_model_generator(self, custom_model_generator: Callable[..., Any], model_identifier: str) -> None:
-        """Add another model to compare, with a trial of its own. Raises ArgumentError for an identifier that is taken."""
+        """Add another model to compare, with a separate trial; raises ArgumentError for an identifier in use."""
         if model_identifier in self.custom_model_generators:
             raise ArgumentError(f"the custom model {model_identifier!r} is there already; choose another identifier")
         self.custom_model_generators[model_identifier] = custom_model_generator
 
 
 class AblationStudy:
-    """What is ablated. ``dataset_generator`` makes the data; it gets ``ablated_feature=`` if it has such a parameter."""
+    """Definition of an ablation study: the components to leave out, and the functions that create model and data.
+
+    ``dataset_generator`` creates the data; it gets ``ablated_feature=`` if it has such a parameter.
+    """
 
     def __init__(
         self,
@@ -132,11 +136,11 @@ class AblationStudy:
         self.model = Model()
 
     def set_dataset_generator(self, dataset_generator: Callable[..., Any]) -> None:
-        """Set the function that makes the training data."""
+        """Set the function that creates the training data."""
         self.dataset_generator = dataset_generator
 
     def configurations(self) -> list[Config]:
-        """One configuration a trial: nothing left out, each feature, layer and group, each custom model."""
+        """Return one configuration for each trial: the whole model, each feature, layer, group and custom model."""
         layers = self.model.layers
         trials = [(NONE, NONE), *((feature, NONE) for feature in self.features.included)]
         trials += [(NONE, layer) for layer in layers.included]
@@ -145,16 +149,18 @@ class AblationStudy:
         return [{FEATURE: feature, LAYER: layer} for feature, layer in trials]
 
     def space(self) -> Searchspace:
-        """The study as a search space of two categorical parameters, the ablated feature and the ablated layer."""
+        """Return the study as a search space of two categorical parameters: ablated feature and ablated layer."""
         configs = self.configurations()
         return Searchspace(
             **{name: ("CATEGORICAL", list(dict.fromkeys(one[name] for one in configs))) for name in (FEATURE, LAYER)}
         )
 
     def generators(self, config: Any = None) -> dict[str, Any]:
-        """What workers need; the config's model and dataset stand for generators that the study has not.
+        """Return the functions that workers need, with the config's model and dataset as defaults.
 
-        Raises ArgumentError for what is missing: there is no feature store to read the data from.
+        Raises:
+            ArgumentError: The study and the config have no model or no data, as there is no feature store to read it
+                from.
         """
         model = self.model.base_model_generator or getattr(config, "model", None)
         dataset = self.dataset_generator or getattr(config, "dataset", None)
@@ -181,23 +187,26 @@ def _flat(names: Iterable[Any], what: str) -> list[str]:
 
 
 class Listed(Searcher):
-    """A searcher that suggests given configurations, each once, in their order."""
+    """Searcher that suggests given configurations, each once, in their order."""
 
     def __init__(self, configs: list[Config]) -> None:
         self._configs, self._asked = configs, 0
         self.total = len(configs)
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return the configuration of this number; ``Wait.DONE`` after the last."""
         self._asked = number + 1
         return Suggestion(dict(self._configs[number])) if number < len(self._configs) else Wait.DONE
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        pass  # the configurations are given, whatever their results
+        """Ignore the outcome: the configurations do not depend on results."""
 
     def state(self) -> dict[str, Any]:
+        """Return the number of suggested configurations, for ``restore``."""
         return {"asked": self._asked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the number of suggested configurations."""
         self._asked = state["asked"]
 
 
@@ -244,7 +253,7 @@ def _model_function(generators: Mapping[str, Any], layer: str) -> Callable[..., 
 
 
 def _without(base: Callable[_Parameters, Any], layer: str) -> Callable[_Parameters, Any]:
-    """``base``, called the same, whose model has lost a layer, a group of them ("a|b") or all of a prefix ("a*")."""
+    """Return ``base`` wrapped so that its model lacks a layer, a group of them ("a|b") or all of a prefix ("a*")."""
 
     @functools.wraps(base)
     def make(*positional: _Parameters.args, **named: _Parameters.kwargs) -> Any:
@@ -257,7 +266,7 @@ def _without(base: Callable[_Parameters, Any], layer: str) -> Callable[_Paramete
 
 
 def effects(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The table of results: what was left out, the metric without it, and its difference from the complete model's."""
+    """Return the table of results: what was left out, the metric without it, the difference from the whole model."""
     base = next((row["value"] for row in rows if row["config"] == {FEATURE: NONE, LAYER: NONE}), None)
     table = []
     for row in rows:

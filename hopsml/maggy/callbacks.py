@@ -1,4 +1,4 @@
-"""``maggy.callbacks``: Keras callbacks that report to the search, of the Keras that the training function uses."""
+"""Module ``maggy.callbacks``: callbacks that report to the search, for the Keras that the training function uses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hopsml.errors import ArgumentError
 
 
 def KerasBatchEnd(reporter: Any, metric: str = "loss") -> Any:
-    """A callback that reports ``metric`` after every batch."""
+    """Return a Keras callback that reports ``metric`` after every batch."""
     return _callback(reporter, metric, "on_train_batch_end")
 
 
 def KerasEpochEnd(reporter: Any, metric: str = "val_loss") -> Any:
-    """A callback that reports ``metric`` after every epoch."""
+    """Return a Keras callback that reports ``metric`` after every epoch."""
     return _callback(reporter, metric, "on_epoch_end")
 
 
@@ -33,7 +33,7 @@ def _callback(reporter: Any, metric: str, when: str) -> Any:
 
 
 def _base() -> Any:
-    """The Callback class of tf_keras if that was imported, else of Keras."""
+    """Return the Callback class of tf_keras if that was imported, else of Keras."""
     for name in ("tf_keras", "keras"):
         if name in sys.modules:
             return sys.modules[name].callbacks.Callback

@@ -1,4 +1,4 @@
-"""``TfDistributedConfig``: the training function on all executors, inside one strategy's scope."""
+"""Distributed training of ``TfDistributedConfig``: the function on all executors, inside one strategy's scope."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ _SETS = ("train_set", "test_set")
 
 
 def train(options: TrialOptions, function: Callable[..., Any], config: TfDistributedConfig) -> dict[str, Any]:
-    """Run it; returns the mean of what the workers' functions return, and ``num_workers``.
+    """Run a distributed training, and return the mean of the workers' results, and ``num_workers``.
 
-    ``options``: further arguments of ``lagom``. Raises ArgumentError for one that has no meaning here, PathNotFound (a
-    FileNotFoundError) for data that is not there.
+    Args:
+        options: further arguments of ``lagom``.
+        function: the training function.
+        config: the configuration.
+
+    Raises:
+        ArgumentError: An option is for searches only.
+        PathNotFound: (a FileNotFoundError) The data does not exist.
     """
     _check_paths(config)
     given = {
@@ -62,7 +68,7 @@ def _write_files(directory: RunDir, config: TfDistributedConfig, found: Mapping[
 
 
 def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[str, Any]) -> RunOptions:
-    """The arguments of ``collective_all_reduce`` that correspond to those of ``lagom``."""
+    """Return the arguments of ``collective_all_reduce`` that correspond to those of ``lagom``."""
     of_searches = {one.name: one.default for one in fields(TrialOptions)}
     for name in ("deadline", "budget", "retries", "isolation", "patience", "echo"):
         if getattr(options, name) != of_searches[name]:
@@ -85,7 +91,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
 
 
 def _check_paths(config: TfDistributedConfig) -> None:
-    """Raise PathNotFound, before anything is started, for data that lies neither on this machine nor in the project."""
+    """Raise PathNotFound, before anything is started, for data that is neither on this machine nor in the project."""
     parts = config.dataset if isinstance(config.dataset, (list, tuple)) else [config.dataset]
     for path in [*parts, config.train_set, config.test_set]:
         if isinstance(path, str) and not os.path.exists(path) and not hdfs.exists(path):
@@ -96,7 +102,7 @@ def _check_paths(config: TfDistributedConfig) -> None:
 
 
 class Reporter:
-    """The ``reporter`` that a distributed training gets; its values go to the run's metrics."""
+    """Maggy's ``reporter`` for a distributed training; its values become the run's metrics."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -113,10 +119,10 @@ class Reporter:
 
 
 def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """In a worker: call the function in the scope of the group's strategy, with the model that is made there."""
+    """Call the function in a worker, in the scope of the group's strategy, with the model that is created there."""
     from hopsml.training.tensorflow.strategy import mix_precision, strategy
 
-    group = strategy()  # before anything of the user's: it joins the group
+    group = strategy()  # before any of the user's code, as it joins the group
     if given["mixed_precision"]:
         mix_precision()
     known = inspect.signature(function).parameters
@@ -128,12 +134,12 @@ def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
             "reporter": Reporter(),
         }
         value = function(**{name: offer for name, offer in offers.items() if name in known})
-    send(value)  # the driver gets it from each
+    send(value)  # each worker's result is sent to the driver
     return value
 
 
 def data_of_worker(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``dataset``, ``train_set`` and ``test_set`` as the function gets them, by whichever names they were given."""
+    """Return ``dataset``, ``train_set`` and ``test_set`` for the function, by whichever names they were given."""
     process, dataset = given["process_data"], given["dataset"]
     if dataset is not None:
         dataset = process(dataset) if process is not None else dataset
@@ -149,7 +155,7 @@ def data_of_worker(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
-    """This worker's rows of the data if the batch size is given; else the data as it is, which ``fit`` divides."""
+    """Return this worker's rows of the data if the batch size is given; else the data, which ``fit`` divides."""
     size = hparams.get(f"{name.removesuffix('_set')}_batch_size")
     if part is None or size is None or hasattr(part, "element_spec"):  # a tf.data.Dataset has batches of its own
         return part
@@ -161,7 +167,7 @@ def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
 
 
 def _mean(values: Sequence[Any], workers: int) -> dict[str, Any]:
-    """The mean of the workers' results; of a list the first element, as ``model.evaluate`` gives the loss first."""
+    """Return the mean of the workers' results; of a list the first element, the loss of ``model.evaluate``."""
     fields = [_fields(value) for value in values]
     names = (
         [name for name in fields[0] if all(isinstance(one.get(name), (int, float)) for one in fields)] if fields else []

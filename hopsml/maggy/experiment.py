@@ -1,7 +1,7 @@
-"""``maggy.experiment.lagom``: a hyper-parameter search, an ablation study or a distributed training, by Maggy's arguments.
+"""Function ``lagom``: a hyper-parameter search, an ablation study or a distributed training, by Maggy's arguments.
 
-Returns Maggy's dict and leaves Maggy's files: ``maggy.json``, ``result.json``, ``maggy.log`` in the run directory, and a
-folder for each trial that is called by its id.
+It returns Maggy's dict and writes Maggy's files: ``maggy.json``, ``result.json``, ``maggy.log`` in the run directory,
+and a folder for each trial, named by its id.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _OF_A_CONFIG = (
 
 @dataclass
 class LagomOptions(TrialOptions):
-    """The arguments of ``lagom``.
+    """Arguments of ``lagom``, by Maggy's names.
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        config: of ``hopsml.maggy.config``; it says all of what follows, as far as ``es_min``.
-        name, description: for people who look for the experiment later.
+        config: an object of ``hopsml.maggy.config``, instead of the following arguments up to ``es_min``.
+        name, description: name of the experiment and free text, shown where experiments are listed.
         experiment_type: "optimization" or "ablation".
-        searchspace, optimizer, num_trials: of a search: its space, what proposes trials, how many.
+        searchspace, optimizer, num_trials: of a search: its space, its searcher, the number of trials.
         direction: "max" or "min".
-        ablation_study, ablator: of an ablation: what is left out in turn, and how ("loco").
-        optimization_key: key of what the function returns that counts.
+        ablation_study, ablator: of an ablation: the components to leave out one at a time, and the method ("loco").
+        optimization_key: key of the value to optimize in the dict that the function returns.
         hb_interval: of Maggy; has no effect.
-        es_policy, es_interval, es_min: which trials end early: "median" or "none", every how many steps that is decided, and
-            how many trials must have ended before.
+        es_policy, es_interval, es_min: early stopping: "median" or "none", number of steps between two decisions, and
+            number of trials that must have ended before.
     """
 
     train_fn: Callable[..., Any]
@@ -83,8 +83,8 @@ def lagom(options: LagomOptions) -> dict[str, Any]:
     ``lagom(train_fn, config)``, or ``lagom(train_fn, name=..., searchspace=..., ...)`` as of Maggy 0.x.
 
     Returns a dict: ``best_id, best_val, best_config`` (and ``best_hp``), ``worst_*``, ``avg``, ``metric_list``,
-    ``num_trials``, ``early_stopped``, of an ablation study ``effects``: what was left out, the metric without it and the
-    difference; of a distributed training the mean of the workers' metrics.
+    ``num_trials``, ``early_stopped``; for an ablation study also ``effects``: what was left out, the metric without it
+    and the difference; for a distributed training the mean of the workers' metrics.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once; otherwise as ``search``.
@@ -98,7 +98,7 @@ def lagom(options: LagomOptions) -> dict[str, Any]:
 
 
 def config_of(options: LagomOptions) -> configs.AblationConfig | configs.HyperparameterOptConfig:
-    """The config object that Maggy 0.x's keyword arguments stand for. Raises ArgumentError for an unknown type."""
+    """Return the config object for Maggy 0.x's keyword arguments. Raises ArgumentError for an unknown type."""
     kind = options.experiment_type
     if kind not in ("optimization", "ablation"):
         raise ArgumentError(f"experiment_type={kind!r} is not known; there are 'optimization' and 'ablation'")
@@ -162,7 +162,7 @@ def _seed(given: LagomOptions) -> int:
 
 
 def stopper_arguments(config: configs.HyperparameterOptConfig) -> dict[str, Any] | None:
-    """Keyword arguments for the stopper that ``es_policy`` names; None if it names none."""
+    """Return keyword arguments for the stopper that ``es_policy`` names; None if it names none."""
     if _policy(config.es_policy) is None:
         return None
     return {"min_trials": config.es_min, "interval": config.es_interval}
@@ -179,14 +179,14 @@ def _key(key: str) -> str:
 
 
 def offered(function: Callable[..., Any], config: Any) -> dict[str, Any]:
-    """The fields of ``config`` that ``function`` has parameters for, by name: model, dataset and the like."""
+    """Return the fields of ``config`` that ``function`` has parameters for, by name, such as model and dataset."""
     known = parameters_of(function) or {}
     names = ("model", "dataset", "train_set", "test_set", "module", "process_data")
     return {name: getattr(config, name) for name in names if name in known and hasattr(config, name)}
 
 
 def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[str] = ()) -> dict[str, Any]:
-    """Run a search that leaves Maggy's files, and return Maggy's result. ``without_effect``: notes printed at its begin."""
+    """Run a search that writes Maggy's files, and return Maggy's result; ``without_effect``: notes for its start."""
     call = calls.checked(verb, options, seed, may_be_empty=True)
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
@@ -202,7 +202,7 @@ def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[s
 
 
 def summed_up(rows: Sequence[Mapping[str, Any]], direction: str, with_budgets: bool = False) -> dict[str, Any]:
-    """Maggy's result dict. ``with_budgets``: one configuration may have several rows, which are one trial."""
+    """Return Maggy's result dict; ``with_budgets``: several rows of one configuration are one trial."""
     valued = [row for row in rows if row["value"] is not None]
     values = [row["value"] for row in valued]
     found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""``maggy.searchspace``: the search space under Maggy's name."""
+"""Module ``maggy.searchspace``: the search space under Maggy's name."""
 
 from hopsml.search.space.space import Searchspace
 

@@ -1,6 +1,7 @@
-"""A Keras model without some of its layers: made anew from its configuration, so that weights and shapes are fresh.
+"""Removal of layers from a Keras model, by a new model from the changed configuration, with new weights and shapes.
 
-What a removed layer has got goes to those that it fed. Sequential and functional models, of Keras 3 and of tf_keras.
+The inputs of a removed layer become inputs of the layers after it. For sequential and functional models, of Keras 3 and
+of tf_keras.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from hopsml.errors import ArgumentError
 
 
 def without_layers(model: Any, names: Iterable[str]) -> Any:
-    """The model without the layers of these names, not compiled.
+    """Return the model without the layers of these names, not compiled.
 
-    Raises ArgumentError for a name that is not there, for an input or output of the model, and for a layer with several
-    inputs.
+    Raises:
+        ArgumentError: A name is unknown, an input or output of the model, or a layer with several inputs.
     """
     gone = list(dict.fromkeys(names))
     there = [layer.name for layer in model.layers]
@@ -32,7 +33,7 @@ def without_layers(model: Any, names: Iterable[str]) -> Any:
 
 
 def _without_shapes(value: Any) -> Any:
-    """The configuration without the input shapes that layers record: those behind a removed layer change."""
+    """Return the configuration without recorded input shapes, which change after a removed layer."""
     if isinstance(value, dict):
         return {
             key: _without_shapes(item)
@@ -56,7 +57,7 @@ def _rewired(config: dict[str, Any], gone: list[str]) -> dict[str, Any]:
 
 
 def _names(ends: Any) -> set[str]:
-    """The layers of ``input_layers`` or ``output_layers``: one triple, or a list or dict of them."""
+    """Return the layers of ``input_layers`` or ``output_layers``: one triple, or a list or dict of them."""
     if isinstance(ends, dict):
         return set().union(*(_names(end) for end in ends.values()))
     if isinstance(ends, (list, tuple)):
@@ -101,7 +102,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _replaced(value: Any, sources: dict[str, tuple[str, int, int]]) -> Any:
-    """The configuration with references to removed layers replaced by the inputs of those."""
+    """Return the configuration with references to removed layers replaced by those layers' inputs."""
     if isinstance(value, dict):
         if "keras_history" in value:
             return {**value, "keras_history": list(_origin(value["keras_history"], sources))}

@@ -1,4 +1,4 @@
-"""``maggy.tensorboard``: the trial's own log directory."""
+"""Module ``maggy.tensorboard``: the trial's log directory."""
 
 from hopsml.tensorboard import logdir
 

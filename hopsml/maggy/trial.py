@@ -1,4 +1,4 @@
-"""Maggy's ``Trial``: what own optimizers give and are given."""
+"""Maggy's ``Trial``: argument and result of users' optimizers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError
 from hopsml.search.space.trial_id import trial_id
 
-_ABLATION = ("ablated_feature", "ablated_layer")  # by which a trial of an ablation study is called
+_ABLATION = ("ablated_feature", "ablated_layer")  # parameters that determine the id of an ablation trial
 
 
 @dataclass
 class Trial:
-    """A configuration and its outcome. ``status``: PENDING, SCHEDULED, RUNNING, FINALIZED or ERROR.
+    """Configuration of a trial and its outcome, as in Maggy.
 
-    ``duration`` in milliseconds, None before the end.
+    ``status``: PENDING, SCHEDULED, RUNNING, FINALIZED or ERROR. ``duration`` in milliseconds, None before the end.
     """
 
     params: dict[str, Any]
@@ -37,13 +37,13 @@ class Trial:
 
     @property
     def trial_id(self) -> str:
-        """The first 16 hex digits of the MD5 of the parameters as JSON with sorted keys."""
+        """First 16 hex digits of the MD5 of the parameters as JSON with sorted keys."""
         if self.trial_type == "ablation":
             return trial_id({name: self.params.get(name) for name in _ABLATION})
         return trial_id(self.params)
 
     def get_early_stop(self) -> bool:
-        """Whether the trial was stopped early, or is to be."""
+        """Return True if the trial was stopped early, or is marked to be stopped."""
         return self.early_stop
 
     def set_early_stop(self) -> None:
@@ -61,17 +61,17 @@ class Trial:
         return int(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a dict with Maggy's names."""
+        """Return all fields as a dict with Maggy's names."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {"__class__": "Trial", "trial_id": self.trial_id, **values}
 
     def to_json(self) -> str:
-        """All fields as JSON with Maggy's names."""
+        """Return all fields as JSON with Maggy's names."""
         return json.dumps(as_json(self.to_dict()))
 
     @classmethod
     def from_json(cls, json_str: str) -> Trial:
-        """The trial that ``to_json`` has written. Raises ArgumentError (a ValueError) for anything else."""
+        """Return the trial that ``to_json`` has written. Raises ArgumentError (a ValueError) for anything else."""
         found = json.loads(json_str)
         if (
             not isinstance(found, dict)

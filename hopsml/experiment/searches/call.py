@@ -1,4 +1,4 @@
-"""What a search was asked to do, checked completely before anything is started."""
+"""Arguments of a search, checked completely before anything is started."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any
 from hopsml.storage.run_dir import RunDir
 
-VERSION = 2  # of what a search writes down of itself
+VERSION = 2  # of a search's records
 DIRECTIONS = ("max", "min")
-_OFFERED = ("hparams", "reporter", "budget")  # what a trial offers besides its configuration
+_OFFERED = ("hparams", "reporter", "budget")  # arguments that a trial has in addition to its configuration
 _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _UNITS |= {"d": 86400.0, "day": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
-# Of a trial of several workers, by the verb that starts such a training.
+# Framework of a trial of several workers, by the name of the verb that starts such a training.
 FRAMEWORKS: Mapping[str, Framework] = {
     "tensorflow": "tensorflow",
     "torch": "torch",
@@ -42,15 +42,15 @@ Size = Callable[[dict[str, Any]], tuple[int, int]]
 
 @dataclass
 class SearchCall:
-    """A checked call. Times are in seconds; ``searcher`` and ``stopper`` have not been asked anything yet.
+    """A search whose arguments have been checked, before searcher and stopper are used. Times are in seconds.
 
-    ``name_of`` names the trials' folders, None: by Maggy's ids; they lie in ``folder`` of the run directory.
-    ``with_summary``: the predecessor's ``.summary.json`` is written. ``facts`` are for ``run.json``. ``captured``: of a
-    search that is continued, which has no ``function`` of this process. ``finish`` writes what else the verb promises.
-    ``frames``: DataFrames by the function's arguments, which nobody records.
+    ``name_of`` names the trials' folders in ``folder`` of the run directory; None: Maggy's ids. ``with_summary``: write
+    the predecessor's ``.summary.json``. ``facts`` are for ``run.json``. ``captured``: the function of a search that is
+    continued, which has no ``function`` in this process. ``finish`` writes further files of the verb. ``frames``:
+    DataFrames by the function's arguments, which are not recorded.
     """
 
-    run: RunSpec  # what is asked of the run that holds the executors
+    run: RunSpec  # of the run that holds the executors
     function: Callable[..., Any] | None
     args: dict[str, Any]
     space: Searchspace
@@ -80,12 +80,23 @@ class SearchCall:
     captured: Captured | None = None
     frames: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
-    notes: tuple[str, ...] = ()  # what people are told when it begins
+    notes: tuple[str, ...] = ()  # notes published when it begins
     framework: Framework = "tensorflow"  # of trials of several workers
 
 
 def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = False) -> SearchCall:
-    """Check everything; nothing is started. ``seed``: of the run, where the call names none."""
+    """Check all arguments of a search and return the call; nothing is started.
+
+    Args:
+        verb: name of the verb, for messages.
+        options: the arguments.
+        seed: seed to use if the options have none.
+        may_be_empty: accept a search space without parameters.
+
+    Raises:
+        ArgumentError: An argument is not valid.
+        ArgumentTypeError: An argument has a wrong type.
+    """
     function, space = options.train_fn, searchspace(options.space, may_be_empty)
     rows = frame_feed.datasets(options.data, verb)
     args = dict(frame_feed.with_rows(options.args, rows, verb) or {})
@@ -106,7 +117,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     framework = framework_of(options.framework)
     if framework != "tensorflow" and size_of(options.workers_per_trial) is None:
         notes += (f"framework={options.framework!r} has no effect: a trial of one worker forms no group",)
-    trials = None if searcher.counts else options.num_trials  # it counts configurations, and not those tried again
+    trials = None if searcher.counts else options.num_trials  # then num_trials is the number of configurations
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
@@ -154,9 +165,9 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
 
 
 def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[str, ...]:
-    """What people are told where a searcher tries configurations again for longer, but the function cannot know.
+    """Return a note if a searcher repeats configurations with larger budgets, but the function has no such parameter.
 
-    Then the budget is no part of a configuration: ``function(**best.config)`` is what was tried.
+    In this case the budget is removed from configurations, so that ``function(**best.config)`` repeats the trial.
     """
     if not isinstance(searcher, BudgetSearcher):
         return ()
@@ -172,7 +183,7 @@ def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[st
 
 
 def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
-    """Raise ArgumentError where a parameter of the function would get no value, or two."""
+    """Raise ArgumentError if a parameter of the function would get no value, or two."""
     if twice := sorted(set(args) & set(space.keys())):
         raise ArgumentError(f"{', '.join(twice)} is in args and in the search space: it can have one value only")
     known = parameters_of(function)
@@ -194,7 +205,7 @@ def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapp
 
 
 def searchspace(space: Any, may_be_empty: bool = False) -> Searchspace:
-    """A Searchspace, or the one that a dict of ``name: (type, region)`` describes."""
+    """Return a Searchspace, or the one that a dict of ``name: (type, region)`` describes."""
     if isinstance(space, Searchspace):
         found = space
     elif isinstance(space, Mapping):
@@ -209,7 +220,7 @@ def searchspace(space: Any, may_be_empty: bool = False) -> Searchspace:
 
 
 def direction_of(direction: Any) -> str:
-    """ "max" or "min" from text in any case. Raises ArgumentError for anything else."""
+    """Return "max" or "min" from text in any case. Raises ArgumentError for anything else."""
     if not isinstance(direction, str) or direction.lower() not in DIRECTIONS:
         raise ArgumentError(f"direction={direction!r} is not known; it must be 'max' or 'min'")
     return direction.lower()
@@ -223,7 +234,7 @@ def framework_of(name: Any) -> Framework:
 
 
 def isolated(isolation: Any) -> bool:
-    """Whether every trial gets a process of its own, from "process" or "reuse". Raises ArgumentError for anything else."""
+    """Return True for "process" (a process for each trial), False for "reuse"; else raise ArgumentError."""
     if isolation not in ("reuse", "process"):
         raise ArgumentError(
             f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives "
@@ -233,7 +244,7 @@ def isolated(isolation: Any) -> bool:
 
 
 def searcher_of(options: SearchOptions, space: Searchspace, seed: int) -> Searcher:
-    """The searcher by name or as it is; arguments go with a name. One that counts configurations gets their number."""
+    """Return the searcher, made from its name and arguments or passed as an object; some get the number of trials."""
     given = dict(options.searcher_args or {})
     if isinstance(options.searcher, Searcher):
         if given:
@@ -250,7 +261,7 @@ def searcher_of(options: SearchOptions, space: Searchspace, seed: int) -> Search
 
 
 def stopper_of(options: SearchOptions, space: Searchspace, seed: int) -> Stopper | None:
-    """The stopper by name or as it is. One that changes configurations gets space, seed and number of trials, too."""
+    """Return the stopper, made from name and arguments or passed as an object; some get space, seed and trials."""
     given = dict(options.stopper_args or {})
     if isinstance(options.stopper, Stopper):
         if given:
@@ -263,7 +274,7 @@ def stopper_of(options: SearchOptions, space: Searchspace, seed: int) -> Stopper
 
 
 def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
-    """Seconds from a number of ``unit_s`` or a text such as "20 min", "1.5h", "90 s"; None stays."""
+    """Return seconds from a number of ``unit_s`` or a text such as "20 min", "1.5h", "90 s"; None for None."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -286,7 +297,7 @@ def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
 
 
 def size_of(workers: Any) -> Size | None:
-    """None for trials of one worker; else what gives (workers, fewest) for a configuration."""
+    """Return None for trials of one worker, else a function that returns (workers, fewest) for a configuration."""
     if callable(workers):
         return lambda config: _pair(workers(config))
     size, fewest = _pair(workers)
@@ -294,7 +305,7 @@ def size_of(workers: Any) -> Size | None:
 
 
 def _pair(workers: Any) -> tuple[int, int]:
-    """(size, fewest) from a number, or from a pair (fewest, most) as min_workers and max_workers are."""
+    """Return (size, fewest) from a number, or from a pair (fewest, most)."""
     if isinstance(workers, (tuple, list)) and len(workers) == 2:
         fewest, most = (checks.whole_number("workers_per_trial", number) for number in workers)
         if fewest > most:
@@ -305,7 +316,7 @@ def _pair(workers: Any) -> tuple[int, int]:
 
 
 def promoted(workers: Mapping[int, int] | None, workers_per_trial: Any) -> tuple[tuple[int, int], ...]:
-    """``{step: workers}`` as pairs, by rising step. Raises ArgumentError, ArgumentTypeError."""
+    """Return ``{step: workers}`` as pairs, by rising step. Raises ArgumentError, ArgumentTypeError."""
     if workers is None:
         return ()
     if size_of(workers_per_trial) is None:

@@ -1,4 +1,4 @@
-"""Who carries out what the dispatch of a search decides; here for trials of a single worker, ``groups.py`` for others."""
+"""Interface for executing a search's actions, and its implementation for trials of one worker on trial slots."""
 
 from __future__ import annotations
 
@@ -14,47 +14,54 @@ from hopsml.search.dispatch.events import Assign, EndTrial, Event, Form, Resize
 
 
 class ActionExecutor(Protocol):
-    """Carries out what the dispatch decides. For the session's thread, but for ``post``."""
+    """Interface for executing the dispatch's actions; for the session's thread, except ``post``."""
 
     run: Run  # of the search as a whole
 
     def get(self, timeout_s: float | None) -> News | None:
-        """The next thing that happened; None when nothing does within ``timeout_s`` seconds, None: without a limit."""
+        """Return the next event; None if there is none within ``timeout_s`` seconds (None: without limit)."""
 
     def post(self, event: Event) -> None:
-        """Have ``get`` return this event in its turn; for any thread."""
+        """Queue an event for ``get``; for any thread."""
 
     def begin(self, action: Assign | Form) -> str:
-        """Have a trial begin; returns where it does, in words for people."""
+        """Start a trial, and return where it starts, as text for people."""
 
     def end(self, action: EndTrial) -> None:
-        """Have a trial end, in the way and within the time that the action names."""
+        """Request a trial to end, in the way and within the time that the action names."""
 
     def go_on(self, news: News) -> None:
-        """Answer a report that waits for its verdict and does not end its trial."""
+        """Permit a trial whose report waits for the stopper's decision to continue."""
 
     def resize(self, action: Resize) -> None:
-        """Give a trial more workers, where it can have them."""
+        """Set a trial's number of workers to a larger one, if its group can grow."""
 
     def want(self, count: int) -> None:
-        """Tell the cluster how many slots the search can use."""
+        """Request this number of slots from the cluster, as many as the search can use."""
 
     def close(self, value: Any) -> None:
-        """All is done: give everything back; the search's run ends as FINISHED with this value."""
+        """Release all slots and end the search's run as FINISHED with this value."""
 
 
 class LaneExecutor:
-    """Has trials of one worker each carried out on lanes."""
+    """Executor of trials of one worker each, on trial slots (lanes)."""
 
     def __init__(self, lanes: Lanes, folder_of: Callable[[int], str], metric: str, judged: bool) -> None:
-        """``folder_of`` gives a trial's id, which names its folder, by its number. ``judged``: there is a stopper."""
+        """Create it for lanes that were started.
+
+        Args:
+            lanes: the trial slots.
+            folder_of: returns a trial's id, which names its folder, by its number.
+            metric: the searched metric.
+            judged: True if there is a stopper, so that reports wait for its decision.
+        """
         self.run = lanes.run
         self.get, self.post, self.want, self.close = lanes.get, lanes.post, lanes.want, lanes.close
         self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
     def begin(self, action: Assign | Form) -> str:
-        """Send the trial to its lane; returns the lane's host."""
+        """Send the trial to its lane, and return the lane's host."""
         assert isinstance(action, Assign)
         self._placed[action.number] = action.attempt, action.lane
         self._lanes.assign(
@@ -74,17 +81,17 @@ class LaneExecutor:
         return self._lanes.joined.get(action.lane, "")
 
     def end(self, action: EndTrial) -> None:
-        """Tell the lane, unless a newer attempt of the trial is elsewhere."""
+        """Send the request to the trial's lane, unless a newer attempt of the trial is on another lane."""
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
             self._lanes.tell(lane, message)
 
     def go_on(self, news: News) -> None:
-        """Tell the lane."""
+        """Send the permission to continue to the lane, if the report waits for it."""
         report = news.message
         if isinstance(report, messages.TrialReported) and report.waits:
             self._lanes.tell(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
     def resize(self, action: Resize) -> None:
-        """Nothing: a trial on a lane has one worker."""
+        """Do nothing: a trial on a lane has one worker."""

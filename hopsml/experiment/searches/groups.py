@@ -1,4 +1,4 @@
-"""Trials that are distributed trainings: each one a run of its own, in its own folder of the search."""
+"""Executor of trials that are distributed trainings: each is a run in its own folder of the search."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logger_aside("hopsml.search")
 
 @dataclass
 class _Group:
-    """One attempt of one trial under way."""
+    """One attempt of a trial that is under way."""
 
     form: Form
     run: Run
@@ -46,7 +46,7 @@ class _Group:
 
 
 class GroupExecutor:
-    """Has trials of several workers carried out, each as a run of its own; an ``ActionExecutor``."""
+    """Executor of trials of several workers, each as a separate run; an ``ActionExecutor``."""
 
     def __init__(
         self,
@@ -57,10 +57,15 @@ class GroupExecutor:
         metric: str,
         slots: int | None,
     ) -> None:
-        """``run`` holds no executor and stands for the search; ``complete`` ends it with a value. ``plan`` is that of each
-        trial, but for what differs.
+        """Create it for a search that has begun.
 
-        ``slots``: how many there can be; None: as many as are wanted.
+        Args:
+            run: the search's run, which holds no executor.
+            complete: ends that run with a value.
+            plan: plan of each trial's run, without the trial's own settings.
+            name_of: returns the name of a trial's folder, by its number.
+            metric: the searched metric.
+            slots: number of slots of the cluster; None if it can grow.
         """
         self.run, self._complete, self._plan = run, complete, plan
         assert isinstance(plan.standing, Part)
@@ -69,7 +74,7 @@ class GroupExecutor:
         self._groups: dict[int, _Group] = {}
         self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._told_slots = -1
-        self._allowed: int | None = None  # slots with which the search has to do, whatever it wants
+        self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         run.observe(self._on_change)
         self.want(slots if slots is not None else 1)
 
@@ -81,14 +86,14 @@ class GroupExecutor:
             self._allowed = change.total
             self._came.put(News(SlotsChanged(change.total if self._slots is None else min(self._slots, change.total))))
 
-    # ------------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------------ events
 
     def post(self, event: Event) -> None:
-        """See ``ActionExecutor``."""
+        """Queue an event for ``get``; for any thread."""
         self._came.put(News(event))
 
     def get(self, timeout_s: float | None) -> News | None:
-        """See ``ActionExecutor``; trials that have not ended in time after they were told to are ended on the way."""
+        """Return the next event, as ``ActionExecutor.get``; until then, cancel trials that have not ended in time."""
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
             until = min([deadline, *(group.kill_at for group in self._groups.values())])
@@ -117,16 +122,16 @@ class GroupExecutor:
                 group.run.cancel(f"it did not end in time after it was told to {group.told}")
 
     def want(self, count: int) -> None:
-        """Slots are asked for by the groups; the dispatch may count on those that there can be."""
+        """Report a higher number of slots to the dispatch; the trials' groups request the slots themselves."""
         slots = count if self._slots is None else self._slots
         if self._allowed is None and slots > self._told_slots:
             self._told_slots = slots
             self.post(SlotsChanged(slots))
 
-    # ------------------------------------------------------------------------------------------ what to do
+    # ------------------------------------------------------------------------------------------ actions
 
     def begin(self, action: Assign | Form) -> str:
-        """Start the group; what goes wrong with that is the trial's error."""
+        """Start the group of a trial; an error in doing so is the trial's error."""
         assert isinstance(action, Form)
         try:
             self._begin(action)
@@ -160,7 +165,7 @@ class GroupExecutor:
             group = ElasticGroup(
                 size=form.most,
                 min_size=form.minimum,
-                first_target=form.size,  # the dispatch says when it gets more: until then others have their slots
+                first_target=form.size,  # until the dispatch grants more, other trials have the slots
                 start_timeout_s=start_s,
                 drain_s=drain_s,
             )
@@ -187,7 +192,7 @@ class GroupExecutor:
         )
 
     def end(self, action: EndTrial) -> None:
-        """Tell the chief; after the patience the group is ended."""
+        """Send the request to the chief; the group is cancelled if it has not ended after the action's patience."""
         if not self._is_current(action.number, action.attempt):
             return
         group = self._groups[action.number]
@@ -200,10 +205,10 @@ class GroupExecutor:
         group.run.send(group_trial.TellEnd(action.how), rank=0)
 
     def go_on(self, news: News) -> None:
-        """Nothing: their reports do not wait."""
+        """Do nothing: reports of distributed trials do not wait."""
 
     def resize(self, action: Resize) -> None:
-        """Give a trial more workers, where its group may change."""
+        """Set a trial's number of workers to a larger one, if its group is elastic."""
         group = self._groups.get(action.number)
         if group is not None:
             try:
@@ -212,15 +217,15 @@ class GroupExecutor:
                 log.info("trial %d keeps its size: %s", action.number, error)
 
     def close(self, value: Any) -> None:
-        """See ``ActionExecutor``."""
+        """Cancel all trials, and end the search's run as FINISHED with this value."""
         for group in list(self._groups.values()):
             group.run.cancel("the search is over")
         self._complete(value)
 
-    # ------------------------------------------------------------------------------------------ of one trial
+    # ------------------------------------------------------------------------------------------ one trial
 
     def _on_trial(self, group: _Group, change: Change) -> None:
-        """On the coordinator's thread."""
+        """Queue events for changes of a trial's run; called on the coordinator's thread."""
         form = group.form
         if change.kind == "phase" and change.text == Phase.RUNNING.value:
             self._came.put(News(Began(form.number, form.attempt)))
@@ -238,13 +243,13 @@ class GroupExecutor:
             group.run.cancel(f"the search has told it to {value.how}")
 
     def _over(self, group: _Group) -> None:
-        """Its run directory is complete; on the run's own thread."""
+        """Queue the end of a trial whose run has ended; called on that run's thread, with complete files."""
         form, error = group.form, group.run.exception()
         how, text, value, outputs = "finished", "", None, None
         if error is None:
             result = group.run.result()
             outputs = redact.record(as_json(result.value))
-            with contextlib.suppress(ArgumentError):  # the dispatch says what is missing, unless it has reported
+            with contextlib.suppress(ArgumentError):  # the dispatch fails the trial, unless it has reported a value
                 value = score_of(result.value, self._metric)
         elif group.told and isinstance(error, RunCancelled):
             how = "paused" if group.told == "pause" else "stopped"
@@ -257,7 +262,7 @@ class GroupExecutor:
         self._came.put(News(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
 
     def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
-        """The trial's files under the predecessor's and Maggy's names."""
+        """Write the trial's files under the predecessor's and Maggy's names."""
         form, folder, history = group.form, self._folder(group.form.number), group.history
         try:
             if value is not None:
@@ -283,6 +288,6 @@ class GroupExecutor:
 
 
 def write(url: str, record: dict[str, Any]) -> None:
-    """A JSON file without secrets, in one step; NaN stays NaN."""
+    """Write a JSON file without secrets, atomically; NaN stays NaN."""
     text = json.dumps(redact.record(as_json(record)), ensure_ascii=False) + "\n"
     filesystem.for_url(url).write_bytes(url, text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The handle of a search: behaves like a ``concurrent.futures.Future``, and knows the best trial so far."""
+"""Handle of a search: behaves like a ``concurrent.futures.Future``, with the best trial so far."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 
 SUMMARY, TABLE = ".summary.json", "trials.parquet"
-END_S = 180.0  # for the executors to be given back, and the last files to be brought to shared storage
+END_S = 180.0  # for the executors to be released, and the last files to be copied to shared storage
 
 
 class SearchRun(Handle[SearchResult]):
-    """A search that was started. Every method may be called from any thread."""
+    """Handle of a search that was started. Every method may be called from any thread."""
 
     kind = "search"
 
@@ -39,15 +39,21 @@ class SearchRun(Handle[SearchResult]):
         folder: str = "trials",
         finish: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
-        """``folder`` of the trials below the run directory; ``finish`` is called with the rows of the table before that is
-        complete.
+        """Create the handle; ``open`` starts its thread.
+
+        Args:
+            session: the search under way.
+            directory: run directory.
+            space: search space.
+            folder: folder of the trials below the run directory.
+            finish: called with the table's rows before the last files are written.
         """
         super().__init__(directory.run_id, directory)
         self._session, self._space, self._folder, self._finish = session, space, folder, finish
         self.state: SearchState = session.state
 
     def open(self) -> SearchRun:
-        """Start the thread that drives the search; returns at once."""
+        """Start the thread that drives the search, and return the handle at once."""
         self._session.executor.run.on_request = self.cancel
         self._thread.start()
         return self
@@ -60,11 +66,11 @@ class SearchRun(Handle[SearchResult]):
     def _cancel(self, reason: str) -> None:
         self._session.cancel(reason)
 
-    # ------------------------------------------------------------------------------------------ looking in, changing
+    # ------------------------------------------------------------------------------------------ status and changes
 
     @property
     def best(self) -> BestTrial | None:
-        """The best trial that has ended so far; None before there is one."""
+        """Best trial that has ended so far; None before there is one."""
         row = self.state.best
         return None if row is None else best_trial(row, self.run_dir, self._folder_of(row), self.state.metric)
 
@@ -72,7 +78,7 @@ class SearchRun(Handle[SearchResult]):
         return urls.join(self._folder, row["trial_id"]) if self._folder else str(row["trial_id"])
 
     def status(self) -> dict[str, Any]:
-        """How many trials are where, the best value, what runs with its last report, executors, seconds left."""
+        """Return counts of trials by state, best value, running trials with last reports, executors, seconds left."""
         view = self.state.snapshot()
         return {
             "run_id": self.run_id,
@@ -94,9 +100,10 @@ class SearchRun(Handle[SearchResult]):
         }
 
     def extend(self, num_trials: int = 0, deadline: float | str | None = None) -> None:
-        """Let the search have more trials, or another deadline, which counts from the search's begin; returns at once.
+        """Give the search more trials, or another deadline, counted from the search's start; returns at once.
 
-        Raises ArgumentError when it is over: ``experiment.continue_search`` goes on with it then.
+        Raises:
+            ArgumentError: The search has ended; ``experiment.continue_search`` can continue it.
         """
         trials = checks.whole_number("num_trials", num_trials, at_least=0)
         seconds = duration("deadline", deadline)
@@ -112,7 +119,7 @@ class SearchRun(Handle[SearchResult]):
         return table.frame(self._session.rows())
 
     def logs(self, number: int) -> str:
-        """What a trial has printed, as far as it is in the run directory; empty for one that has printed nothing."""
+        """Return what a trial has printed, as far as it is in the run directory; empty if there is nothing."""
         url = urls.join(self.run_dir, self._folder, self._session.names.given(number), "output.log")
         try:
             return filesystem.for_url(url).read_bytes(url).decode(errors="replace")
@@ -120,7 +127,7 @@ class SearchRun(Handle[SearchResult]):
             return ""
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer(what, facts)`` for what happens, on a thread of its own; see ``SearchState.observe``."""
+        """Call ``observer(what, facts)`` for each event, on a separate thread; see ``SearchState.observe``."""
         self.state.observe(observer)
 
     # ------------------------------------------------------------------------------------------ the thread
@@ -139,11 +146,11 @@ class SearchRun(Handle[SearchResult]):
             error = problem
         error = self._close(error, result) or error
         self.state.close(states.end(error), reason, error)
-        self.state.settle()  # not for ever: nobody may be reading
+        self.state.settle()  # bounded, as an observer may block
         return result, error
 
     def _close(self, error: BaseException | None, result: SearchResult | None) -> BaseException | None:
-        """The files, then the run that holds the executors; ``status.json`` is its last. An error that this meets."""
+        """Write the last files, end the run that holds the executors, and return an error of that, if any."""
         run = self._session.executor.run
         rows = self._session.rows()
         url = urls.join(self.run_dir, TABLE)
@@ -151,7 +158,7 @@ class SearchRun(Handle[SearchResult]):
         if rows:
             records[TABLE] = lambda: filesystem.for_url(url).write_bytes(url, table.parquet(rows))
         unrecorded = last_records.write(records, _print, last_records.PATIENCE_S)
-        if result is not None:  # no store takes it from the caller
+        if result is not None:  # the caller gets the result even if storage fails
             result.unrecorded = unrecorded
         if unrecorded:
             _print(f"search {self.run_id} has ended, but {last_records.words(unrecorded)}")
@@ -169,7 +176,7 @@ class SearchRun(Handle[SearchResult]):
         return met
 
     def _verdict(self, conclusion: Conclude) -> BaseException | None:
-        """What the caller gets instead of a result, if anything."""
+        """Return the error to raise instead of a result, if any."""
         best = self._session.best()
         if conclusion.reason == "cancelled":
             so_far = "" if best is None else f"; the best of its trials gave {best['value']!r} with {best['config']!r}"

@@ -1,4 +1,4 @@
-"""How trials are called: the names of their folders, given when a trial is first seen, and kept in the journal."""
+"""Names of trials' folders, assigned when a trial is first seen, and stored in the event log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hopsml.search.dispatch.journal import divided
 from hopsml.search.space.trial_id import trial_id
 
 _KEY = "name"
-NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, how often the name was taken -> name
+NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, earlier uses of the name -> name
 
 
 def by_id(config: Mapping[str, Any], number: int, repeat: int) -> str:
-    """Maggy's id of the configuration; another one where it was tried before."""
+    """Return Maggy's id of the configuration; another one for each repetition of it."""
     return trial_id(config, repeat)
 
 
 class Names:
-    """Names by number. ``config_of`` gives a trial's configuration while it has not changed yet."""
+    """Names of trials by number; ``config_of`` returns a trial's configuration while it has not changed yet."""
 
     def __init__(self, config_of: Callable[[int], Mapping[str, Any]], name_of: NameOf = by_id) -> None:
         self._config_of, self._name_of = config_of, name_of
@@ -28,13 +28,13 @@ class Names:
         self._new: list[str] = []
 
     def of(self, number: int) -> str:
-        """The name of a trial; those before it get theirs as well, so that order makes no difference."""
+        """Return the name of a trial; trials before it get theirs first, so that the order of calls has no effect."""
         while len(self._names) <= number:
             self._give(len(self._names))
         return self._names[number]
 
     def given(self, number: int) -> str:
-        """The name of a trial, "" as long as it has none; for any thread."""
+        """Return the name of a trial, "" if it has none yet; for any thread."""
         return self._names[number] if number < len(self._names) else ""
 
     def _give(self, number: int) -> None:
@@ -49,12 +49,12 @@ class Names:
         self._taken.add(name)
 
     def new_lines(self) -> list[str]:
-        """For the journal: the names that were given since the last call."""
+        """Return lines for the event log: the names that were assigned since the last call."""
         lines, self._new = self._new, []
         return lines
 
     def take_over(self, lines: Iterable[str]) -> list[str]:
-        """Take the names out of a journal's lines; the other lines."""
+        """Take the names from an event log's lines, and return the other lines."""
         found, others = divided(lines, _KEY)
         for _, number, name in found:
             if number == len(self._names):

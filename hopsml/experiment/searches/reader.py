@@ -1,4 +1,4 @@
-"""A search as anybody sees it who can read its directory, while it runs and afterwards: by its journal alone."""
+"""Reader of a search's event log, for processes that can read its directory, during the search and afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _read = reader(())
 
 @dataclass(frozen=True)
 class Report:
-    """What a trial said of the metric that the search is about."""
+    """Report of the searched metric by a trial: the trial's name and number, step and value."""
 
     trial: str
     number: int
@@ -36,10 +36,10 @@ class Report:
 
 
 class SearchReader:
-    """Reads a search's journal; ``more`` takes in what has come to it. Nothing is unpickled and nothing is written."""
+    """Reader of a search's event log; ``more`` reads new lines. Nothing is unpickled and nothing is written."""
 
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
-        """``recorded``: what ``run.json`` says of the search."""
+        """Create it without reading; ``recorded``: the description of the search in ``run.json``."""
         self.directory, self._recorded = directory, recorded
         self.direction = _direction(recorded)
         self.metric = name_of(str(recorded.get("metric") or ""))
@@ -49,11 +49,11 @@ class SearchReader:
         self._dispatch = Dispatch(SearchSpec(None, self.direction), SilentSearcher(Searchspace()))
 
     def more(self) -> list[Report]:
-        """What trials have reported since the last call, in order. Raises StorageError."""
+        """Return the values that trials have reported since the last call, in order. Raises StorageError."""
         reports = []
         for line in self._names.take_over(facts_of(self._journal.new_lines())):
             fact = _read(line)
-            if not isinstance(fact, list):  # a snapshot of what has been read one by one
+            if not isinstance(fact, list):  # a snapshot, whose events have been read one by one
                 continue
             self._dispatch.repeat(fact)
             if fact[0] == "report":
@@ -62,33 +62,34 @@ class SearchReader:
 
     @property
     def planned(self) -> int | None:
-        """How many trials there are to be; None: nobody knows."""
+        """Number of trials that the search will have; None if it is not known."""
         total = self._recorded.get("total")
         return None if total is None else int(total) + self._dispatch.ask_tell.extra
 
     def counts(self) -> dict[str, int]:
-        """How many trials are where: waiting, running, paused, completed, stopped, failed."""
+        """Return the numbers of trials by state: waiting, running, paused, completed, stopped, failed."""
         return self._dispatch.ledger.counts()
 
     @property
     def over(self) -> int:
-        """How many trials have ended, one way or another."""
+        """Number of trials that have ended, in any way."""
         return self._dispatch.ledger.over
 
     def best(self) -> dict[str, Any] | None:
-        """The best trial that is over: number, id, value, configuration; None without any."""
+        """Return number, id, value and configuration of the best trial that has ended; None if there is none."""
         best = self._dispatch.ledger.best
         return None if best is None else self._part(row(best), "number", "value", "config")
 
     def running(self) -> list[dict[str, Any]]:
-        """Trials that had begun and not ended, with their last report."""
+        """Return the trials that have begun and not ended, with their last report."""
         placed = self._dispatch.ledger.placed.values()
         return [self._part(row(trial), "number", "step", "value", "config") for trial in placed]
 
     def trials(self) -> list[dict[str, Any]]:
-        """All trials that are known, by number: the rows of the search's table, each with its ``trial_id``.
+        """Return all trials by number: the rows of the search's table, each with its ``trial_id``.
 
-        ``resumed_from`` is the number of the trial whose checkpoint it went on from last, also its own; None for none.
+        ``resumed_from`` is the number of the trial (it may be the same one) from whose checkpoint it last continued, or
+        None.
         """
         return [
             {**row(t), "trial_id": self._names.given(t.number), "resumed_from": t.resume_from}
@@ -99,11 +100,11 @@ class SearchReader:
         return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
 
     def folder_of(self, trial: str) -> str:
-        """URL of the folder in which the files of a trial lie, by its id."""
+        """Return the URL of the folder with the files of a trial, by its id."""
         return urls.join(self.directory.url, self._recorded.get("folder", "trials"), trial)
 
     def output(self) -> Iterator[bytes]:
-        """What the trials have printed, in the order of their numbers, under a line that says whose it is."""
+        """Yield what the trials have printed, by their numbers, each after a line with the trial's name."""
         for trial in self._dispatch.ledger.trials:
             if trial.begun or trial.phase is TrialPhase.OVER:
                 name = self._names.given(trial.number)
@@ -113,7 +114,7 @@ class SearchReader:
 
 
 def _printed(folder: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the logs of one trial that are not empty; a distributed one has one of each rank."""
+    """Yield name and content of a trial's logs that are not empty; a distributed trial has a log for each rank."""
     for place, begins in ((folder, "output"), (urls.join(folder, "logs"), "g")):
         try:
             entries = for_url(place).list_dir(place)
@@ -125,9 +126,12 @@ def _printed(folder: str) -> Iterator[tuple[str, bytes]]:
 
 
 def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
-    """The table of a recorded search's trials, however it ended, by its journal alone: nothing of it is unpickled.
+    """Return the table of a recorded search's trials, however it ended, from its event log; nothing is unpickled.
 
-    Values that JSON does not know are found by their names in ``space``, which is the reader's own.
+    Values that JSON cannot represent are looked up by their names in ``space``, which the caller provides.
+
+    Raises:
+        ArgumentError: The run is not a search.
     """
     recorded = directory.read_run().get("search")
     if not isinstance(recorded, dict):
@@ -143,21 +147,21 @@ def _direction(recorded: Mapping[str, Any]) -> str:
 
 
 class SilentSearcher(Searcher):
-    """Stands for the searcher of a recorded search of which only the trials are wanted: it proposes and learns nothing."""
+    """Stub for the searcher of a recorded search when only its trials are read: it suggests and learns nothing."""
 
     def __init__(self, space: Searchspace) -> None:
         self.space = space
 
     def ask(self, number: int) -> Suggestion | Wait:
-        """Propose none: the trials of the journal are all."""
+        """Suggest no trial: the trials of the event log are all."""
         return Wait.DONE
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Learn nothing from the outcome of a trial."""
+        """Ignore the outcome of a trial."""
 
     def state(self) -> dict[str, Any]:
-        """An empty state: there is nothing to keep."""
+        """Return an empty state, as there is nothing to store."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Ignore what the searcher of that search has written."""
+        """Ignore the state that the searcher of that search has written."""

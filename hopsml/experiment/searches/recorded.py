@@ -1,4 +1,4 @@
-"""A search of an earlier session, as its directory tells it: what was asked, and what came of its trials."""
+"""A search of an earlier session, read from its directory: the call, and the results of its trials."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import catalog, machine, record
 
 JOURNAL, PICKLE = "journal", "search.pickle"
-_SESSION, _LEARNED = "session", "learn"  # keys of lines in the journal
+_SESSION, _LEARNED = "session", "learn"  # keys of lines in the event log
 Learned = tuple[Config, Outcome]
 
 
 def call_of(directory: RunDir) -> SearchCall:
-    """The call that began a search; its searcher and stopper have not been asked anything yet.
+    """Return the call that started a search, with searcher and stopper in their initial state.
 
-    Raises ArgumentError for no search, for one of a newer hopsml, and where a file is not the one that was recorded.
+    Raises:
+        ArgumentError: The run is not a search, was recorded by a newer hopsml, or a file differs from the record.
     """
     recorded = directory.read_run()
     content = _checked_pickle(directory, recorded.get("search"))
@@ -61,7 +62,7 @@ def call_of(directory: RunDir) -> SearchCall:
 
 
 def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
-    """``code/search.pickle``, before anything of it is run."""
+    """Return the content of ``code/search.pickle`` after checking it, without unpickling."""
     if not isinstance(recorded, dict):
         raise ArgumentError(f"run {directory.run_id} is no search; experiment.resume goes on with a training")
     if recorded.get("version") != VERSION:
@@ -79,27 +80,30 @@ def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
 
 
 def lines_of(directory: RunDir) -> list[str]:
-    """The lines of the search's journal, of all its sessions, in order. Raises StorageError."""
+    """Return the lines of the search's event log, of all its sessions, in order. Raises StorageError."""
     return [line for lines in segments.lines_of(urls.join(directory.url, JOURNAL)).values() for line in lines]
 
 
 def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
-    """The first lines of a session: the journal's, who writes it, and what the searcher is told of other searches."""
+    """Return the first lines of a session: header, writing process, and trials of other searches to learn from."""
     learned = [[_LEARNED, space.encode(config), told.end.value, told.score, told.step] for config, told in known]
     return [journal.opening(), *map(json.dumps, [[_SESSION, machine.who()], *learned])]
 
 
 def facts_of(lines: Iterable[str]) -> list[str]:
-    """A journal's lines without those of ``opening`` that are no facts of the search itself."""
+    """Return an event log's lines without those of ``opening`` that are no events of the search itself."""
     return journal.divided(lines, _SESSION, _LEARNED)[1]
 
 
 @contextlib.contextmanager
 def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
-    """The right to go on with a search after the sessions of which these lines tell: one caller gets it.
+    """Context manager for the exclusive right to continue a search after the sessions in these lines.
 
-    It is given back where the block fails, and taken from a process of this machine that has died before it began. Raises
-    ArgumentError for whoever comes second, StorageError.
+    The right is released if the block fails, and taken over from a process of this machine that has exited.
+
+    Raises:
+        ArgumentError: Another process has it.
+        StorageError: The right cannot be read or written.
     """
     url = urls.join(directory.url, f"continued-{len(_sessions(lines))}.json")
     system, claim = filesystem.for_url(url), to_json({"process": machine.who()})
@@ -125,12 +129,12 @@ def _sessions(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def check_is_over(directory: RunDir, lines: list[str]) -> None:
-    """Raise ArgumentError where the driver of the last session lives."""
+    """Raise ArgumentError if the driver of the last session still runs."""
     sessions = _sessions(lines)
     if not sessions:
         return
     who = sessions[-1]
-    # A process that lives on this machine may stand still (Ctrl-Z), or not reach the store: it gives no sign then.
+    # A process on this machine may be stopped (Ctrl-Z) or lack access to storage: then it gives no sign of life.
     here = catalog.driver_lives(who) if who != machine.who() else None
     if here or (here is None and sign_of_life.driver_lives(directory, who)):
         raise ArgumentError(
@@ -140,7 +144,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
 
 
 def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Dispatch, Names]:
-    """The state of the search as its journal tells it, and the names of its trials."""
+    """Return the state of the search from its event log, and the names of its trials."""
     for _, config, end, score, step in journal.divided(lines, _LEARNED)[0]:
         call.searcher.learn(call.space.decode(config), Outcome(End(end), score, step))
     found: list[Dispatch] = []
@@ -150,7 +154,7 @@ def replayed(call: SearchCall, spec: SearchSpec, lines: list[str]) -> tuple[Disp
 
 
 def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
-    """Take in the trials that had returned when the driver died before it knew, by their records; how many there were."""
+    """Complete trials that returned without the failed driver's knowledge, from their records; return how many."""
     count = 0
     for trial in dispatch.ledger.trials:
         name = names.given(trial.number)
@@ -164,7 +168,7 @@ def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
 
 
 def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, float] | None:
-    """Attempt, value, outputs and seconds of a trial that has returned, by its ``trial.json``; None for any other."""
+    """Return attempt, value, outputs, seconds of a trial that has returned, from ``trial.json``; None for others."""
     record = _read(urls.join(folder, "trial.json"))
     if record.get("status") != "FINALIZED" or record.get("number") != trial.number:
         return None
@@ -175,7 +179,7 @@ def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, f
 
 
 def _read(url: str) -> dict[str, Any]:
-    """A JSON object; empty where there is none that can be read."""
+    """Return a JSON object; an empty one if the file does not exist or cannot be parsed."""
     try:
         found = json.loads(filesystem.for_url(url).read_bytes(url))
     except (PathNotFound, ValueError):

@@ -1,4 +1,4 @@
-"""What a search gives: the best trial, all of them as a table, plots."""
+"""Results of a search: the best trial, all trials as a table, plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BestTrial:
-    """The best of the trials that have ended. ``metrics``: what its function returned, with its log's URL."""
+    """Best of the trials that have ended; ``metrics``: its function's outputs, with its log's URL."""
 
     number: int
     trial_id: str
@@ -39,9 +39,21 @@ class BestTrial:
 class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     """Outcome of a search; unpacks as the predecessor's: ``best_dir, best_config, best_outputs = result``.
 
-    Attributes: ``best`` (BestTrial), ``reason`` (complete | deadline | budget), ``state``, ``counts`` (trials by how they
-    ended), ``seconds``, ``run_id``, ``run_dir``, ``logdir`` (URL of the trials' events), ``direction``, ``metric``,
-    ``unrecorded`` (records that the store did not take, each with the reason).
+    Attributes:
+        best: the best trial.
+        rows: the table of all trials, as a list of dicts.
+        curves: step and value of each trial's reports, by number.
+        space: the search space.
+        run_id: id of the search.
+        run_dir: URL of its run directory.
+        name: name of the search.
+        reason: why it ended: complete, deadline or budget.
+        state: final state of the search.
+        counts: numbers of trials by how they ended.
+        seconds: duration of the search.
+        direction: "max" or "min".
+        metric: key of the searched metric.
+        unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
     best: BestTrial
@@ -60,7 +72,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     unrecorded: dict[str, str]
 
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
-        """Facts are the other attributes."""
+        """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (best.run_dir, best.config, best.metrics))
         self.best, self.unrecorded = best, {}
         for name, value in facts.items():
@@ -69,17 +81,17 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration of the best trial, by the names of the parameters."""
+        """Configuration of the best trial, by the names of the parameters."""
         return self.best.config
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What the best trial's function returned."""
+        """Outputs of the best trial's function, with its log's URL."""
         return self.best.metrics
 
     @property
     def value(self) -> float:
-        """The best value of the searched metric."""
+        """Best value of the searched metric, that of ``best``."""
         return self.best.value
 
     @property
@@ -89,22 +101,26 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     @cached_property
     def trials(self) -> Any:
-        """All trials as a pandas frame, one row each: number, state, value, step, seconds, ``params_*``, ``metrics_*``."""
+        """All trials as a pandas frame: number, state, value, step, seconds, ``params_*``, ``metrics_*``, others."""
         return table.frame(self.rows)
 
     @cached_property
     def study(self) -> optuna.Study:
-        """The same as an optuna study in memory. Raises ArgumentError where optuna is missing."""
+        """All trials as an in-memory optuna study. Raises ArgumentError if optuna is missing."""
         return study.study_of(self.rows, self.curves, self.space, self.direction, self.run_id)
 
     def plot(self, kind: str = "optimization_history", **options: Any) -> Any:
-        """A plotly figure by optuna: optimization_history, parallel_coordinates, param_importances, slice, contour,
-        intermediate_values, edf, rank, timeline; ``options`` as of optuna's function, such as ``params=["lr"]``.
+        """Return a plotly figure of the trials, made by optuna.
+
+        Args:
+            kind: optimization_history, parallel_coordinates, param_importances, slice, contour, intermediate_values,
+                edf, rank or timeline.
+            **options: arguments of optuna's function, such as ``params=["lr"]``.
         """
         return study.plot(self.study, kind, self.metric, **options)
 
     def json(self, **more: Any) -> str:
-        """One line of JSON for scripts: best value, configuration, counts, run directory, and whatever is added."""
+        """Return one line of JSON for scripts: best value, configuration, counts, run directory, given entries."""
         content = {
             "best_value": self.value,
             "best_config": self.config,
@@ -125,7 +141,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
 
 def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -> BestTrial:
-    """From a row of the table; ``folder`` of its trial below the run directory."""
+    """Return the best trial from its row of the table; ``folder``: the trial's, below the run directory."""
     url = urls.join(run_url, folder)
     return BestTrial(
         number=row["number"],
@@ -139,7 +155,7 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -
 
 
 def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
-    """What the first trials failed of, for an error's message."""
+    """Return the errors of the first failed trials, for an error message."""
     failed = [row for row in rows if row["error"]]
     lines = [f"  trial {row['number']} ({row['config']}): {row['error']}" for row in failed[:count]]
     more = f"\n  and {len(failed) - count} more" if len(failed) > count else ""
@@ -147,6 +163,6 @@ def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
 
 
 def remedy_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What to do about the first error that has a remedy of its own; "" where none has."""
+    """Return the remedy for the first error that has a known one; "" if there is none."""
     said = (remedies.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
     return next((f"Remedy: {remedy}" for remedy in said if remedy), "")

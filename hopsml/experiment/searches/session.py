@@ -1,7 +1,7 @@
-"""One search under way: events in, the dispatch's actions out, in order, on one thread.
+"""Session of one search: events in, the dispatch's actions out, in order, on one thread.
 
-What a batch of events makes known goes to the journal before the actions are carried out; results are told to people when
-the journal holds them. Everything that can go wrong ends in the handle's future.
+The consequences of a batch of events are appended to the event log (journal) before the actions are executed; results
+are published when the event log has them. All errors end in the handle's future.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hopsml.search.dispatch.snapshot import RunningTrial
 
 log = logger_aside("hopsml.search")
 
-BATCH = 512  # events at a time
+BATCH = 512  # largest number of events processed together
 CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order
-COUNT_EVERY_S = 0.05  # between two looks at how many trials are where
+COUNT_EVERY_S = 0.05  # between two counts of trials by state
 
 
 class SearchSession:
-    """Drives a search to its end; ``run`` is what its thread does."""
+    """Driver of one search until its end; ``run`` is called on the handle's thread."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class SearchSession:
         *,
         files: dict[str, Callable[[], bytes]],
     ) -> None:
-        """``files``: by URL, what shows how far the search is; made on the writer's thread."""
+        """Create it; ``files``: by URL, functions of the progress files' content, called on the writer's thread."""
         self.dispatch, self.executor, self.writer, self.state, self.names = dispatch, executor, writer, state, names
         self.files = files
         self._places: dict[int, str] = {}
-        self._facts = self._facts_at_last = 0  # since the last snapshot of the journal, and before it
+        self._facts = self._facts_at_last = 0  # numbers of events since the event log's last snapshot, and before it
         self._counted_at = 0.0
-        self._give_up_at = float("inf")  # when a search that was cancelled ends, however its trials are
+        self._give_up_at = float("inf")  # when a search that was cancelled ends, even if trials still run
         self.conclusion: events.Conclude | None = None
 
     def run(self) -> events.Conclude:
-        """Until the search is over. Raises what ended it otherwise: RunError, StorageError."""
+        """Process events until the search has ended; raises RunError or StorageError if it ends otherwise."""
         self._follow(self.dispatch.begin(time.monotonic()))
         while self.conclusion is None:
             self._turn()
@@ -87,7 +87,7 @@ class SearchSession:
         self._follow(actions)
 
     def _lost(self, over: RunOver) -> None:
-        """The lanes' run has ended although the search has not."""
+        """Raise the error of the lanes' run, which has ended before the search."""
         if isinstance(over.error, RunCancelled):
             raise over.error
         raise over.error or RunError(f"search {self.state.run_id}: its lanes have ended", self.state.run_dir)
@@ -111,7 +111,7 @@ class SearchSession:
     # ------------------------------------------------------------------------------------------ what follows
 
     def _follow(self, actions: list[events.Action]) -> None:
-        """The journal first: nobody is told, and nothing begins, before it can be known after a crash."""
+        """Append to the event log first: nothing is published or started that would be unknown after a crash."""
         for action in actions:
             if isinstance(action, events.Assign | events.Form):
                 self.names.of(action.number)
@@ -135,7 +135,7 @@ class SearchSession:
             self._count()
 
     def _may_wait(self) -> bool:
-        """Whether the store may still come back: while nobody has cancelled the search."""
+        """Return True while waiting for storage is useful: the run is under way, no cancellation has timed out."""
         return time.monotonic() < self._give_up_at and not self.executor.run.done()
 
     def _carry_out(self, action: events.Action) -> None:
@@ -162,15 +162,15 @@ class SearchSession:
         self._places.pop(action.number, None)
 
     def row(self, trial: TrialState) -> dict[str, Any]:
-        """A trial as a row of the search's table."""
+        """Return a trial as a row of the search's table."""
         return {**row(trial), "trial_id": self.names.given(trial.number), "outputs": trial.outputs}
 
     def rows(self) -> list[dict[str, Any]]:
-        """All trials as rows of the table; for any thread."""
+        """Return all trials as rows of the table; for any thread."""
         return [self.row(trial) for trial in list(self.dispatch.ledger.trials)]
 
     def best(self) -> dict[str, Any] | None:
-        """The row of the best trial so far; None before there is one."""
+        """Return the row of the best trial so far; None before there is one."""
         best = self.dispatch.ledger.best
         return None if best is None else self.row(best)
 
@@ -182,9 +182,9 @@ class SearchSession:
     # ------------------------------------------------------------------------------------------ from other threads
 
     def post(self, event: events.Event) -> None:
-        """Have the session take in an event, such as a wish of the user's; for any thread."""
+        """Queue an event, such as a user's request; for any thread."""
         self.executor.post(event)
 
     def cancel(self, reason: str) -> None:
-        """Begin to end the search; what has been found so far stands. For any thread."""
+        """Start to end the search; the results so far remain. For any thread."""
         self.post(events.CancelAsked(reason))

@@ -1,4 +1,4 @@
-"""From a checked call to a search under way: the run with its lanes, the journal, the session."""
+"""Start of a search from a checked call: the run with its trial slots (lanes), the event log, the session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("hopsml.search")
 
 @dataclass(frozen=True)
 class EarlierSearch:
-    """A search of an earlier session: where it lies, and what its journal says."""
+    """A search of an earlier session: its directory, the lines of its event log, and further trials and deadline."""
 
     directory: RunDir
     lines: Sequence[str]
@@ -56,9 +56,12 @@ class EarlierSearch:
 
 
 def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: EarlierSearch | None = None) -> SearchRun:
-    """Start a search, or go on with an earlier one; raises before anything is started where that cannot be.
+    """Start a search, or continue an earlier one, and return its handle; raises before anything is started.
 
-    ``known``: trials of other searches, of which the searcher is told first.
+    Args:
+        call: the checked call.
+        known: trials of other searches, from which the searcher learns first.
+        earlier: the search to continue, if any.
     """
     shipped = _recordable(call)
     watch = progress.of_search() if call.progress else None
@@ -66,16 +69,17 @@ def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: EarlierSearc
     run, application = plans.start_on(plan)
     try:
         return _begin_on(call, plan, run, application, shipped, known, earlier, watch)
-    except BaseException as error:  # nobody will have the handle
+    except BaseException as error:  # no caller will have the handle
         run.fail(error)
         run.cancel(f"the search could not be started: {error}")
         raise
 
 
 def _recordable(call: SearchCall) -> bytes:
-    """The call as it is written down: its function and arguments are recorded by themselves, its variables cleaned.
+    """Return the pickled call for the record, without function and arguments, which are recorded separately.
 
-    ArgumentError where a secret would be written all the same, in the space or in an object that searches.
+    Raises:
+        ArgumentError: The search space, searcher or stopper contains a secret.
     """
     run = msgspec.structs.replace(call.run, environment={}, description=redact.text(call.run.description))
     bare = replace(call, run=run, function=None, args={}, warm_start=None, captured=None, frames={})
@@ -91,7 +95,7 @@ def _recordable(call: SearchCall) -> bytes:
 
 
 def _nothing(call: SearchCall) -> None:
-    """The function in whose arguments secrets are looked for."""
+    """Stand in for a function, in whose arguments ``capture`` searches for secrets."""
 
 
 def _has_text(parameter: Parameter) -> bool:
@@ -142,7 +146,7 @@ def _begin_on(
 
 
 def _nothing_left(dispatch: Dispatch) -> list[str]:
-    """What is said of a search that is gone on with although it is complete."""
+    """Return a note for a continued search that is complete already."""
     if not dispatch.is_complete:
         return []
     return [f"nothing is left to do: all {len(dispatch.ledger)} trials are over; num_trials= gives the search more"]
@@ -151,7 +155,7 @@ def _nothing_left(dispatch: Dispatch) -> list[str]:
 def _dispatch(
     call: SearchCall, spec: SearchSpec, known: Sequence[Learned], earlier: EarlierSearch | None
 ) -> tuple[Dispatch, Names]:
-    """The state of the search, with what its journal tells of earlier sessions."""
+    """Return the state of the search and the trials' names, from its event log for an earlier search."""
     if earlier is not None:
         return recorded.replayed(call, spec, list(earlier.lines))
     for config, outcome in known:
@@ -195,7 +199,7 @@ def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
 
 
 def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, application: Application) -> None:
-    """Every trial becomes a run of MLflow's below the search's; distributed ones are runs, which are followed anyway."""
+    """Track each trial as an MLflow run below the search's; distributed trials are runs, and tracked anyway."""
     trials = mlflow.Trials.of(directory, application.environment, call.run.name, call.metric)
     if trials is None:
         return
@@ -230,7 +234,7 @@ def _spec(call: SearchCall, capacity: Capacity, earlier: EarlierSearch | None) -
 
 
 def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> plans.Plan:
-    """The run that holds the executors."""
+    """Return the plan of the run that holds the executors."""
     directory = None if earlier is None else earlier.directory
     wishes = [count for count in (call.max_executors, call.num_trials) if count is not None]
     size = min(wishes) if call.max_executors is not None else AS_MANY_AS_THERE_ARE
@@ -250,7 +254,7 @@ def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> pl
 
 
 def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
-    """What ``run.json`` says of a search; what cannot be said in JSON lies in ``code/search.pickle``."""
+    """Return the description of the search in ``run.json``; objects are in ``code/search.pickle``."""
     return {
         "version": VERSION,
         "space": as_json(call.space.to_dict()),
@@ -273,7 +277,7 @@ def _facts(call: SearchCall, shipped: bytes) -> dict[str, Any]:
 
 
 def _files(session: SearchSession, directory: RunDir, call: SearchCall) -> dict[str, Callable[[], bytes]]:
-    """What shows how far the search is, by URL."""
+    """Return the files that show the progress of the search: functions of their content, by URL."""
     files: dict[str, Callable[[], bytes]] = {directory.best_json: lambda: to_json(as_json(session.state.best or {}))}
     if call.with_summary:
         files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows(), call.metric))
@@ -281,7 +285,7 @@ def _files(session: SearchSession, directory: RunDir, call: SearchCall) -> dict[
 
 
 def _on_change(state: SearchState, change: Change, has_lanes: bool) -> None:
-    """What the coordinator says of the executors."""
+    """Pass the coordinator's changes on executors to the search's state."""
     if change.kind == "phase" and has_lanes:
         state.phase(change.text)
     elif change.kind == "note":

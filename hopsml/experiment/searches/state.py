@@ -1,6 +1,6 @@
-"""The state of a search: written by its session, read and observed from any thread.
+"""State of a search: written by its session, read and observed from any thread.
 
-Results stand here only once the journal holds them.
+Results are published here only after the event log has them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hopsml.delivery import Observers, immediate, is_immediate
 from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
 from hopsml.states import Lifecycle
 
-TRIALS_REMEMBERED = 500  # whose time counts for how long the others will take
+TRIALS_REMEMBERED = 500  # trials whose times the estimate of the remaining time uses
 CURVE_POINTS = 1_000  # of a trial's reports; every second one is dropped when there are more
 
 # what: settled | began | reported | note | phase | skipped | closed
@@ -25,7 +25,7 @@ _Change = tuple[str, dict[str, Any]]
 
 
 class _Changes:
-    """Of what waits for an observer: reports may be skipped, the newest of each trial is kept."""
+    """Queueing rules for observers: reports may be skipped, except the newest of each trial."""
 
     def worth(self, item: _Change) -> delivery.Worth:
         return "update" if item[0] == "reported" else "end" if item[0] == "closed" else "news"
@@ -45,7 +45,7 @@ class _Changes:
 
 
 class SearchState:
-    """How a search stands; a ``SearchSnapshot`` is made of the attributes of the same names."""
+    """State of one search; a ``SearchSnapshot`` is made of the attributes of the same names."""
 
     def __init__(self, run_id: str, name: str, run_dir: str, direction: str, metric: str) -> None:
         self.run_id, self.name, self.run_dir = run_id, name, run_dir
@@ -55,7 +55,7 @@ class SearchState:
         self.planned: int | None = None
         self.best: dict[str, Any] | None = None
         self.running: dict[int, RunningTrial] = {}
-        self.curves: dict[int, list[tuple[int, float]]] = {}  # of trials that are over
+        self.curves: dict[int, list[tuple[int, float]]] = {}  # of trials that do not run
         self.executors = self.busy = 0
         self.deadline_at: float | None = None
         self.took: deque[float] = deque(maxlen=TRIALS_REMEMBERED)
@@ -70,14 +70,14 @@ class SearchState:
     # ------------------------------------------------------------------------------------------ the session writes
 
     def trial_began(self, running: RunningTrial) -> None:
-        """A trial has begun: its function is being called."""
+        """Record that a trial has begun: its function is being called."""
         with self._observers.lock:
-            running.curve = self.curves.pop(running.number, running.curve)  # it goes on after a pause
+            running.curve = self.curves.pop(running.number, running.curve)  # it continues after a pause
             self.running[running.number] = running
         self._tell("began", {"number": running.number, "config": running.config})
 
     def trial_reported(self, number: int, step: int, value: float) -> None:
-        """A trial has reported a value of the metric; of a group's, that may be known before its beginning is."""
+        """Record a reported value of the metric; from a distributed trial it can arrive before ``trial_began``."""
         with self._observers.lock:
             trial = self.running.get(number)
             curve = self.curves.setdefault(number, []) if trial is None else trial.curve
@@ -89,14 +89,14 @@ class SearchState:
         self._tell("reported", {"number": number, "step": step, "value": value})
 
     def trial_left(self, number: int) -> None:
-        """A trial does not run any more; it may be over, or go on later."""
+        """Record that a trial does not run any more; it may have ended, or continue later."""
         with self._observers.lock:
             trial = self.running.pop(number, None)
             if trial is not None and trial.curve:
                 self.curves[number] = trial.curve
 
     def settled(self, row: dict[str, Any], best: dict[str, Any] | None) -> None:
-        """A trial is over, and the journal holds that. ``row`` of the table, and that of the best trial so far."""
+        """Record a trial's end, which the event log has, by its table row; ``best``: row of the best trial so far."""
         with self._observers.lock:
             self.took.append(float(row.get("seconds") or 0.0))
             if best is not None and (self.best is None or best["number"] != self.best["number"]):
@@ -105,7 +105,7 @@ class SearchState:
         self._tell("settled", row)
 
     def counted(self, counts: dict[str, int], planned: int | None, executors: int, busy: int) -> None:
-        """How many trials are where, how many slots there are, and how many of them have a trial."""
+        """Record the numbers of trials by state, of planned trials, of slots, and of slots with a trial."""
         with self._observers.lock:
             self.counts, self.planned = counts, planned
             self.executors, self.busy = executors, min(busy, executors)
@@ -113,7 +113,7 @@ class SearchState:
                 self.state = Lifecycle.RUNNING
 
     def note(self, text: str) -> None:
-        """Tell people something, once; secrets in it are masked."""
+        """Publish a note, unless it has been published already; secrets in it are masked."""
         text = redact.text(text)
         with self._observers.lock:
             if text in self.notes:
@@ -122,24 +122,24 @@ class SearchState:
         self._tell("note", {"text": text})
 
     def phase(self, text: str) -> None:
-        """Tell what the coordinator says of the executors."""
+        """Publish the coordinator's phase of the executors."""
         with self._observers.lock:
             self.waiting = text
         self._tell("phase", {"text": text})
 
     def close(self, state: Lifecycle, reason: str, error: BaseException | None) -> None:
-        """The search is over and its files are complete."""
+        """Record that the search has ended and its files are complete."""
         with self._observers.lock:
             self.state, self.error, self.ended = state, error, time.time()
         self._tell("closed", {"state": state, "reason": reason})
 
-    # ------------------------------------------------------------------------------------------ anybody reads
+    # ------------------------------------------------------------------------------------------ any thread reads
 
     def observe(self, observer: Observer) -> None:
-        """Call ``observer(what, facts)`` for what happens from now on; one that fails is dropped.
+        """Call ``observer(what, facts)`` for each event from now on; one that raises an error is dropped.
 
-        It is called on a thread of its own, so that it harms nobody by being slow, but for one that is marked as
-        ``delivery.immediate``. One that is too slow misses reports, and is told so: ``skipped``.
+        It is called on a separate thread, so that a slow observer delays nothing, unless it is marked as
+        ``delivery.immediate``. One that is too slow misses reports, which an event ``skipped`` reports.
         """
 
         def call(change: _Change) -> None:
@@ -148,11 +148,11 @@ class SearchState:
         self._observers.add(immediate(call) if is_immediate(observer) else call)
 
     def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
-        """Wait until the observers have been told everything, at most ``timeout_s`` seconds; whether they have."""
+        """Wait at most ``timeout_s`` seconds until observers have received everything; return True if they have."""
         return self._observers.settle(timeout_s)
 
     def snapshot(self) -> SearchSnapshot:
-        """The state at this moment, as a value that does not change any more."""
+        """Return the present state as an immutable value."""
         names = {one.name for one in fields(SearchSnapshot)} - {"now", "running"}
         with self._observers.lock:
             facts = {name: _copied(getattr(self, name)) for name in names}

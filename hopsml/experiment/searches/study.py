@@ -1,4 +1,4 @@
-"""A search as an optuna study: for its plots, and for whoever analyses with optuna."""
+"""Optuna study of a search, for its plots and for analysis with optuna."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def study_of(
     direction: str,
     name: str,
 ) -> optuna.Study:
-    """An in-memory study that holds every trial that has ended, with the values that it reported.
+    """Return an in-memory optuna study with every trial that has ended, and with the values that it reported.
 
-    A trial that was stopped, though none came further than it, is complete there: stoppers end at their last step what is
-    good enough, too.
+    A stopped trial that reached the last step of all trials counts as complete: stoppers also end trials with good
+    values at their last step.
     """
     optuna = _optuna()
     verbosity = optuna.logging.get_verbosity()
@@ -59,7 +59,7 @@ def study_of(
 
 
 def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
-    """A plotly figure; ``kind`` is a name of ``PLOTS``. Raises ArgumentError for another, or where plotly is missing."""
+    """Return a plotly figure of a kind in ``PLOTS``; raises ArgumentError for others, or if plotly is missing."""
     optuna = _optuna()
     if kind not in PLOTS:
         raise ArgumentError(f"plot({kind!r}): there is no such plot; there are {', '.join(sorted(PLOTS))}")
@@ -75,11 +75,11 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
         raise ArgumentError(f"plots need plotly ({error}): {extras.install('search')}") from error
 
 
-_INK, _GRID = "#727983", "rgba(128,128,128,0.25)"  # read on white as on black
+_INK, _GRID = "#727983", "rgba(128,128,128,0.25)"  # readable on white and on black
 
 
 def in_any_theme(figure: Any) -> Any:
-    """A plotly figure on the page's own ground, whose text and lines are seen in a light and in a dark theme."""
+    """Make the background of a plotly figure transparent, its text and lines visible in light and dark themes."""
     clear = "rgba(0,0,0,0)"
     axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID}
     figure.update_layout(template="none", paper_bgcolor=clear, plot_bgcolor=clear, font={"color": _INK})
@@ -133,7 +133,7 @@ def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _distribution(optuna: Any, parameter: Parameter | None, seen: Sequence[Any]) -> Any:
-    """Of the space; of a parameter that the space does not have (Maggy's ``budget``), of what was tried."""
+    """Return a parameter's distribution in the space; for others (Maggy's ``budget``), one of the tried values."""
     kinds = optuna.distributions
     match parameter:
         case Integers():
@@ -148,7 +148,7 @@ def _distribution(optuna: Any, parameter: Parameter | None, seen: Sequence[Any])
 
 
 def _label(parameter: Parameter | None, value: Any) -> Any:
-    """optuna's categories are texts, numbers, truth values or None; anything else by its ``repr``."""
+    """Return a value as optuna's category: text, number, Boolean or None; anything else by its name or ``repr``."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     name = getattr(value, "__qualname__", None)

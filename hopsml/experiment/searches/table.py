@@ -1,4 +1,4 @@
-"""The trials of a search as a table: rows in, columns out; Parquet and pandas where they are asked for."""
+"""Table of a search's trials: columns from rows, and conversion to Parquet and pandas."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FIRST = (
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Name -> values: facts of each trial, ``params_<name>`` of its configuration, ``metrics_<name>`` of its outputs.
+    """Return columns by name: facts of each trial, ``params_<name>``, ``metrics_<name>`` of its outputs.
 
-    A column holds numbers, truth values or texts of one kind; what is of several kinds, a list or a dict becomes text.
+    A column holds numbers, Booleans or texts of one kind; columns of several kinds, lists and dicts are converted to
+    text.
     """
     params = _names(row["config"] for row in rows)
     metrics = _names(row["outputs"] for row in rows if isinstance(row.get("outputs"), dict))
@@ -32,7 +33,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The bytes of a Parquet file with the table."""
+    """Return the bytes of a Parquet file with the table."""
     import pyarrow
     import pyarrow.parquet
 
@@ -42,16 +43,16 @@ def parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The table as a pandas ``DataFrame``; imports pandas."""
+    """Return the table as a pandas ``DataFrame``; imports pandas."""
     import pandas
 
     return pandas.DataFrame(columns(rows))
 
 
 def outputs_of(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """What a trial's function returned as the dict that the predecessor gave: a number is called "metric".
+    """Return a trial's outputs as the dict that the predecessor returned, in which a number is called "metric".
 
-    Where it has returned nothing, as one that was stopped, the last value of the ``metric`` that it reported stands for it.
+    For a trial that has returned nothing, as a stopped one, it has the last reported value of ``metric``.
     """
     outputs = row.get("outputs")
     if outputs is None:
@@ -60,7 +61,7 @@ def outputs_of(row: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def summary(rows: Iterable[Mapping[str, Any]], metric: str) -> dict[str, Any]:
-    """The predecessor's ``.summary.json``: every combination that has ended, with its outputs."""
+    """Return the predecessor's ``.summary.json``: every combination that has ended, with its outputs."""
     return {
         "combinations": [
             {"parameters": as_json(row["config"]), "outputs": as_json(outputs_of(row, metric))}

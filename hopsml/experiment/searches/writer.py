@@ -1,4 +1,4 @@
-"""What a search writes down: its journal at once, and by a thread of its own the files that show how far the search is."""
+"""Writer of a search's files: the event log (journal) at once, progress files on a thread."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from hopsml.storage.filesystem import for_url
 
 log = logger_aside("hopsml.search")
 
-FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 10.0  # of the journal, for which the search waits
-LOOK_S = 0.2  # how soon it is seen, while it is waited for, that the search need not go on
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 10.0  # of the event log, for which the search waits
+LOOK_S = 0.2  # between two checks, during a wait, that the search shall continue
 EVERY_S = 0.5  # between two versions of a file, at least
-SHARE = 0.05  # of the time at most is spent on such files
+SHARE = 0.05  # largest share of time for writing such files
 
 
 class Journal(Protocol):
-    """Where lines are kept; ``segments.SegmentWriter``."""
+    """Interface of the event log, to which lines are appended; ``segments.SegmentWriter`` implements it."""
 
     def add(self, lines: Sequence[str]) -> None:
         """Append the lines durably. Raises StorageError."""
 
 
 class SearchWriter:
-    """Writes what a search writes down. ``journal`` is for the session's thread, the rest for any, and returns at once."""
+    """Writer of a search's files; ``journal`` is for the session's thread and blocks, the rest is for any thread."""
 
     def __init__(self, journal: Journal, note: Callable[[str], None]) -> None:
-        """``note`` gets what people should know."""
+        """Start the thread; ``note`` is called with notes for people."""
         self._journal, self._note = journal, note
         self._tasks: deque[Callable[[], None]] = deque()
         self._files: dict[str, Callable[[], bytes]] = {}
         self._next_at: dict[str, float] = {}
-        self._outage = Outage()  # of the store, as far as these files tell
+        self._outage = Outage()  # of storage, as observed by these files
         self._news = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._write_files, name="hopsml-search-files", daemon=True)
         self._thread.start()
 
     def journal(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
-        """Return when the lines are kept. A store that is away is tried again while ``go_on``; then raises StorageError."""
+        """Append lines to the event log; retry failures of storage while ``go_on()``, then raise StorageError."""
         outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
         while lines:
             try:
@@ -62,19 +62,19 @@ class SearchWriter:
                 return
 
     def keep(self, url: str, content: Callable[[], bytes]) -> None:
-        """A file that shows how far the search is; a newer version takes the place of one that is not written yet."""
+        """Queue a progress file; a newer version replaces one that is not written yet."""
         with self._news:
             self._files[url] = content
             self._news.notify()
 
     def later(self, task: Callable[[], None]) -> None:
-        """Have the thread do this, in order; before ``close`` returns."""
+        """Call a task on the thread, in order, before ``close`` returns."""
         with self._news:
             self._tasks.append(task)
             self._news.notify()
 
     def close(self) -> None:
-        """Write the newest version of each file, and end."""
+        """Write the newest version of each file, and end the thread."""
         with self._news:
             self._closing = True
             self._news.notify()
@@ -101,7 +101,7 @@ class SearchWriter:
         return next((url for url in self._files if self._closing or self._at(url) <= now), None)
 
     def _at(self, url: str) -> float:
-        """When the next version of a file may be written."""
+        """Return when the next version of a file may be written, in monotonic seconds."""
         return max(self._next_at.get(url, 0.0), self._outage.retry_at or 0.0)
 
     def _patience_s(self) -> float | None:
@@ -112,7 +112,7 @@ class SearchWriter:
         began = time.monotonic()
         try:
             for_url(url).write_bytes(url, content())
-        except Exception:  # the journal has it all
+        except Exception:  # no data is lost, as the event log has it
             if self._outage.failed(time.monotonic()):
                 log.warning("%s could not be written, which is tried again with newer ones", url, exc_info=True)
         else:

@@ -1,4 +1,4 @@
-"""``maggy.config``: what ``lagom(train_fn, config)`` takes; one config a module."""
+"""Module ``maggy.config``: configuration classes for ``lagom(train_fn, config)``, one in each module."""
 
 from hopsml.maggy.config.ablation import AblationConfig
 from hopsml.maggy.config.base_config import BaseConfig

@@ -1,4 +1,4 @@
-"""``AblationConfig``: an ablation study."""
+"""Class ``AblationConfig`` for ``lagom``: configuration of an ablation study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class AblationConfig(LagomConfig):
-    """An ablation study, for ``lagom``. ``ablator``: "loco", leave one component out. ``hb_interval`` has no effect."""
+    """Configuration of an ablation study; ``ablator``: "loco", leave one out. ``hb_interval`` has no effect."""
 
     ablation_study: Any
     ablator: str = "loco"

@@ -1,4 +1,4 @@
-"""``BaseConfig``: a single run of the function."""
+"""Class ``BaseConfig`` for ``lagom``: configuration of a single run of the function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class BaseConfig(LagomConfig):
-    """A single run of the function on one executor, for ``lagom``. ``hb_interval`` has no effect."""
+    """Configuration of a single run of the function on one executor. ``hb_interval`` has no effect."""
 
     name: str = "base"
     hb_interval: float = 1

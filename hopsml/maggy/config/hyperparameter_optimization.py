@@ -1,4 +1,4 @@
-"""``HyperparameterOptConfig``: a hyper-parameter search."""
+"""Class ``HyperparameterOptConfig`` for ``lagom``: configuration of a hyper-parameter search."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hopsml.search.space.space import Searchspace
 
 @dataclass
 class HyperparameterOptConfig(LagomConfig):
-    """A search. ``model``, ``dataset`` (earlier ``train_set``, ``test_set``) reach a function that has such parameters.
+    """Configuration of a hyper-parameter search for ``lagom``; ``hb_interval`` has no effect.
 
+    ``model``, ``dataset`` (earlier ``train_set``, ``test_set``) are passed to a function that has such parameters.
     ``es_interval``: steps between two comparisons of a trial with the others.
     """
 

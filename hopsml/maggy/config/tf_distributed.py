@@ -1,4 +1,4 @@
-"""``TfDistributedConfig``: distributed training by TensorFlow."""
+"""Class ``TfDistributedConfig`` for ``lagom``: configuration of a distributed training by TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class TfDistributedConfig(LagomConfig):
-    """Distributed training by TensorFlow on all executors: one process each, all of which come to the same weights.
+    """Configuration of a distributed training by TensorFlow: one process on each executor, all with the same weights.
 
     Args:
-        model: a class or function that makes the Keras model, or a list of them; not a model.
-        dataset: a list of what ``process_data`` takes, or of arrays; earlier ``train_set`` and ``test_set``. A text is a
-            path, of this machine or of the project.
-        process_data: called in each worker, with ``dataset``, or with ``train_set`` and ``test_set``; what it returns
-            takes their place. Of a ``train_set`` and ``test_set`` each worker gets its own rows, as batches, where
-            ``hparams`` has ``train_batch_size`` and ``test_batch_size``: rows in one step of all workers.
-        mixed_precision: compute in 16 bits, bfloat16 without a GPU; variables keep 32.
-        hparams: reaches the function.
+        model: a class or function that creates the Keras model, or a list of them; not a model.
+        dataset: a list of arguments for ``process_data``, or of arrays; earlier ``train_set`` and ``test_set``. A text
+            is a path, of this machine or of the project.
+        process_data: called in each worker, with ``dataset``, or with ``train_set`` and ``test_set``; its result
+            replaces them. Of a ``train_set`` and ``test_set`` each worker gets its own rows, in batches, if ``hparams``
+            has ``train_batch_size`` and ``test_batch_size``: rows in one step of all workers.
+        mixed_precision: compute in 16 bits, bfloat16 without a GPU; variables stay in 32 bits.
+        hparams: passed to the function.
     """
 
     model: Any = None

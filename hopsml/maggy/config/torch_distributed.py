@@ -1,4 +1,4 @@
-"""``TorchDistributedConfig``: distributed training by PyTorch, which ``lagom`` refuses."""
+"""Class ``TorchDistributedConfig``: Maggy's configuration of a training by PyTorch, which ``lagom`` rejects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.maggy.config.lagom import LagomConfig
 
 @dataclass
 class TorchDistributedConfig(LagomConfig):
-    """Distributed training by PyTorch, which is ``hopsml.experiment.torch``: ``lagom`` raises an error that says so."""
+    """Configuration of a training by PyTorch; ``lagom`` raises an error that names ``hopsml.experiment.torch``."""
 
     module: Any = None
     dataset: Any = None

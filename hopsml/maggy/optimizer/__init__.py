@@ -1,4 +1,4 @@
-"""``maggy.optimizer``: optimizers as instances, and the base class of own ones."""
+"""Module ``maggy.optimizer``: optimizer classes, and the base class for users' optimizers."""
 
 from hopsml.maggy.optimizer import bayes
 from hopsml.maggy.optimizer.base import AbstractOptimizer, Asha, GridSearch, RandomSearch, SingleRun

@@ -1,4 +1,4 @@
-"""Maggy's optimizers on this project's searchers: those that have a name here, and own ones by an adapter."""
+"""Maggy's optimizers, implemented by hopsml's searchers; an adapter for users' optimizers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hopsml.search.space.space import Searchspace
 
 
 class Named:
-    """An optimizer that this project has, by its ``name``; ``arguments`` are its own.
+    """Optimizer that hopsml implements under its ``name``; ``arguments`` are those of the searcher.
 
-    ``pruner`` "hyperband" gives the parameter ``budget`` to trials; ``pruner_kwargs`` are its own arguments. Code that asks
-    it for trials by itself sets ``num_trials`` and ``searchspace``, then calls as for an ``AbstractOptimizer``.
+    ``pruner`` "hyperband" passes the parameter ``budget`` to trials; ``pruner_kwargs`` are its arguments. Code that
+    requests trials from it directly sets ``num_trials`` and ``searchspace``, then calls it as an ``AbstractOptimizer``.
     """
 
     name = "none"
@@ -39,14 +39,14 @@ class Named:
         self._asked = 0
 
     def initialize(self) -> None:
-        """Start afresh with ``num_trials`` trials over ``searchspace``. Raises ArgumentError if either is not set."""
+        """Start over with ``num_trials`` trials over ``searchspace``. Raises ArgumentError if either is not set."""
         if self.num_trials is None or self.searchspace is None:
             raise ArgumentError(f"{type(self).__name__}: set num_trials and searchspace before initialize()")
         self._searcher = searcher_of(self, self.searchspace, self.num_trials, self.direction, None)
         self.trial_store, self.final_store, self._running, self._asked = {}, [], {}, 0
 
     def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
-        """The next trial, "IDLE" (ask again when one has ended), or None: there are no more. ``trial``: what has ended."""
+        """Return the next trial, "IDLE" (retry later) or None (no more); ``trial``: one that has ended."""
         if self._searcher is None:
             raise ArgumentError(f"{type(self).__name__}: call initialize() before get_suggestion()")
         if trial is not None:
@@ -71,11 +71,11 @@ class Named:
             self.final_store.append(trial)
 
     def finalize_experiment(self, trials: list[Trial]) -> None:
-        """Does nothing; Maggy's interface has it."""
+        """Do nothing: the method exists because Maggy's interface has it."""
 
 
 class RandomSearch(Named):
-    """Random search."""
+    """Random search over the search space."""
 
     name = "random"
 
@@ -87,13 +87,13 @@ class GridSearch(Named):
 
 
 class SingleRun(Named):
-    """Calls the function once for each trial, without hyper-parameters."""
+    """One call of the function for each trial, without hyper-parameters."""
 
     name = "none"
 
 
 class Asha(Named):
-    """Asynchronous successive halving; a trial finds its resource in the hyper-parameter ``budget``."""
+    """Asynchronous successive halving (ASHA); a trial's resource is its hyper-parameter ``budget``."""
 
     name = "asha"
 
@@ -102,10 +102,10 @@ class Asha(Named):
 
 
 class AbstractOptimizer(ABC):
-    """Base of own optimizers: ``initialize``, ``get_suggestion``, ``finalize_experiment``.
+    """Base class of users' optimizers: ``initialize``, ``get_suggestion``, ``finalize_experiment``.
 
-    Attributes are set before ``initialize``: ``num_trials``, ``searchspace``, ``trial_store`` (running trials by id),
-    ``final_store`` (those that are over), ``direction``.
+    Attributes that are set before ``initialize``: ``num_trials``, ``searchspace``, ``trial_store`` (running trials by
+    id), ``final_store`` (trials that have ended), ``direction``.
     """
 
     num_trials: int
@@ -116,19 +116,19 @@ class AbstractOptimizer(ABC):
 
     @abstractmethod
     def initialize(self) -> None:
-        """Called once, before the first suggestion."""
+        """Prepare the optimizer for its first suggestion; called once."""
 
     @abstractmethod
     def get_suggestion(self, trial: Trial | None = None) -> Trial | str | None:
-        """The next trial, "IDLE" (ask again when one has ended), or None: there are no more. ``trial``: what has ended."""
+        """Return the next trial, "IDLE" (retry later) or None (no more); ``trial``: one that has ended."""
 
     @abstractmethod
     def finalize_experiment(self, trials: list[Trial]) -> None:
-        """Called once, with all trials, when there are no more."""
+        """Clean up after the search; called once, with all trials, when there are no more."""
 
 
 class Adapted(Searcher):
-    """Presents a user's optimizer as a searcher. Its state: the optimizer as it was, and the calls it got, in order."""
+    """Searcher that adapts a user's optimizer; its state is the original optimizer and its calls, in order."""
 
     def __init__(self, optimizer: AbstractOptimizer, space: Searchspace, num_trials: int, direction: str) -> None:
         self._plain = cloudpickle.dumps(optimizer)
@@ -147,6 +147,7 @@ class Adapted(Searcher):
         self._over = False
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return the optimizer's next suggestion, ``Wait.LATER`` for "IDLE", ``Wait.DONE`` for None."""
         if self._over:
             return Wait.DONE
         found = self.optimizer.get_suggestion(self._last)
@@ -168,12 +169,14 @@ class Adapted(Searcher):
         return Suggestion(dict(found.params))
 
     def report(self, number: int, step: int, score: float) -> None:
+        """Append a report to the trial's history, and record it for ``restore``."""
         self._events.append(["report", number, step, score])
         trial = self._trials[number]
         trial.step_history.append(step)
         trial.metric_history.append(self._value(score))
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Set the outcome of a trial, pass it on with the next suggestion, and record it for ``restore``."""
         self._events.append(["tell", number, outcome.end.value, outcome.score, outcome.step])
         trial = self._trials[number]
         trial.status = Trial.ERROR if outcome.end is End.FAILED else Trial.FINALIZED
@@ -187,9 +190,11 @@ class Adapted(Searcher):
         return score if self._direction == "max" else -score
 
     def state(self) -> dict[str, Any]:
+        """Return the calls so far as JSON values."""
         return {"events": [list(event) for event in self._events]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state by a new copy of the optimizer and the same calls."""
         self._begin()
         self._events = []
         for kind, number, *rest in state["events"]:
@@ -202,7 +207,19 @@ class Adapted(Searcher):
 
 
 def searcher_of(optimizer: Any, space: Searchspace, num_trials: int, direction: str, seed: int | None) -> Searcher:
-    """The searcher of Maggy's ``optimizer=``: None, a name, an instance or class of this module, an own one, a Searcher."""
+    """Return the searcher for Maggy's ``optimizer=``.
+
+    Args:
+        optimizer: None, a name, an instance or class of this module, a user's optimizer, or a Searcher.
+        space: the search space.
+        num_trials: number of trials.
+        direction: "max" or "min".
+        seed: seed of the searcher; drawn if None.
+
+    Raises:
+        ArgumentTypeError: ``optimizer`` is of another type.
+        KeyError: The name is not known.
+    """
     if isinstance(optimizer, Searcher):
         return optimizer
     if isinstance(optimizer, type):

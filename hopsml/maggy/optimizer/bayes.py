@@ -1,4 +1,4 @@
-"""``maggy.optimizer.bayes``: the Bayesian optimizers."""
+"""Module ``maggy.optimizer.bayes``: the Bayesian optimizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.maggy.optimizer.base import Named
 
 
 class _Bayesian(Named):
-    """Base of both. ``interim_results`` (learning from running trials, as Maggy's models can) is refused."""
+    """Base class of both; raises ArgumentError for ``interim_results``, Maggy's learning from running trials."""
 
     def __init__(
         self,
