@@ -60,6 +60,7 @@ class Pending:
     deadline: asyncio.TimerHandle | None = None
     looks: int = 0  # for which there have been too many, with this one among them
     was_cut: bool = False
+    is_released: bool = False
     is_served: Callable[[], bool] = lambda: (
         False
     )  # True if its requests are answered without a token: it is closed later than others
@@ -272,6 +273,7 @@ class Acceptor:
                 pending.release()
 
     def _release(self, pending: Pending) -> None:
+        pending.is_released = True
         if pending.deadline is not None:
             pending.deadline.cancel()
         self._pending.pop(pending, None)
@@ -297,13 +299,22 @@ def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
 def with_streams(
     serve: Callable[[Pending, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], limit: int = 1 << 16
 ) -> Callable[[Pending], asyncio.BaseProtocol]:
-    """``make`` of a front for a coroutine that reads and writes; ``limit`` as of ``asyncio.start_server``."""
+    """Return the ``make`` of an acceptor for a coroutine that reads and writes.
+
+    Args:
+        serve: handles one connection; it releases the pending one as soon as its peer has shown the token.
+        limit: bytes that are read ahead, as for ``asyncio.start_server``.
+    """
 
     async def serve_quietly(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(pending, reader, writer)
         except asyncio.CancelledError:  # the loop ends: asyncio would show a traceback for each connection
             pass
+        finally:
+            if not pending.is_released:  # a stranger: closing TLS would wait half a minute for its answer
+                writer.transport.abort()
+                pending.release()
 
     def make(pending: Pending) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit)
