@@ -30,8 +30,7 @@ from pathlib import Path
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.storage import privacy
-from hopsml.storage import urls
+from hopsml.storage import privacy, urls
 
 VARIABLE = "HOPSML_SERVING_FOLDER"
 SERVING = "Serving"

@@ -177,7 +177,7 @@ def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, f
 def _read(url: str) -> dict[str, Any]:
     """A JSON object; empty where there is none that can be read."""
     try:
-        found = json.loads(filesystem.for_url(url).read_bytes(url))
-    except (PathNotFound, ValueError):
+        found = json.loads(filesystem.read_record(url))
+    except (PathNotFound, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
