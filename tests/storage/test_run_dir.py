@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
-from hopsml.storage import job_record, run_dir, segments, trust, urls
+from hopsml.storage import job_record, run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
 
@@ -114,23 +114,21 @@ def test_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda url: RunDir(urls.parent(url)).read_run(),
-        lambda url: RunDir(urls.parent(url)).read_lines(url),
-        lambda url: trust.read_bytes(url, "it is run"),
-        job_record.read,
-        segments.SegmentReader,
+        lambda folder: RunDir(folder).read_run(),
+        lambda folder: RunDir(folder).read_lines(f"{folder}/run.json"),
+        lambda folder: trust.read_bytes(f"{folder}/run.json", "it is run"),
+        lambda folder: job_record.read(f"{folder}/run.json"),
+        lambda folder: segments.SegmentReader(folder).new_lines(),
     ],
     ids=["record", "lines", "trusted", "job", "journal"],
 )
 def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Callable[[str], object]) -> None:
     """Sparse files as large as a disk, which cost whoever makes them nothing."""
-    place = tmp_path / ("0001-000001.jsonl" if read is segments.SegmentReader else "run.json")
-    with place.open("wb") as sparse:
-        sparse.truncate(1 << 42)
+    for name in ("run.json", "0001-000001.jsonl"):
+        with (tmp_path / name).open("wb") as sparse:
+            sparse.truncate(1 << 42)
     with pytest.raises(StorageError, match=r"it has more than 67108864 bytes, and a record has no more"):
-        found = read(str(tmp_path) if read is segments.SegmentReader else str(place))
-        if isinstance(found, segments.SegmentReader):
-            found.new_lines()
+        read(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
