@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import tempfile
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -61,8 +62,9 @@ def test_any_damage_to_an_aggregated_log_is_told_as_such() -> None:
                 logs.within(io.BytesIO(harmed), "container_1_0001_01_000002", "stdout", 0, 1000)
 
 
-def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read() -> None:
+def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of zeros before one byte: 64 kB that were written to the disk first, and so would be the terabytes."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     packed = zlib.compress(bytes(64 << 20) + b"x")
     plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1))
     tracemalloc.start()
