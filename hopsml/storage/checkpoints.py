@@ -271,7 +271,9 @@ def prune(
     doomed = [step for step in to_prune(present, sound, keep) if step != latest]
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
-    newest_s = max((entry.modified_s for entry in entries), default=0.0)  # by the store's clock: ours may be a day ahead
+    newest_s = max(
+        (entry.modified_s for entry in entries), default=0.0
+    )  # by the store's clock: ours may be a day ahead
     for entry in entries:
         if urls.is_temporary(entry.url) and newest_s - entry.modified_s > STALE_S:
             system.delete(entry.url, recursive=True)

@@ -53,8 +53,10 @@ class RemoteFileSystem(FileSystem):
         return FileStatus(**self._call("look at", "status", url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Entries by name. One whose name is no name of a file is left out: in an object store ``..`` is like any other."""
         entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
-        return sorted(entries, key=lambda entry: entry.name)
+        below = url.rstrip("/") + "/"
+        return sorted((one for one in entries if _is_name(one.url.removeprefix(below))), key=lambda entry: entry.name)
 
     def read_bytes(self, url: str, most: int | None = None) -> bytes:
         return self._receive(url, 0, None, most)
@@ -269,3 +271,8 @@ class RemoteFileSystem(FileSystem):
             except (OSError, ValueError) as error:
                 found.append(f"{address}: {error}")
         return ", ".join(found)
+
+
+def _is_name(text: str) -> bool:
+    """Return True for what is one part of a path; what comes from a server becomes a path of this machine."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
