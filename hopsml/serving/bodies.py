@@ -213,7 +213,9 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
             raise bad_request(f"input '{name}': its rows differ in shape")
         flat = [value for row in flat for value in row]
     if len(shape) != len(tensor.shape):
-        raise bad_request(f"input '{name}': its shape has {len(shape)} dimensions; it takes {tensors.described(tensor)}")
+        raise bad_request(
+            f"input '{name}': its shape has {len(shape)} dimensions; it takes {tensors.described(tensor)}"
+        )
     if len(flat) != (count := math.prod(shape)):
         raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {count}")
     if not count:

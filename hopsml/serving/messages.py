@@ -261,9 +261,10 @@ class Line:
             if len(line) > most:
                 raise msgspec.DecodeError(f"a line of more than {most} bytes; a message has no more")
         try:
-            return self._decoder.decode(line)
+            message: object = self._decoder.decode(line)
         except RecursionError as error:
             raise msgspec.DecodeError("a line of JSON that is nested too deeply for a message") from error
+        return message
 
     async def _next(self) -> bytes:
         """Return what is left of a line, or a part of it that is longer than the reader reads ahead."""

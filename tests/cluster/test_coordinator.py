@@ -137,7 +137,9 @@ def test_what_speaks_tls_but_no_websocket_is_refused(besieged: Besieged) -> None
             stranger.sendall(words)
             assert _hung_up(stranger)
     besieged.check_refused("handshake")
-    assert not [record for record in besieged.caplog.records if record.name == "asyncio"], "a traceback for each of them"
+    assert not [record for record in besieged.caplog.records if record.name == "asyncio"], (
+        "a traceback for each of them"
+    )
 
 
 def _hung_up(stranger: socket.socket) -> bool:
