@@ -144,7 +144,7 @@ def yarn() -> YarnFacts:
             )
         except urllib.error.HTTPError as error:
             problem, status = f"{base}: HTTP {error.code} {error.reason}", error.code
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = getattr(error, "reason", None) or error
             problem, status = f"{base}: {reason}", 0
     return YarnFacts(addresses, problem=problem, status=status)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import FileStatus, exists, for_url, walk
+from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
@@ -271,8 +271,11 @@ def prune(
     doomed = [step for step in to_prune(present, sound, keep) if step != latest]
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
+    newest_s = max(
+        (entry.modified_s for entry in entries), default=0.0
+    )  # by the store's clock: ours may be a day ahead
     for entry in entries:
-        if urls.is_temporary(entry.url) and time.time() - entry.modified_s > STALE_S:
+        if urls.is_temporary(entry.url) and newest_s - entry.modified_s > STALE_S:
             system.delete(entry.url, recursive=True)
     return doomed
 
@@ -311,9 +314,9 @@ def _encode(step: int, entries: list[FileEntry]) -> bytes:
 
 def _read_manifest(url: str, timeout_s: float | None) -> list[FileEntry] | None:
     try:
-        record: Any = json.loads(for_url(url, timeout_s).read_bytes(urls.join(url, MANIFEST)))
+        record: Any = json.loads(read_record(urls.join(url, MANIFEST), timeout_s))
         return [FileEntry(str(f["name"]), int(f["bytes"]), int(f["crc32"])) for f in record["files"]]
     except PathNotFound:
         return None
-    except (ValueError, TypeError, KeyError):  # cut short or not ours
+    except (ValueError, TypeError, KeyError, RecursionError):  # cut short or not ours
         return None

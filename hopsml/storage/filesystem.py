@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from hopsml import settings
-from hopsml.errors import ArgumentError, PathNotFound
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.urls import base, check_slashes, is_local, split
+
+MOST_RECORD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,17 @@ class FileSystem(Protocol):
     def list_dir(self, url: str) -> list[FileStatus]:
         """Entries of a directory by name, temporary ones included; PathNotFound if there is none."""
 
-    def read_bytes(self, url: str) -> bytes:
-        """The whole content of one file; StorageUnavailable if it breaks off before its length."""
+    def read_bytes(self, url: str, most: int | None = None) -> bytes:
+        """Return the whole content of one file.
+
+        Args:
+            url: of the file.
+            most: bytes that it may have; None for any number.
+
+        Raises:
+            StorageUnavailable: it breaks off before its length.
+            StorageError: it has more than ``most`` bytes; no more than these were read.
+        """
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
@@ -133,6 +144,24 @@ def exists(url: str, timeout_s: float | None = None) -> bool:
     except PathNotFound:
         return False
     return True
+
+
+def read_record(url: str, timeout_s: float | None = None) -> bytes:
+    """Return the content of a record, which is read as a whole, and may be made by others: at most ``MOST_RECORD_BYTES``.
+
+    Raises StorageError.
+    """
+    return for_url(url, timeout_s).read_bytes(url, MOST_RECORD_BYTES)
+
+
+def check_length(url: str, length: int, most: int | None) -> None:
+    """Raise StorageError for a file that has more than ``most`` bytes, of ``length`` that are there or were read."""
+    if most is not None and length > most:
+        raise StorageError(
+            f"cannot read {url}: it has more than {most} bytes, and a record has no more; it was not written by hopsml: "
+            "look at it, then move or delete it",
+            url,
+        )
 
 
 def walk(url: str, timeout_s: float | None = None) -> Iterator[FileStatus]:

@@ -33,7 +33,7 @@ def write(url: str, record: Mapping[str, Any]) -> None:
 def read(url: str) -> dict[str, Any] | None:
     """The record that a driver wrote to ``url``; None where there is none. Raises StorageError."""
     try:
-        record = json.loads(filesystem.for_url(url).read_bytes(url))
+        record = json.loads(filesystem.read_record(url))
     except PathNotFound:
         return None
     return record if isinstance(record, dict) else None

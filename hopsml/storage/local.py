@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, confinement, durable, privacy, urls
-from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.streams import spooled_writer
 
 
@@ -49,9 +49,11 @@ class LocalFileSystem(FileSystem):
                     found.append(_status(urls.join(url, entry), os.stat(path)))
         return found
 
-    def read_bytes(self, url: str) -> bytes:
+    def read_bytes(self, url: str, most: int | None = None) -> bytes:
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
-            confinement.check_length(_path(url), os.fstat(file.fileno()).st_size)
+            length = os.fstat(file.fileno()).st_size
+            confinement.check_length(_path(url), length)
+            check_length(url, length, most)
             return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:

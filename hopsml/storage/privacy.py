@@ -4,8 +4,11 @@ folder is as open as that folder, on a local disk and on HDFS alike. So nobody b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
+from pathlib import Path
 
 from hopsml.errors import ArgumentError
 
@@ -53,6 +56,32 @@ def _narrowed(above: int) -> int:
 def umask_below(above: int) -> int:
     """With this umask whatever a process makes is no more open than a folder with the permission ``above``."""
     return 0o777 & ~of_folder(above)
+
+
+def make_own_folder(path: Path, denied: int = 0o022) -> None:
+    """Make a folder of this machine that belongs to this user alone; a folder that exists already must be one.
+
+    A symbolic link must be this user's, or root's, as well: its owner can let it lead elsewhere after the check.
+
+    Args:
+        path: the folder; missing parents are made.
+        denied: permission bits that it must not have.
+
+    Raises:
+        PermissionError: it is no folder, another user's, or has one of these bits; the text has the reason.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    entry = os.lstat(path)
+    if stat.S_ISLNK(entry.st_mode) and entry.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"it is a symbolic link of user {entry.st_uid}")
+    if not path.is_dir():
+        raise PermissionError("it is no folder")
+    facts = path.stat()
+    if facts.st_uid != os.geteuid():
+        raise PermissionError(f"it belongs to user {facts.st_uid}")
+    if facts.st_mode & denied:
+        raise PermissionError(f"others have rights to it (permission {facts.st_mode & 0o777:o})")
 
 
 def decisive(path: str) -> str:

@@ -41,7 +41,7 @@ from hopsml import redact
 from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, durable, privacy, urls
-from hopsml.storage.filesystem import FileSystem, exists, for_url
+from hopsml.storage.filesystem import FileSystem, exists, for_url, read_record
 
 logger = logger_aside(__name__)
 
@@ -232,11 +232,11 @@ class RunDir:
 
     def read_gang_log(self) -> bytes:
         """``gang.jsonl``; PathNotFound where the run has none, as it finished or is under way."""
-        return self._system.read_bytes(self.gang_log)
+        return self._read(self.gang_log)
 
     def read_json(self, url: str) -> dict[str, Any]:
         """Any record of this run. StorageError if it is not a JSON object."""
-        data = self._system.read_bytes(url)
+        data = self._read(url)
         try:
             record = json.loads(data)
             if b"\\u" in data:
@@ -250,7 +250,7 @@ class RunDir:
     def read_lines(self, url: str) -> list[dict[str, Any]]:
         """A file of this run with one JSON object a line, as ``parse_lines``; none where there is no file. StorageError."""
         try:
-            return parse_lines(self._system.read_bytes(url).decode(errors="replace"))
+            return parse_lines(self._read(url).decode(errors="replace"))
         except PathNotFound:
             return []
 
@@ -261,6 +261,9 @@ class RunDir:
                 durable.sync_tree(urls.split(self.url)[2])
             except OSError as error:
                 raise causes.from_os_error("write", self.url, error) from error
+
+    def _read(self, url: str) -> bytes:
+        return read_record(url, self._timeout_s)
 
     @property
     def _system(self) -> FileSystem:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hopsml.errors import PathExists, PathNotFound
 from hopsml.storage import urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
 LONG_BYTES = 128 << 10  # of a segment: what one more line costs to write, at most
 _NAME = re.compile(r"^(\d{4,})-(\d{6,})\.jsonl$")
@@ -88,7 +88,7 @@ def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]
     """All lines, by the writer's number, oldest writer first."""
     lines: dict[int, list[str]] = {}
     for segment in listed(folder, timeout_s):
-        text = for_url(segment.url, timeout_s).read_bytes(segment.url).decode()
+        text = read_record(segment.url, timeout_s).decode()
         lines.setdefault(segment.writer, []).extend(text.split("\n")[:-1])
     return lines
 
@@ -107,7 +107,7 @@ class SegmentReader:
             at = (segment.writer, segment.number)
             if at < self._at:
                 continue
-            text = for_url(segment.url, self._timeout_s).read_bytes(segment.url).decode(errors="replace")
+            text = read_record(segment.url, self._timeout_s).decode(errors="replace")
             lines = text.split("\n")[:-1]
             found += lines[self._lines if at == self._at else 0 :]
             self._at, self._lines = at, len(lines)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hopsml import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.storage.filesystem import FileStatus, for_url
+from hopsml.storage.filesystem import MOST_RECORD_BYTES, FileStatus, check_length, for_url
 
 VARIABLE = "HOPSML_TRUSTED_OWNERS"  # names, separated by commas
 _WRITABLE = 0o022  # by the group, or by everybody
@@ -60,10 +60,11 @@ def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
     if not urls.is_local(url):
         status = system.status(url)
         check(status, what)
-        return system.read_bytes(url), status
+        return system.read_bytes(url, MOST_RECORD_BYTES), status
     with system.open_read(url) as file:
         status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
         check(status, what)
+        check_length(url, status.length, MOST_RECORD_BYTES)
         return file.read(), status
 
 

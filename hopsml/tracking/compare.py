@@ -22,6 +22,7 @@ from hopsml.tracking.catalog import StoredRun
 MISSING = None
 _NOTES = ("checkpoint.json", "manifest.json")  # hold an id and times of their own
 _SELF = "<this run>"
+_PIECE_BYTES = 1 << 20
 _ABOVE = ("verb", "name", "description", "seed")  # of the specification, which the record holds by themselves
 _ESSENTIALS = ("verb", "name", "function", "workers", "seed", "backend", "profile")
 
@@ -116,9 +117,17 @@ def last_checkpoint(directory: RunDir) -> dict[str, str]:
     digests = {}
     for file in filesystem.walk(newest.url):
         if not file.is_dir and file.name not in _NOTES:
-            digest = hashlib.sha256(filesystem.for_url(file.url).read_bytes(file.url)).hexdigest()
-            digests[urls.relative(file.url, directory.checkpoints)] = digest
+            digests[urls.relative(file.url, directory.checkpoints)] = _sha256(file.url)
     return digests
+
+
+def _sha256(url: str) -> str:
+    """Return the digest of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with filesystem.for_url(url).open_read(url) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

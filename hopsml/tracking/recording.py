@@ -107,6 +107,7 @@ def code_of(directory: RunDir) -> Code:
     except PathNotFound:
         return found
     for entry in entries:
-        if not entry.is_dir and not urls.is_temporary(entry.url) and entry.url != directory.function:
+        is_code = not entry.is_dir and not urls.is_temporary(entry.url) and entry.url != directory.function
+        if is_code and entry.length <= filesystem.MOST_RECORD_BYTES:
             found.files[entry.name] = filesystem.for_url(entry.url).read_bytes(entry.url)
     return found

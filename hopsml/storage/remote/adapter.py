@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
 from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
 from hopsml.storage.remote.pool import POOL, AllBusy
@@ -53,11 +53,13 @@ class RemoteFileSystem(FileSystem):
         return FileStatus(**self._call("look at", "status", url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Entries by name. One whose name is no name of a file is left out: in an object store ``..`` is like any other."""
         entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
-        return sorted(entries, key=lambda entry: entry.name)
+        below = url.rstrip("/") + "/"
+        return sorted((one for one in entries if _is_name(one.url.removeprefix(below))), key=lambda entry: entry.name)
 
-    def read_bytes(self, url: str) -> bytes:
-        return self._receive(url, 0, None)
+    def read_bytes(self, url: str, most: int | None = None) -> bytes:
+        return self._receive(url, 0, None, most)
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         return self._receive(url, offset, length)
@@ -170,10 +172,11 @@ class RemoteFileSystem(FileSystem):
         """One request without chunks from or to here; ``action`` and ``about`` are for the error's text."""
         return self._exchange(action, verb, url, about or url, arguments, self._answer)
 
-    def _receive(self, url: str, offset: int, length: int | None) -> bytes:
+    def _receive(self, url: str, offset: int, length: int | None, most: int | None = None) -> bytes:
         pieces: list[bytearray] = []
-        arguments = {"offset": offset, "length": length}
+        arguments = {"offset": offset, "length": length, "most": most}
         expected = self._exchange("read", "read", url, url, arguments, lambda channel: self._answer(channel, pieces))
+        check_length(url, expected, most)
         data = b"".join(pieces)
         if len(data) != expected:
             raise StorageUnavailable(f"cannot read {url}: {len(data)} of {expected} bytes came", url)
@@ -268,3 +271,8 @@ class RemoteFileSystem(FileSystem):
             except (OSError, ValueError) as error:
                 found.append(f"{address}: {error}")
         return ", ".join(found)
+
+
+def _is_name(text: str) -> bool:
+    """Return True for what is one part of a path; what comes from a server becomes a path of this machine."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text

@@ -50,7 +50,7 @@ class HadoopStore(RemoteStore):
                 with proxies.opener(bean).open(bean, timeout=_WEB_TIMEOUT_S) as answer:
                     facts = json.load(answer)["beans"][0]
                 return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
-            except (OSError, ValueError, LookupError) as error:
+            except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 last = ConnectionError(f"{bean}: {error!r}")
         raise last
 

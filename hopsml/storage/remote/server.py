@@ -85,8 +85,11 @@ class StoreServer:
 
     # ------------------------------------------------------------------ transfers: each returns the number of its bytes
 
-    def _read(self, client: RemoteStore, url: str, offset: int, length: int | None) -> int:
+    def _read(self, client: RemoteStore, url: str, offset: int, length: int | None, most: int | None) -> int:
+        """Send the content, and return its length; nothing is sent of more than ``most`` bytes."""
         total, pieces = client.read(url, offset, length)
+        if most is not None and total > most:
+            return total
         for piece in _checked(total, pieces):
             self._channel.send_data(piece)
         return total

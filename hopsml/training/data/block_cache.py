@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopsml.errors import ArgumentError
+from hopsml.storage import privacy
 from hopsml.training.data import cache_plan
 from hopsml.training.data.cache_plan import CachedPiece
 
@@ -172,10 +172,10 @@ class BlockCache:
 
     def _make_folder(self) -> None:
         """Raises PermissionError where somebody else could change what lies there."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = os.lstat(self._folder)
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-            raise PermissionError("it is not a folder of this user's alone")
+        try:
+            privacy.make_own_folder(self._folder)
+        except PermissionError as error:
+            raise PermissionError(f"it is not a folder of this user's alone: {error}") from error
 
     def _give_up(self, error: OSError) -> None:
         """Use it no longer in this process, and say so once."""

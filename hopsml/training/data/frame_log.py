@@ -26,9 +26,10 @@ class StageAddress(msgspec.Struct, frozen=True):
     folder: str  # whose files a worker on the same machine maps
     host: str = ""  # address, and port for whole Arrow files, of Spark's JVM
     door: int = 0
+    client_key: str = ""  # PEM; with the certificate it is what clients of the Flight server must show
 
     def __repr__(self) -> str:
-        return f"StageAddress({self.url!r})"  # the token is nobody's
+        return f"StageAddress({self.url!r})"  # its token and key are secret
 
 
 class StagedShard(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """The stage: a process beside an agent's workers that keeps the rows which Spark's tasks bring, and gives them to workers.
 
-An Arrow Flight server with the run's own token and a certificate of its own. An attempt at a partition is one Arrow file:
+An Arrow Flight server with the run's own token and a certificate of its own, which clients show as well: gRPC reads a
+request whole, however large, before anybody can look at its token. An attempt at a partition is one Arrow file:
 workers on the same machine map it, others fetch record batches of it. Which attempts count is not known here: the driver
 publishes a table of them, for which workers may wait.
 """
@@ -48,7 +49,16 @@ def serve(seat: SidecarSeat, tell: Tell) -> None:
     door = StageDoor(listening, server_context(certificate, key), token, folder)
     door.serve()
     url = f"grpc+tls://{host}:{stage.port}"
-    address = StageAddress(url, certificate.decode(), token, socket.gethostname(), seat.folder, seat.host, door.port)
+    address = StageAddress(
+        url,
+        certificate.decode(),
+        token,
+        socket.gethostname(),
+        seat.folder,
+        seat.host,
+        door.port,
+        client_key=key.decode(),
+    )
     data = msgspec.msgpack.encode(address)
     seat.write_address(data)
     tell(data)
@@ -74,7 +84,13 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
     """Gives and takes record batches; knows the newest table of each DataFrame."""
 
     def __init__(self, folder: StageFolder, token: str, url: str, certificate: bytes, key: bytes) -> None:
-        super().__init__(url, tls_certificates=[(certificate, key)], middleware={"token": _OnlyWithToken(token)})
+        super().__init__(
+            url,
+            tls_certificates=[(certificate, key)],
+            verify_client=True,
+            root_certificates=certificate,
+            middleware={"token": _OnlyWithToken(token)},
+        )
         self._folder = folder
         self._tables: dict[str, FrameTable] = {}
         self._changed = threading.Condition()

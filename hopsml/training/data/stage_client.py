@@ -58,7 +58,13 @@ class StageClient:
         _first_in = _first_in or os.getpid()
         self.address = address
         self._headers = [(b"authorization", f"Bearer {address.token}".encode())]
-        self._client = flight.FlightClient(address.url, tls_root_certs=address.certificate, override_hostname=CERTIFIED)
+        self._client = flight.FlightClient(
+            address.url,
+            tls_root_certs=address.certificate,
+            cert_chain=address.certificate,
+            private_key=address.client_key,
+            override_hostname=CERTIFIED,
+        )
 
     def _options(self, timeout_s: float) -> Any:
         import pyarrow.flight as flight
