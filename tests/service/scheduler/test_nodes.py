@@ -12,7 +12,7 @@ from hopsml.service.scheduler.resources import NOTHING, GangShape, Placement, Re
 
 pytestmark = pytest.mark.fast
 
-LARGE = Resources(gpus=4, cores=8, memory_mib=4096)
+GPU, LARGE = Resources(gpus=1), Resources(gpus=4, cores=8, memory_mib=4096)
 
 
 def nodes_of(**capacities: Resources) -> Nodes:
@@ -22,9 +22,7 @@ def nodes_of(**capacities: Resources) -> Nodes:
     return nodes
 
 
-def slots(
-    count: int, each: Resources = Resources(gpus=1), least: int = 0, label: str = "", name: str = "w"
-) -> SlotGroup:  # noqa: B008
+def slots(count: int, each: Resources = GPU, least: int = 0, label: str = "", name: str = "w") -> SlotGroup:
     return SlotGroup(name, count, each, least, label)
 
 

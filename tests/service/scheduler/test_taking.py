@@ -1,4 +1,4 @@
-"""Who runs, in order, and what is taken from whom for one that goes before: as little as will do, and from the last first."""
+"""Who runs, in order, and what is taken from whom for one that goes before: as little as will do, the last first."""
 
 from __future__ import annotations
 
@@ -160,9 +160,7 @@ class TestTaking:
         )
 
     def test_who_turns_out_not_to_be_needed_is_spared(self):
-        one, two, three = (
-            job(name, gang(count), {node: count}) for name, count, node in (("x", 1, "a"), ("y", 1, "b"), ("z", 2, "c"))
-        )
+        one, two, three = job("x", gang(1), {"a": 1}), job("y", gang(1), {"b": 1}), job("z", gang(2), {"c": 2})
         assert self.find(gang(1, gpus=2), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 1},), {}, ("z",))
         assert self.find(gang(3), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 2, "a": 1},), {}, ("z", "x"))
         elastic = job("e", gang(3, 1), {"a": 3})
@@ -196,7 +194,7 @@ class TestWaitingLines:
         return lines, jobs
 
     def test_the_next_of_a_line_follows_one_that_was_taken(self):
-        lines, jobs = self.lines(("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("d", 1, 50))
+        lines, _ = self.lines(("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("d", 1, 50))
         walk, seen = lines.walk(), []
         while (one := walk.job) is not None:
             seen.append(one.request.job_id)
