@@ -378,8 +378,9 @@ def test_three_failed_submissions_are_free(failed: int, state: Lifecycle) -> Non
     assert stepped(record, sight(record, Lifecycle.STOPPED), 120.0).state == state
 
 
-@pytest.mark.parametrize("record", [placed(), end(placed(), Ending.PREEMPTED, "for x-1", 105.0)])
-def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(record: JobRecord) -> None:
+@pytest.mark.parametrize("ending", [Ending.NONE, Ending.PREEMPTED])
+def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(ending: Ending) -> None:
+    record = end(placed(), ending, "for x-1", 105.0)
     over = stepped(record, sight(record, Lifecycle.FINISHED), 120.0)
     assert (over.state, over.cause, over.ended_s) == (Lifecycle.FINISHED, "all tasks have finished", 120.0)
     assert over.ending is Ending.NONE
