@@ -203,76 +203,26 @@ class TestModel:
 
 
 @pytest.mark.parametrize(
-    ("say", "with_", "said"),
+    ("say", "of", "said"),
     [
         (words.nodes, (0,), "0 nodes"),
         (words.nodes, (1,), "1 node"),
-        (
-            words.nodes,
-            (
-                2,
-                "more ",
-            ),
-            "2 more nodes",
-        ),
+        (words.nodes, (2, "more "), "2 more nodes"),
         (words.duration, (0.4,), "0 s"),
         (words.duration, (119.4,), "119 s"),
         (words.duration, (120.0,), "2 min"),
         (words.duration, (3600.0,), "60 min"),
-        (
-            words.booting,
-            (
-                "g",
-                1,
-                5.0,
-                90.0,
-                False,
-            ),
-            "1 node of 'g' is booting (since 5 s, at most 90 s)",
-        ),
-        (
-            words.booting,
-            (
-                "g",
-                2,
-                150.0,
-                180.0,
-                True,
-            ),
-            "2 nodes of 'g' are booting (since 2 min, usually 3 min)",
-        ),
-        (
-            words.added,
-            (
-                "g",
-                1,
-                60.0,
-            ),
-            "waits for 1 more node of group 'g', about 60 s",
-        ),
-        (
-            words.added,
-            (
-                "g",
-                3,
-                120.0,
-            ),
-            "waits for 3 more nodes of group 'g', about 2 min",
-        ),
+        (words.booting, ("g", 1, 5.0, 90.0, False), "1 node of 'g' is booting (since 5 s, at most 90 s)"),
+        (words.booting, ("g", 2, 150.0, 180.0, True), "2 nodes of 'g' are booting (since 2 min, usually 3 min)"),
+        (words.added, ("g", 1, 60.0), "waits for 1 more node of group 'g', about 60 s"),
+        (words.added, ("g", 3, 120.0), "waits for 3 more nodes of group 'g', about 2 min"),
+        (words.resting, ("g", 1, 60.0), "nodes of 'g' did not come; they are asked for again in 60 s"),
         (
             words.resting,
-            (
-                "g",
-                1,
-                60.0,
-            ),
-            "nodes of 'g' did not come; they are asked for again in 60 s",
-        ),
-        (
-            words.resting("g", 2, 240.0),
+            ("g", 2, 240.0),
             "nodes of 'g' did not come, 2 times in a row; they are asked for again in 4 min",
         ),
     ],
 )
-def test_what_a_job_waits_for_in_words(say: Callable[..., str], with_: tuple[object, ...], said: str):
-    assert say(*with_) == said
+def test_what_a_job_waits_for_in_words(say: Callable[..., str], of: tuple[object, ...], said: str):
+    assert say(*of) == said
