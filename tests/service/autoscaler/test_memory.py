@@ -79,7 +79,7 @@ class TestLooked:
         assert after.known == {"cpu-1": "cpu", "gpu-1": "gpu", "cpu-2": "cpu"}
         after, _ = looked(after, 1020.0, node("cpu-1"), node("gpu-1"))
         assert after.absent_s == {"cpu-1": 1010.0, "gpu-1": 1010.0}
-        after, _ = looked(after, 1030.0, node("cpu-1", NodePhase.UP, capacity=cores(3), label="x"), node("gpu-1"))
+        after, _ = looked(after, 1030.0, node("gpu-1"), node("cpu-1", NodePhase.UP, capacity=cores(3), label="x"))
         assert after.absent_s == {"gpu-1": 1010.0} and after.came == {"cpu-1"}
         assert after.groups == {"cpu": GroupMemory((30.0,), seen=(cores(3), "x")), "gpu": GroupMemory()}
 

@@ -111,6 +111,8 @@ class TestWhatIsKept:
 
     def test_no_more_than_it_cannot_do_without(self):
         assert keep(waiting("job", 6, least=2), [], a=4, b=2) == (NOW, ({"b": 2},), [4, 0])
+        running = [runs("soon", {"a": 3}, expected_s=200.0)]
+        assert keep(waiting("job", 6, least=3), running, a=4, b=1) == (1100.0, ({"a": 3},), [1, 1])
 
     def test_the_room_of_those_who_end_first(self):
         late = runs("late", {"a": 2}, expected_s=500.0)

@@ -13,7 +13,7 @@ from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.reasons import TRIED, Cause, Holder, Reason, starts, starts_in, why, with_count
 from hopsml.service.scheduler.resources import NOTHING, UNLIMITED, GangShape, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler
-from tests.service.scheduler.clusters import BY_PRIORITY, NO_PREEMPTION, Cluster, gang
+from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
 
 pytestmark = pytest.mark.fast
 NOON = 12 * 3600.0
@@ -451,9 +451,9 @@ class TestTrials:
     def test_the_rest_of_the_gang_has_to_fit_beside_them(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         workers = SlotGroup("w", 5, Resources(gpus=1, cores=1))
-        driver = SlotGroup("driver", 1, Resources(cores=2))
+        driver = SlotGroup("driver", 1, Resources(cores=1))
         cluster.scheduler.submit(GangRequest("j", GangShape((driver, workers))), 0.0)
-        assert why(cluster.scheduler, "j", 0.0).would_start_with == 2
+        assert why(cluster.scheduler, "j", 0.0).would_start_with == 3
         cluster.scheduler.submit(GangRequest("k", GangShape((workers, workers))), 0.0)
         assert why(cluster.scheduler, "k", 0.0).would_start_with == 0  # two parts that are alike: of which one?
 
@@ -492,6 +492,14 @@ class TestTrials:
         assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
         cluster.submit("first", gang(2), priority=99)
         assert set(cluster.scheduler.jobs) == {"one", "wants", "first"}
+
+    def test_that_another_one_would_start_in_its_place_does_not_help_it(self):
+        cluster = Cluster({"a": 3}, FIRST_COME)
+        cluster.submit("one", gang(2))
+        cluster.submit("wants", gang(3))
+        cluster.submit("behind", gang(1))
+        assert why(cluster.scheduler, "behind", 0.0).cause == Cause.ROOM_KEPT
+        assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
 
 
 class TestRefusals:

@@ -99,6 +99,12 @@ def test_jobs_may_begin_late_and_on_several_nodes_and_queues():
 
 
 @pytest.mark.fast
+def test_jobs_of_the_same_second_stand_in_the_order_of_the_log():
+    log = [LoggedJob(name, 5.0, 1, 10.0) for name in ("b", "c", "a")]
+    assert replay(log, {"n": 1}, FIRST_COME).waits_s == {"b": 0.0, "c": 10.0, "a": 20.0}
+
+
+@pytest.mark.fast
 def test_limits_of_a_queue_hold_in_a_replay():
     log = [LoggedJob(name, 0.0, 1, 10.0, "q") for name in ("a", "b")]
     outcome = replay(log, {"n": 2}, FIRST_COME, queues=(Queue("q", limit=Resources(gpus=1)),))

@@ -357,6 +357,25 @@ class TestTrouble:
         assert cluster.ended("one") == ["+next"]
         assert set(cluster.scheduler.jobs) == {"next"}
 
+    def test_a_cancelled_job_that_gives_back_what_it_had_does_not_wait_again(self):
+        cluster = Cluster({"a": 1})
+        cluster.submit("low", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=50) == ["-low"]
+        assert cluster.cancel("low") == []
+        assert cluster.leaves("low") == ["+urgent"]
+        assert set(cluster.scheduler.jobs) == {"urgent"}
+
+    def test_the_time_that_a_job_has_waited_before_counts(self):
+        cluster = Cluster({"a": 1}, Policy(levels_s=(), longest_wait_s=400.0))
+        cluster.submit("runs", gang(1))
+        job = QueuedJob(GangRequest("waits", gang(1)), 7, 0.0, waited_s=100.0)
+        cluster.scheduler.adopt(job, 50.0)
+        assert cluster.scheduler.due_s(300.0) == 350.0
+        cluster.scheduler.tick(349.0)
+        assert not job.is_overdue
+        cluster.scheduler.tick(350.0)
+        assert job.is_overdue
+
     @pytest.mark.parametrize(
         ("make", "said"),
         [

@@ -163,6 +163,10 @@ class TestTaking:
         one, two, three = job("x", gang(1), {"a": 1}), job("y", gang(1), {"b": 1}), job("z", gang(2), {"c": 2})
         assert self.find(gang(1, gpus=2), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 1},), {}, ("z",))
         assert self.find(gang(3), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 2, "a": 1},), {}, ("z", "x"))
+        assert self.find(gang(3, 2), [], [one, two, three], a=1, b=1, c=2) == Taking(
+            ({"a": 1, "b": 1},), {}, ("y", "x")
+        )
+        assert self.find(gang(4, 1), [], [three, one], a=1, c=2) == Taking(({"c": 1},), {}, ("z",))
         elastic = job("e", gang(3, 1), {"a": 3})
         assert self.find(gang(1, gpus=4), [elastic], [three, elastic], a=3, c=4) == Taking(({"c": 1},), {}, ("z",))
 
