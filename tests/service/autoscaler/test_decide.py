@@ -557,3 +557,14 @@ def test_a_node_that_boots_counts_as_what_nodes_of_its_group_had_when_they_came(
     assert world.turn() == ["+1 cpu"]
     world.waiting["two"] = gang(2)
     assert world.turn() == ["+1 cpu"]
+
+
+@pytest.mark.parametrize(("ends_in_s", "said"), [(25.0, []), (25.1, ["+1 cpu"])])
+def test_which_ends_are_waited_for_follows_how_long_nodes_have_taken_to_boot(ends_in_s: float, said: list[str]) -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.memory = FleetMemory({"cpu": GroupMemory((20.0,))})
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + ends_in_s  # the next decision is made 5 s from now
+    assert world.turn() == said

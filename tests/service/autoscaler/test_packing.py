@@ -80,7 +80,7 @@ class TestCheapest:
             names = [f"{group}{number}" for number in range(count)]
             for name in names:
                 packing.put(name, cores(size), "", hidden=True)
-            found.append(NodeOffer(group, names, price))
+            found.append(NodeOffer(names, price))
         return cheapest(packing, gang(wanted, each), found)
 
     @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ class TestCheapest:
 
     def test_nodes_that_cost_nothing_are_used_before_others_are_added(self):
         packing = packing_of(hidden=("back", "new"), back=4, new=4)
-        offers = [NodeOffer("g", ["new"])]
+        offers = [NodeOffer(["new"], 1.0)]
         assert cheapest(packing, gang(4), offers, ["back"]) == ({"back": 4},)
         assert cheapest(packing, gang(5), offers, ["back"]) in (({"back": 4, "new": 1},), ({"new": 4, "back": 1},))
         assert cheapest(packing, gang(4), [], ["back"]) == ({"back": 4},)
