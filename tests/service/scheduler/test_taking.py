@@ -122,6 +122,8 @@ class TestSurplus:
     )
     def test_what_is_left_of_a_placement(self, placement: Placement, freed: Placement, left: Placement):
         assert taking.without(placement, freed) == left
+        with pytest.raises(ValueError, match="zip"):
+            taking.without(placement, (*freed, {}))
 
 
 class TestTaking:
@@ -167,6 +169,8 @@ class TestTaking:
             ({"a": 1, "b": 1},), {}, ("y", "x")
         )
         assert self.find(gang(4, 1), [], [three, one], a=1, c=2) == Taking(({"c": 1},), {}, ("z",))
+        four = job("z", gang(4), {"c": 4})
+        assert self.find(gang(3, 1, gpus=2), [], [one, four], a=1, c=4) == Taking(({"c": 1},), {}, ("z",))
         elastic = job("e", gang(3, 1), {"a": 3})
         assert self.find(gang(1, gpus=4), [elastic], [three, elastic], a=3, c=4) == Taking(({"c": 1},), {}, ("z",))
 
