@@ -121,6 +121,14 @@ def test_a_preempted_job_works_off_what_is_left_and_what_the_restart_costs():
 
 
 @pytest.mark.fast
+def test_all_who_are_preempted_at_once_give_their_room_back():
+    """After an hour and more the two make way for one that needs both GPUs for a minute."""
+    log = jobs((0, 1, 8000), (0, 1, 8000), (4000, 2, 60))
+    outcome = replay(log, {"a": 2}, Policy(), release_s=30.0, restart_s=90.0)
+    assert outcome.waits_s == {"0": 180.0, "1": 180.0, "2": 30.0} and outcome.preemptions == 2
+
+
+@pytest.mark.fast
 def test_without_a_price_a_preemption_costs_only_the_time_of_the_other():
     outcome = replay(jobs((0, 1, 8000), (4000, 1, 60)), {"a": 1}, Policy())
     assert outcome.waits_s == {"0": 60.0, "1": 0.0} and outcome.preemptions == 1

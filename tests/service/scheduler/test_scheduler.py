@@ -8,6 +8,7 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.service.scheduler import admission, holding
+from hopsml.service.scheduler import scheduler as machine
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
@@ -473,6 +474,18 @@ def test_whose_place_others_have_taken_waits_again_once_all_have_left():
     assert scheduler.tick(2.0) == [] and scheduler.jobs["urgent"].phase == JobPhase.PLACED
     scheduler.resized("elastic", ({"a": 1},), 3.0)
     assert scheduler.jobs["urgent"].phase == JobPhase.WAITING
+
+
+@pytest.mark.parametrize(("looked_at", "said"), [(2, []), (3, ["+short"])])
+def test_behind_one_for_whom_room_is_kept_so_many_are_asked_whether_they_may_pass(
+    looked_at: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "LOOKED_AT", looked_at)
+    cluster = Cluster({"a": 4}, FIRST_COME)
+    cluster.submit("runs", gang(3), expected_s=100.0)
+    cluster.submit("large", gang(4))
+    assert cluster.submit("long", gang(1)) + cluster.submit("also long", gang(1)) == []
+    assert cluster.submit("short", gang(1), expected_s=10.0) == said
 
 
 def test_those_that_may_not_grow_do_not_keep_others_from_it():
