@@ -45,7 +45,7 @@ class Wait(Enum):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Configuration to try; ``parent`` is the trial from whose newest checkpoint it starts, None for none."""
+    """Configuration to try next, with the trial from whose newest checkpoint it starts (None for none)."""
 
     config: Config
     parent: int | None = None

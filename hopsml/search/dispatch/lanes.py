@@ -112,7 +112,7 @@ class LaneTable:
     # ---------------------------------------------------------------------------------------- what happens
 
     def join(self, number: int, host: str) -> None:
-        """Add a lane; one that is known already is left unchanged."""
+        """Add a lane, unless it is known already."""
         if number not in self.lanes:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)

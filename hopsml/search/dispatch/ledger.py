@@ -75,7 +75,7 @@ class Ledger:
         return self.trials[number] if 0 <= number < len(self.trials) else None
 
     def add(self, config: Config, parent: int | None) -> TrialState:
-        """Create a trial; its number is the count of those before it."""
+        """Create a trial, whose number is the count of those before it."""
         trial = TrialState(len(self.trials), config, parent, parent)
         self.trials.append(trial)
         return trial

@@ -21,7 +21,10 @@ class ReadyQueue:
         return self._count
 
     def put(self, trial: TrialState, first: bool = False) -> None:
-        """Append a trial; with ``first`` before all others, since it had been assigned already."""
+        """Append a trial, or put it before all others.
+
+        ``first`` is for a trial that had been assigned already.
+        """
         queue = self._queues.setdefault(trial.avoid, deque())
         self._count += 1
         if first:
