@@ -79,7 +79,7 @@ class CmaEs(Searcher):
         return Suggestion(config)
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Record a result; the distribution is updated when the present generation is full."""
+        """Record a result, and update the distribution when the present generation is full."""
         self._told.append((number, outcome.score))
         if self._generations[number] != self._generation or not self._moved:
             return
