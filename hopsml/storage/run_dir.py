@@ -168,7 +168,7 @@ class RunDir:
         self.write_json(self.run_json, record)
 
     def read_run(self) -> dict[str, Any]:
-        """Return ``run.json``; PathNotFound if this is not a run directory."""
+        """Return the content of ``run.json``; PathNotFound if this is not a run directory."""
         return self.read_json(self.run_json)
 
     def write_status(self, record: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ class RunDir:
         self.write_json(self.status_json, record)
 
     def read_status(self) -> dict[str, Any] | None:
-        """Return ``status.json``; None if the run has not ended."""
+        """Return the content of ``status.json``; None if the run has not ended."""
         try:
             return self.read_json(self.status_json)
         except PathNotFound:
@@ -238,7 +238,7 @@ class RunDir:
         self._system.write_bytes(self.gang_log, lines)
 
     def read_gang_log(self) -> bytes:
-        """Return ``gang.jsonl``; PathNotFound if the run has none, because it finished or is active."""
+        """Return the content of ``gang.jsonl``; PathNotFound if the run has none, because it finished or is active."""
         return self._system.read_bytes(self.gang_log)
 
     def read_json(self, url: str) -> dict[str, Any]:

@@ -92,7 +92,10 @@ class FsspecStore(RemoteStore):
                 file.write(piece)
 
     def make_dirs(self, url: str, mode: int | None) -> None:
-        """Create a directory; ``mode`` has no effect, and object stores do nothing, since they have no directories."""
+        """Create a directory, with missing parents, if the store has directories.
+
+        Object stores do nothing. ``mode`` has no effect.
+        """
         with contextlib.suppress(FileNotFoundError):
             if not self.status(url).is_dir:
                 raise FileExistsError(f"{url} is a file")
