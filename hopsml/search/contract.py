@@ -33,7 +33,7 @@ class Outcome:
 
     end: End
     score: float | None = None
-    step: int | None = None  # of the last report
+    step: int | None = None  # step of the last report
 
 
 class Wait(Enum):

@@ -21,10 +21,10 @@ class RunTrial(TrialMessage, frozen=True, tag="run"):
 
     trial_id: str
     config: bytes  # pickled dict
-    metric: str = ""  # key of the metric that the search is about; "" takes a single number
+    metric: str = ""  # key of the searched metric; "": the function returns a single number
     isolated: bool = False  # run in a separate process
-    resume_from: str = ""  # id of the trial whose newest checkpoint it starts from
-    resume_step: int = -1  # of that checkpoint, -1: unknown; the lane waits until one of this step can be read
+    resume_from: str = ""  # id of the trial from whose newest checkpoint it starts
+    resume_step: int = -1  # step of that checkpoint, -1: unknown; the lane waits until it can be read
     done_step: int = -1  # reports up to this step were made by an earlier part of the same trial
     judged: bool = False  # the driver answers a report that waits for its verdict by EndTrial or GoOn
 
@@ -57,7 +57,7 @@ class TrialReported(TrialMessage, frozen=True, tag="reported"):
 
     step: int
     metrics: dict[str, float | int | str | bool | None]
-    waits: bool = False  # the function is blocked until the verdict arrives
+    waits: bool = False  # the function waits for the verdict, for a limited time
 
 
 class TrialEnded(TrialMessage, frozen=True, tag="ended"):
@@ -69,7 +69,7 @@ class TrialEnded(TrialMessage, frozen=True, tag="ended"):
 
     how: str
     outputs: bytes = b""  # pickled return value of a finished one
-    error: str = ""  # one line
+    error: str = ""  # cause of a failure, one line
     seconds: float = 0.0
     checkpoint_step: int = -1  # newest complete checkpoint that it has written
 

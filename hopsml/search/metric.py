@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-METRIC = "metric"  # the name of a number that has none
+METRIC = "metric"  # name of a metric that is returned as a plain number
 
 
 def name_of(asked: str, given: Collection[str] = ()) -> str:

@@ -19,7 +19,7 @@ SEARCHERS = {
     "gp": "hopsml.search.algorithms.gp:Gp",
     "cmaes": "hopsml.search.algorithms.cmaes:CmaEs",
     "bohb": "hopsml.search.algorithms.bohb:Bohb",
-    # For functions that report nothing while they run: the same configuration again, with a greater parameter 'budget'.
+    # For functions that report nothing while they run: configurations are repeated with a greater parameter 'budget'.
     "asha": "hopsml.search.algorithms.asha:AshaSearcher",
     "hyperband": "hopsml.search.algorithms.hyperband:HyperbandSearcher",
     "none": "hopsml.search.algorithms.single:SingleRun",
@@ -43,7 +43,7 @@ SPELLINGS = {
     "populationbased": "pbt",
     "populationbasedtraining": "pbt",
 }
-LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # of the extra 'search'
+LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # packages of the extra 'search'
 
 
 def searcher(name: str | None, space: Searchspace, seed: int | None = None, **arguments: Any) -> Searcher:

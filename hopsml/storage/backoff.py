@@ -28,7 +28,7 @@ class Outage:
 
     first_s: float = 1.0
     longest_s: float = 60.0
-    failures: int = 0  # in a row
+    failures: int = 0  # number of failures in a row
     missed: int = 0
     retry_at: float | None = None  # None: there is no outage
     _counted_at: float = 0.0

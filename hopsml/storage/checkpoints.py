@@ -147,7 +147,7 @@ def is_complete(url: str, timeout_s: float | None = None) -> bool:
         return False
     try:
         lengths = {urls.relative(e.url, url): e.length for e in walk(url, timeout_s) if not e.is_dir}
-    except PathNotFound:  # deleted meanwhile
+    except PathNotFound:  # deleted during the call
         return False
     return CORRUPT not in lengths and all(lengths.get(entry.name) == entry.length for entry in entries)
 
@@ -167,7 +167,7 @@ def is_sound(url: str, timeout_s: float | None = None) -> bool:
             if found != entry:
                 mark_corrupt(url, entry.name, timeout_s)
                 return False
-    except PathNotFound:  # deleted meanwhile
+    except PathNotFound:  # deleted during the call
         return False
     return True
 

@@ -133,7 +133,7 @@ class LocalFileSystem(FileSystem):
             if overwrite:
                 os.replace(old, new)
             elif os.path.isdir(old):
-                if os.path.lexists(new):  # a racing directory with entries still makes os.rename fail
+                if os.path.lexists(new):  # a directory with entries that is created now still makes os.rename fail
                     raise PathExists(f"cannot rename {old} to {target}: it exists already", target)
                 os.rename(old, new)
             else:

@@ -47,7 +47,7 @@ class Settings:
         self.timeout_s: float = given["timeout_s"]
         self.keep_checkpoints: int | None = given["keep_checkpoints"]
         self.resume: bool = given["resume"]
-        self.parent_pidfd = parent_pidfd  # -1: none
+        self.parent_pidfd = parent_pidfd  # file descriptor of the agent's process; -1: none
 
 
 class Loop:

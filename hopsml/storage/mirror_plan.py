@@ -19,7 +19,7 @@ GROWING_PAUSE_S = 2.0
 SETTLE_S = 1.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 URGENT_RETRY_S = 1.0
-TOGETHER_S = 0.5  # failures of copies that were under way at the same time count as one
+TOGETHER_S = 0.5  # failures of concurrent copies within this time count as one
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class CopyFailure:
 class MirrorState:
     """State of the mirror: copied files, last failures, and whether the shared storage responds."""
 
-    copied: dict[str, Copied] = field(default_factory=dict)  # files
-    committed: set[str] = field(default_factory=set)  # checkpoints
+    copied: dict[str, Copied] = field(default_factory=dict)  # by path of the file
+    committed: set[str] = field(default_factory=set)  # paths of checkpoints
     failures: dict[str, CopyFailure] = field(default_factory=dict)
     outage: CopyFailure | None = None  # the store itself does not respond; until it does nothing else is tried
 

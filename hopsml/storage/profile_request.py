@@ -19,7 +19,7 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus, for_url
 from hopsml.storage.run_dir import RunDir
 
-ENDINGS = {"speedscope": ".speedscope.json", "flamegraph": ".svg", "raw": ".txt"}  # by format
+ENDINGS = {"speedscope": ".speedscope.json", "flamegraph": ".svg", "raw": ".txt"}  # file name ending by format
 MOST_S = 300
 MOST_KEPT = 20
 PATIENCE_S = 60.0  # in addition to a profile's own seconds; an older request is not being carried out any more

@@ -55,7 +55,7 @@ _RECORDS = (
 _OF_DRIVERS = "driver.json continued.json profile.json"
 _FOLDERS = "code events checkpoints evaluations logs export profiles artifacts trials journal"
 _OF_SEARCHES = "best.json trials.parquet trial.json output.log .outputs.json .hparams.json .metric .summary.json"
-# Directly in the directory of a run or a trial.
+# Names of entries directly in the directory of a run or a trial.
 RESERVED_NAMES = frozenset(f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}".split())
 
 
@@ -110,12 +110,12 @@ class RunDir:
     profile_json = _Below("profile.json")  # newest request for a profile of a worker
     driver_json = _Below("driver.json")  # newest heartbeat of the driver
     continued_json = _Below("continued.json")  # the run that continues this one
-    best_json = _Below("best.json")  # a search's best trial so far
+    best_json = _Below("best.json")  # best trial of a search so far
     environment_json = _Below("environment.json")  # packages, settings and variables of the driver
     worker_json = _Below("worker.json")  # interpreter, hardware and variables of the chief
     inputs = _Below("inputs.jsonl")  # inputs that the function declared, one JSON object per line
     mlflow_json = _Below("mlflow.json")  # where the run is sent in MLflow, and whether it has been sent
-    code = _Below("code")  # what was shipped to the workers, and the code around it
+    code = _Below("code")  # code that was shipped to the workers, and the code around it
     function = _Below("code", "function.pickle")  # the pickled function with its arguments, as shipped
     events = _Below("events")  # TensorBoard event files
     checkpoints = _Below("checkpoints")  # complete checkpoints, one directory per step
@@ -126,9 +126,9 @@ class RunDir:
     export = _Below("export")  # exported models
     profiles = _Below("profiles")  # profiles of running workers
     artifacts = _Below("artifacts")  # files that the function saved in its working folder
-    outputs_json = _Below(".outputs.json")  # what the function returned, under the predecessor's name
-    hparams_json = _Below(".hparams.json")  # the function's arguments, under the predecessor's name
-    trials = _Below("trials")  # a search's trials
+    outputs_json = _Below(".outputs.json")  # return value of the function, under the predecessor's name
+    hparams_json = _Below(".hparams.json")  # arguments of the function, under the predecessor's name
+    trials = _Below("trials")  # trials of a search
 
     def __init__(self, url: str | os.PathLike[str], timeout_s: float | None = None) -> None:
         self.url = os.fspath(url).rstrip("/")

@@ -64,7 +64,7 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
 
     Args:
         files: Name and time of the last change, in seconds, of each file in a run's folder of logs.
-        begun: The generation in which the present processes started: those of earlier ones have ended.
+        begun: The generation in which the present processes started; processes of earlier ones have ended.
         kept: Number of the newest generations whose files are retained, in addition to the first one's.
 
     Returns:

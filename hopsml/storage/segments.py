@@ -47,7 +47,7 @@ class SegmentWriter:
     def add(self, lines: Sequence[str]) -> None:
         """Store these lines in their order.
 
-        If StorageError is raised, none of them counts, and they may be added again.
+        If StorageError is raised, no line counts as stored, and they may be added again.
         """
         text = self._kept + _bytes(lines)
         url = urls.join(self._folder, _name(self._writer, self._number))

@@ -21,7 +21,7 @@ _WRITABLE = 0o022  # by the group, or by all users
 
 
 def trusted() -> frozenset[str]:
-    """Return the names of users whose files are trusted in addition to one's own (``HOPSML_TRUSTED_OWNERS``)."""
+    """Return the names of users whose files are trusted in addition to this user's (``HOPSML_TRUSTED_OWNERS``)."""
     return frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
 

@@ -102,7 +102,7 @@ def has_temporary_part(name: str) -> bool:
 def remote_of(local_path: str) -> str | None:
     """Return the remote URL that a local path mirrors, or None.
 
-    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority is required
+    Inside a worker ``/scratch/x/hdfs://host:port/rest`` means ``hdfs://host:port/rest``. The authority is required
     (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would be taken for the host).
     """
     if not is_local(local_path):

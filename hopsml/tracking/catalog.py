@@ -19,7 +19,7 @@ from hopsml.tracking import machine
 SILENT_S = 3600.0  # a run without an end and without a new file for so long counts as lost
 PARALLEL_READS = 8
 
-RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # of a run without status.json
+RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # states of a run without status.json
 # Errors of reading a record whose fields have unexpected types: any user with write access can write any JSON.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 

@@ -184,7 +184,7 @@ def _git(folder: Path, arguments: Sequence[str], deadline: float) -> bytes | Non
         process = subprocess.Popen(
             line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
     timer.start()

@@ -47,7 +47,7 @@ class Comparison:
     same: bool
     compared: tuple[str, ...] = ()
     differing: tuple[Difference, ...] = ()
-    causes: tuple[Difference, ...] = field(default=(), compare=False)  # in how the runs were made
+    causes: tuple[Difference, ...] = field(default=(), compare=False)  # differences in how the runs were made
 
 
 def differences(left: StoredRun, right: StoredRun) -> list[Difference]:

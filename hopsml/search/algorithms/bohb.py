@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-COMPLETE = 1_000  # the level of completed trials, above that of any step
+COMPLETE = 1_000  # level of completed trials, above that of any step
 
 
 class Bohb(Searcher):

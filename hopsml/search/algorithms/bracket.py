@@ -43,7 +43,7 @@ class Bracket:
         self._entered = [0] * len(self.sizes)  # number of members that were ever sent to each rung
         self._heading = [0] * len(self.sizes)  # number of members that run towards it now
         self._running: dict[int, int] = {}  # member -> its next rung
-        self._waiting: dict[int, int] = {}  # member -> rung at which it is
+        self._waiting: dict[int, int] = {}  # member -> rung at which it waits
 
     @property
     def expected(self) -> int:

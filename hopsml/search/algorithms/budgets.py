@@ -16,7 +16,7 @@ from hopsml.search.algorithms.random import RandomSearch
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Suggestion, Verdict, Wait
 from hopsml.search.space.space import Searchspace
 
-BUDGET = "budget"  # Maggy's name
+BUDGET = "budget"  # name of the hyper-parameter, as in Maggy
 
 
 class PromotionRule(Protocol):
@@ -124,7 +124,7 @@ class BudgetSearcher(Searcher):
         found: int | Wait | None = self._going_on.popleft() if self._going_on else self._rule.resume()
         if found is None:
             found = self._new()
-        if isinstance(found, Wait) and not self._running:  # nothing else can happen
+        if isinstance(found, Wait) and not self._running:  # no running trial can change the rule's decision
             settled = self._rule.settle()
             found = Wait.DONE if settled is None else settled
         if isinstance(found, Wait):

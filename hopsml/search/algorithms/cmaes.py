@@ -18,7 +18,7 @@ from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, W
 from hopsml.search.space.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
 
-FIRST_DEVIATION = 0.11  # of the unit interval
+FIRST_DEVIATION = 0.11  # initial standard deviation, on the unit interval
 
 
 class CmaEs(Searcher):
@@ -57,7 +57,7 @@ class CmaEs(Searcher):
         self._generations: list[int] = []  # by number of the trial
         self._told: list[tuple[int, float | None]] = []  # calls of ``tell`` in order: number, score
         self._learned: list[tuple[dict[str, Any], float]] = []
-        self._results: list[tuple[Any, float | None]] = []  # of this generation
+        self._results: list[tuple[Any, float | None]] = []  # point, score of this generation
         self._generation = 0
         self._optimizer: Any = None
 

@@ -18,7 +18,7 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
 Vector = list[float]  # a point of the unit cube
-STALE_GENERATIONS = 200  # in a row without a new configuration: it has converged, or the space is exhausted
+STALE_GENERATIONS = 200  # so many in a row without a new configuration end the search: converged, or space exhausted
 
 
 class DifferentialEvolution(Searcher):
@@ -53,7 +53,7 @@ class DifferentialEvolution(Searcher):
         _check(generations, size, mutation, crossover)
         self.space, self.seed = space, seed_of(seed)
         self.generations, self.population, self.mutation, self.crossover = generations, size, mutation, crossover
-        self.total = None if generations is None else (generations + 1) * size  # fewer where members are the same
+        self.total = None if generations is None else (generations + 1) * size  # fewer if configurations repeat
         self._begin()
 
     def _begin(self) -> None:

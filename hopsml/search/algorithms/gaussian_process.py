@@ -137,7 +137,7 @@ class Posterior:
         scaled = SQRT5 * np.sqrt(np.einsum("ij,ij->i", away, away))
         covariance = self.kernel.variance * (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
         inner = -self.kernel.variance * 5.0 / 3.0 * (1.0 + scaled) * np.exp(-scaled)
-        gradients = inner[:, None] * away / lengths  # of the covariance with each observation
+        gradients = inner[:, None] * away / lengths  # gradient of the covariance with each observation
         solved = cho_solve(self._factor, covariance, check_finite=False)
         deviation = math.sqrt(max(self.kernel.variance - float(covariance @ solved), 1e-12))
         return (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 1024  # points evaluated before gradient ascent from the best ones
 CLIMBED = 5  # number of points improved by gradient ascent
-MODELLED_AT_MOST = 300  # trials: half of them the best, half the newest
+MODELLED_AT_MOST = 300  # number of trials in the model: half of them the best, half the newest
 POWERS = (-2.0, 4.0, 61)  # first, last, number of powers
 ALWAYS_FITTED = 50  # with more trials the kernel is fitted again after each increase by a tenth
 
@@ -58,7 +58,7 @@ class Gp(Searcher):
         self._features = FeatureEncoder(space)
         self._history = History(space)
         self._kernel: Kernel | None = None
-        self._fitted_with = 0  # trials
+        self._fitted_with = 0  # number of trials with which the kernel was fitted
 
     def ask(self, number: int) -> Suggestion | Wait:
         """Return a configuration: of the warm-up, or the one that the model considers best."""

@@ -25,7 +25,7 @@ class _Curve:
         self.sums = array("d")  # of the scores up to each report
         self.best = float("-inf")
         self.stopped = False
-        self.intervals = 0  # completed so far
+        self.intervals = 0  # number of completed intervals
 
     def add(self, step: int, score: float) -> None:
         """Append a report, of a higher step."""

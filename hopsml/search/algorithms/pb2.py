@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 MODELLED_AT_MOST = 64  # number of the newest intervals in the model
 LEAST = 4  # intervals that a model needs
-CANDIDATES = 256
-C1, C2 = 0.2, 0.4  # of the confidence bound, as in the experiments of the paper
+CANDIDATES = 256  # points spread over the space; half as many more near the source
+C1, C2 = 0.2, 0.4  # constants of the confidence bound, as in the experiments of the paper
 # Grid of the kernel: length scales in the cube, noise as a share of the variance, rate of change with time.
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 NOISES = (0.003, 0.03, 0.3)
 FORGETTINGS = (0.0, 0.05, 0.15, 0.4)
-VARIANCES = (0.01, 100.0)  # bounds
+VARIANCES = (0.01, 100.0)  # bounds of the signal variance
 
 
 class PB2(PopulationBased):

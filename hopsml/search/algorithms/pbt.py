@@ -31,9 +31,9 @@ class Individual:
     """
 
     config: Config
-    intervals: int = 0  # completed so far
+    intervals: int = 0  # number of completed intervals
     score: float | None = None
-    step: int = 0  # at which it had that score
+    step: int = 0  # step of that score
     due: bool = False  # compare it when it is resumed
     kept: bool = False  # it continued at the end of its last interval although another one waited
     verdict: Verdict = Verdict.CONTINUE

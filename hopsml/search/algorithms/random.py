@@ -17,8 +17,8 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
 BLOCK = 256  # points drawn at a time; a power of two, as Sobol's sequence requires
-MISSES = 1000  # points in a row that were tried before, after which the rest of a space is listed
-LISTED_AT_MOST = 1_000_000  # configurations
+MISSES = 1000  # after so many points in a row that were tried before, the untried configurations are listed
+LISTED_AT_MOST = 1_000_000  # largest space whose configurations are listed
 
 
 class RandomSearch(Searcher):

@@ -92,9 +92,9 @@ class AskTell:
         self.stopper = stopper or NeverStop()
         self.ledger = Ledger(spec.direction)
         self.alike = Futility()
-        self.extra = 0  # trials that the user added
-        self.done = False  # the searcher has no more
-        self.later = False  # the searcher waits for a result
+        self.extra = 0  # number of trials that the user added
+        self.done = False  # True if the searcher has no more configurations
+        self.later = False  # True while the searcher waits for a result
         self.differing: list[int] = []  # trials for which the replayed searcher suggests another configuration
         self._facts: list[Fact] = []
         known = [count for count in (spec.num_trials, searcher.total) if count is not None]

@@ -103,7 +103,7 @@ class Attempts:
             self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
-        return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended already
+        return [action for action in actions if not isinstance(action, EndTrial)]  # the trial has ended already
 
     def _line_up(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.READY:
@@ -136,7 +136,7 @@ class Attempts:
         return []
 
     def unplace(self, trial: TrialState) -> None:
-        """Return a trial whose function has not been called to the head of the queue."""
+        """Put a trial whose function has not been called back at the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)

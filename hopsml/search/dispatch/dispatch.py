@@ -31,7 +31,7 @@ from hopsml.search.dispatch.limits import Bounds, Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-VERSION = 1  # of states and journals
+VERSION = 1  # format version of states and event logs
 NOTED_S = 10.0  # slot-seconds between two records of the cost, which is the most that a killed driver may lose
 NEWS_S = 2.0  # after the silence timeout, for messages about ended trials to arrive
 

@@ -77,7 +77,7 @@ class Ended:
     number: int
     attempt: int
     how: str
-    value: float | None = None  # of the searched metric
+    value: float | None = None  # value of the searched metric
     outputs: Any = None  # JSON values
     error: str = ""
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class Assign:
     attempt: int
     config: Config
     isolated: bool = False
-    resume_from: int | None = None  # the trial whose newest checkpoint it starts from
+    resume_from: int | None = None  # trial from whose newest checkpoint it starts
     done_step: int = -1
 
 

@@ -18,7 +18,7 @@ from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
 AHEAD = 8  # length of the queue: number of trials requested to find one that fits
-STEADY_S = 5.0  # how long the slots must be unchanged before an elastic trial begins with fewer than it wants
+STEADY_S = 5.0  # time without a change of the slots before an elastic trial begins with fewer than its full size
 
 
 @dataclass(slots=True)
@@ -55,8 +55,8 @@ class Groups:
         self.used = 0
         self.groups: dict[int, GroupState] = {}
         self._line: list[tuple[TrialState, int, int]] = []  # trial, size, minimum
-        self._means: dict[int, tuple[int, float]] = {}  # size -> how many, seconds of all
-        self._promised: tuple[int, float] | None = None  # the head of the line, and its first reservation
+        self._means: dict[int, tuple[int, float]] = {}  # size -> number of trials, sum of their durations in seconds
+        self._promised: tuple[int, float] | None = None  # trial number of the queue's head, first reserved time
         self._changed_at = float("-inf")
         self._size_seen = 0
         self._wake_at = float("inf")
@@ -150,7 +150,7 @@ class Groups:
         actions: list[Action] = []
         self._wake_at = float("inf")
         if not self._size_seen:
-            self._append(self._supply.next(), actions)  # ``wanted`` needs to know one trial's size
+            self._append(self._supply.next(), actions)  # ``wanted`` needs one trial's size
         while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)

@@ -11,10 +11,10 @@ from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-WORTH = 0.01  # a gap of this share of a trial is worth closing
+WORTH = 0.01  # a gap is avoided if it is more than this share of a trial
 GAP_S = 0.005  # assumed until a gap was measured
 _KEPT = 15  # number of gaps whose median counts, so that a single pause of the driver does not
-_WEIGHT = 0.1  # of the newest duration in their mean
+_WEIGHT = 0.1  # weight of the newest duration in the moving average
 
 
 class Prefetch:
@@ -84,10 +84,10 @@ class LaneTable:
         self.lanes: dict[int, LaneState] = {}
         self._allowed: int | None = None  # number of lanes that may be busy
         # Each lane is in at most one of these tables, by its free capacity, so that no decision scans all lanes.
-        self._idle: dict[int, LaneState] = {}
-        self._room: dict[int, LaneState] = {}
-        self._behind: dict[int, LaneState] = {}  # a trial waits there
-        self._calling: dict[int, LaneState] = {}  # a trial waits there, and is being withdrawn
+        self._idle: dict[int, LaneState] = {}  # lanes that run no trial
+        self._room: dict[int, LaneState] = {}  # busy lanes where no trial waits
+        self._behind: dict[int, LaneState] = {}  # lanes where a trial waits
+        self._calling: dict[int, LaneState] = {}  # lanes whose waiting trial is being withdrawn
         self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property

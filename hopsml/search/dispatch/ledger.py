@@ -40,8 +40,8 @@ class TrialState:
     asked: str = ""  # pending request to it: stop | pause | withdraw | cancel
     exploit: Exploit | None = None  # how it continues after the pause
     wanted: bool = False  # resume it as soon as it has paused
-    step: int = -1  # of the last report that counted
-    value: float | None = None  # of the last report; once it is over, the final one
+    step: int = -1  # step of the last report that counted
+    value: float | None = None  # metric of the last report; of an ended trial the final one
     since: float = 0.0  # monotonic time at which the present attempt was placed, or has begun
     gap: bool = False  # measure the time until this attempt begins, during which the lane is idle
     seconds: float = 0.0  # running time of all attempts

@@ -36,7 +36,7 @@ class Bounds:
         self._began = 0.0
         self._counted = 0.0  # ``spent_s`` is charged up to this time
         self._held = 0
-        self.spent_s = 0.0  # slots held times seconds, of all sessions
+        self.spent_s = 0.0  # slot-seconds used in all sessions
         self.deadline: float | None = None
 
     def begin(self, now: float) -> None:

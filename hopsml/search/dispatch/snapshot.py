@@ -46,7 +46,7 @@ class SearchSnapshot:
     direction: str
     metric: str
     running: tuple[RunningTrial, ...]
-    executors: int  # slots that the search has
+    executors: int  # number of slots of the search
     busy: int
     deadline_at: float | None
     took: tuple[float, ...]  # durations of the newest ended trials, in seconds

@@ -37,7 +37,7 @@ def marked(value: Any) -> Any:
         return {_VALUE: str(value)}
     if isinstance(value, bool | int | float | str):  # a subclass, such as an IntEnum
         return value
-    tolist = getattr(value, "tolist", None)  # numpy's
+    tolist = getattr(value, "tolist", None)  # numpy's scalars and arrays
     if callable(tolist) and not isinstance(value, type):
         return marked(tolist())
     return {_VALUE: name_of(value)}

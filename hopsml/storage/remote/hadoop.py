@@ -12,10 +12,10 @@ from hopsml.storage.filesystem import StoreCapacity
 from hopsml.storage.remote.store import RemoteStore
 
 _DEFAULT_PORTS = {"http": 9870, "https": 9871}
-_WEB_TIMEOUT_S = 5.0  # for the web service of one NameNode of several
+_WEB_TIMEOUT_S = 5.0  # for the web service of each NameNode
 _MODES_KEPT = 256
-# Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
-# default). With several NameNodes the client's own failover settings hold.
+# Unless the user configures it, a single NameNode that refuses connections is retried for about 3 s (174 s
+# by default). With several NameNodes the client's own failover settings apply.
 _LONE_NAMENODE = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.base.millis": "200",
@@ -99,7 +99,7 @@ def client_settings(url: str) -> dict[str, str]:
 def web_addresses(url: str) -> list[str]:
     """Return ``host:port`` of each NameNode's web service behind an HDFS URL, by the client configuration.
 
-    A host of ``0.0.0.0`` stands for the NameNode's own.
+    A host of ``0.0.0.0`` is replaced by the NameNode's.
     """
     known = settings.hadoop_settings()
     kind = "https" if is_secure(known) else "http"

@@ -20,7 +20,7 @@ _READERS_KEPT = 8
 
 
 class HdfsStore(HadoopStore):
-    """HDFS store by its own protocol; ``hdfs:///`` stands for ``fs.defaultFS``."""
+    """HDFS store by its own protocol; ``hdfs:///`` is the file system of ``fs.defaultFS``."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         from hdfs_native import Client

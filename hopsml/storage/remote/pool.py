@@ -19,7 +19,7 @@ from hopsml import settings
 from hopsml.storage import python_child
 from hopsml.storage.remote.channel import FrameChannel
 
-MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
+MAX_PROCESSES = 8  # busy at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
 _IDLE_S = 60.0  # an idle helper is not lent after that: the process ends by itself after 90 s
 # Prefixes of variables that a client reads when it is created: a helper started with other values is not reused.
@@ -76,7 +76,7 @@ class HelperPool:
         """Drop the helpers in a forked child, since they belong to the parent."""
         for helper in self._idle:
             helper.channel.close()
-            helper.process.returncode = 0  # not ours to reap
+            helper.process.returncode = 0  # a child of the parent process, which this one cannot reap
         self._reset()
 
     @contextlib.contextmanager

@@ -60,7 +60,7 @@ class StoreServer:
             except ArgumentError as error:
                 answer = {"argument": str(error)}
             except Exception as error:  # noqa: BLE001  the caller converts all causes
-                # HdfsCLI has the name of the Java class in ``exception``. Only this process knows the store's secrets.
+                # HdfsCLI has the name of the Java class in ``exception``. Only this process has the store's secrets.
                 kind = str(getattr(error, "exception", "") or type(error).__name__)
                 answer = {"error": kind, "text": redact.text(str(error))}
             self._channel.send(answer)

@@ -27,7 +27,7 @@ EVALUATION = "evaluation/"
 SYSTEM = "system/"  # MLflow shows metrics with this prefix on a separate page
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # MLflow accepts letters of all scripts
-_DIGITS = 8  # of the digest that distinguishes changed names
+_DIGITS = 8  # length of the digest that distinguishes changed names
 # MLflow's names of the states.
 _STATUS: dict[str, str] = {Lifecycle.FINISHED: "FINISHED", Lifecycle.CANCELLED: "KILLED", Lifecycle.RUNNING: "RUNNING"}
 Item = TypeVar("Item")

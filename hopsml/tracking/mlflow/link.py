@@ -25,7 +25,7 @@ CALL_TIMEOUT_S = 5.0  # timeout of one of the sender's calls to MLflow
 EXIT_S = 10.0  # longest wait of a program's end for the sender; none if the server is known to be unreachable
 LINGER_S = 10.0  # lifetime without a run, so that the next one finds a process that has imported MLflow
 JOIN_S = 2.0
-MOST_WAITING = 20_000  # messages
+MOST_WAITING = 20_000  # messages in the queue
 Note = Callable[[str], None]
 
 

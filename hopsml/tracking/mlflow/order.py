@@ -41,7 +41,7 @@ class Order:
     experiment: str
     experiment_id: str = ""  # takes precedence over the name
     run_name: str = ""
-    parent_run_id: str = ""  # of the user's own MLflow run
+    parent_run_id: str = ""  # id of the user's own MLflow run
     register_as: str = ""
     group: RunGroup | None = None
     evaluates: str = ""  # URL of the hopsml run whose checkpoints this one evaluates

@@ -75,7 +75,7 @@ class Sender:
         self.close_at: float | None = None
         self.changed = threading.Condition()
         self._stores: dict[str, Store] = {}
-        self._failures = 0  # in a row
+        self._failures = 0  # number of failures in a row
         self._not_before = 0.0
         self._looked: set[str] = set()  # projects whose older runs were listed
         self._older: deque[tuple[str, PendingRun]] = deque()  # older runs with the run whose project they belong to
