@@ -107,8 +107,10 @@ class Searcher(Recalled):
     def extend(self, configurations: int) -> bool:
         """Raise the number of configurations by ``configurations``, at the user's request.
 
+        Only a searcher whose ``counts`` is True can do so.
+
         Returns:
-            True if the searcher will suggest more: only one whose ``counts`` is True.
+            True if the searcher will suggest more configurations.
         """
         return False
 

@@ -55,7 +55,10 @@ def _narrowed(above: int) -> int:
 
 
 def umask_below(above: int) -> int:
-    """Return the umask with which a process creates nothing more open than a folder in one with ``above``."""
+    """Return the umask under which a process creates files no more open than a folder with ``above``.
+
+    ``above`` is the folder's permission.
+    """
     return 0o777 & ~of_folder(above)
 
 

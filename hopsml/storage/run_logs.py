@@ -69,7 +69,7 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
 
     Returns:
         Names of files of the generations between. If a group continues in the same processes, files that were changed
-            within an hour of the newest change of all are not included, nor the other file of the same worker.
+        within an hour of the newest change of all are not included, nor the other file of the same worker.
     """
     workers: dict[tuple[int, int], list[tuple[str, float]]] = {}
     for name, changed_s in files:

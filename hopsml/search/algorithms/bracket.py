@@ -68,7 +68,7 @@ class Bracket:
         """Record that a running member has reached its rung, and decide about it if possible.
 
         Returns:
-            True: promoted at once; False: not promoted; None: undecided, the member waits.
+            True if it is promoted at once, False if it is not promoted, None if this is undecided and it waits.
         """
         level = self._running.pop(member)
         self._heading[level] -= 1

@@ -104,7 +104,7 @@ class Hyperband(Stopper):
     ``total`` is the number of trials of all brackets.
 
     Args:
-        max_step: step at which a trial is complete.
+        max_step: step at which a trial is complete; required.
         min_step: smallest step of a rung.
         reduction_factor: one trial in so many continues at each rung.
         n_iterations: number of brackets; None: until the search has had its trials.
@@ -112,7 +112,7 @@ class Hyperband(Stopper):
             slots are idle in between.
 
     Raises:
-        ArgumentError: an invalid value.
+        ArgumentError: a missing or invalid value.
     """
 
     def __init__(
@@ -248,16 +248,16 @@ class HyperbandSearcher(BudgetSearcher):
         space: search space.
         seed: seed of its random numbers; None: a random one.
         min_budget: smallest budget.
-        max_budget: largest budget.
+        max_budget: largest budget; required.
         eta: reduction factor.
         n_iterations: number of brackets; None: unlimited.
         searcher: suggests the configurations; None: random search.
-        hand_over: start a trial from the checkpoint of the configuration's trial before.
+        hand_over: start a trial from the checkpoint of the configuration's previous trial.
         num_trials: greatest number of configurations; the last bracket continues with those that it has. None:
             unlimited.
 
     Raises:
-        ArgumentError: an invalid value.
+        ArgumentError: a missing or invalid value.
     """
 
     def __init__(

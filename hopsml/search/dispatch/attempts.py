@@ -167,7 +167,7 @@ class Attempts:
     def ask_to_end(self, trial: TrialState, now: float) -> list[Action]:
         """Request that a trial ends because the search does.
 
-        A trial that has not begun is withdrawn from its lane; a running one gets the remaining silence timeout to stop.
+        A trial on a lane that has not begun is withdrawn; any other one gets the remaining time to stop.
         """
         assert self.closing is not None
         if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):

@@ -129,7 +129,7 @@ class Dispatch:
         """Return the time of the next ``Tick`` that is needed even without other events.
 
         Returns:
-            Monotonic time in seconds; None: never.
+            Monotonic time in seconds, None if no ``Tick`` is needed.
         """
         if self.conclusion is not None:
             return None

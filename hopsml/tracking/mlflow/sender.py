@@ -259,6 +259,8 @@ def send_recorded(
 ) -> tuple[str, list[str]]:
     """Send a run that has ended from its directory.
 
+    The returned state is "running", "none" (the run is not listed, or was deleted), "sent" or "refused".
+
     Args:
         directory: the run directory.
         open_store: returns the client for a tracking URI.
@@ -266,7 +268,7 @@ def send_recorded(
         refused_too: retry a run that the server has refused before.
 
     Returns:
-        The state, and messages: "running", "none" (the run is not listed, or was deleted), "sent", "refused".
+        The state, and messages for the user.
 
     Raises:
         MlflowAway: the server cannot be reached.
