@@ -193,14 +193,17 @@ def copy(source: str, target: str, overwrite: bool = True) -> None:
 
 
 def close_all() -> None:
-    """End every idle helper process of this process; later calls start new ones."""
+    """End the idle helper processes of remote file systems; later calls start new ones."""
     remote = sys.modules.get(_REMOTE)
     if remote is not None:
         remote.close_all()
 
 
 def kill_all() -> None:
-    """Kill every helper process of this process at once; for a process that exits without cleaning up."""
+    """Kill all helper processes of remote file systems at once.
+
+    For a process that exits without cleaning up.
+    """
     remote = sys.modules.get(_REMOTE)
     if remote is not None:
         remote.kill_all()

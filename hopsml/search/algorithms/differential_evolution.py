@@ -72,7 +72,10 @@ class DifferentialEvolution(Searcher):
         return self._generation_of[number]
 
     def ask(self, number: int) -> Suggestion | Wait:
-        """Return the next untried member of the generation; LATER until all have scores, DONE after the last one."""
+        """Return the next untried member of the generation.
+
+        ``Wait.LATER`` until all its members have ended, ``Wait.DONE`` after the last generation.
+        """
         self._children = self._children or self._first()
         for _ in range(STALE_GENERATIONS):
             while self._next < self.population:
@@ -92,7 +95,7 @@ class DifferentialEvolution(Searcher):
         return Wait.DONE
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Record the score of a trial."""
+        """Record the score of an ended trial."""
         self._scores[self._keys[number]] = outcome.score
 
     def learn(self, config: Config, outcome: Outcome) -> None:

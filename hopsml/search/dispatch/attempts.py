@@ -136,7 +136,7 @@ class Attempts:
         return []
 
     def unplace(self, trial: TrialState) -> None:
-        """Put a trial whose function has not been called back at the head of the queue."""
+        """Return a trial that was placed, but has not begun, to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)

@@ -37,7 +37,8 @@ class GroupState:
 class Reservation:
     """Estimated start of the first trial in the queue.
 
-    ``at`` is monotonic time in seconds and never moves back; ``extra`` is the number of slots that remain free then.
+    ``at`` is monotonic time in seconds, never later than first reserved; ``extra`` is the number of slots that remain
+    free then.
     """
 
     at: float

@@ -276,7 +276,7 @@ class RemoteFileSystem(FileSystem):
         )
 
     def _why_silent(self, url: str) -> str:
-        """Return whether each server's port accepts connections, checked after a deadline has passed."""
+        """Describe for each server whether its port accepts connections, after a deadline has passed."""
         found = []
         for address in self._store.addresses(url)[:_SERVERS_TRIED]:
             host, _, port = address.rpartition(":")
