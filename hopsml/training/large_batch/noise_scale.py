@@ -30,7 +30,7 @@ class GradientNoiseScale:
                 f"big_batch={big_batch} with small_batch={small_batch}: the noise is seen in the difference of gradients of "
                 "two batch sizes, so two workers or more are needed, or two parts of a worker's batch"
             )
-        self._noise, self._signal, self._weight = 0.0, 0.0, 0.0
+        self._noise, self._signal, self._has_steps = 0.0, 0.0, False
 
     def add(self, small_squared_norm: float, big_squared_norm: float) -> None:
         """Take in one step. Raises ArgumentError for what is no squared norm; a step of overflow must not be given."""
@@ -41,7 +41,7 @@ class GradientNoiseScale:
         noise = (small - big) / (1 / less - 1 / more)
         self._signal = self.decay * self._signal + (1 - self.decay) * signal
         self._noise = self.decay * self._noise + (1 - self.decay) * noise
-        self._weight = self.decay * self._weight + (1 - self.decay)
+        self._has_steps = True
 
     def add_gradients(self, own: Iterable[Any], reduced: Iterable[Any]) -> None:
         """Take in a step by its gradients, lists of arrays: this worker's, and the mean of all workers'.
@@ -56,7 +56,7 @@ class GradientNoiseScale:
     @property
     def noise_scale(self) -> float:
         """The estimate, in samples; infinite where no gradient stands out of the noise, nan before the first step."""
-        if not self._weight:
+        if not self._has_steps:
             return math.nan
         return max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf
 
