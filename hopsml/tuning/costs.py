@@ -153,7 +153,7 @@ def fitted(measured: Sequence[Measured], per_message_s: float = 0.0) -> LinkCost
             "the cost of a message and that of a byte are told apart by all-reduces of two sizes or more"
         )
     # Each row is (2, 2 (p-1)/p n) . (alpha, beta) = seconds, divided by the seconds.
-    rows = [(2 / one.seconds, 2 * (one.members - 1) / one.members * one.size / one.seconds, 1.0) for one in measured]
+    rows = [(2 / one.seconds, 2 * (one.members - 1) / one.members * one.size / one.seconds) for one in measured]
     aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a1, b1 = sum(row[0] for row in rows), sum(row[1] for row in rows)
     determinant = aa * bb - ab * ab
