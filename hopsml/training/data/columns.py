@@ -1,4 +1,4 @@
-"""Arrow's columns as NumPy arrays whose first axis counts rows."""
+"""Conversion of Arrow columns to NumPy arrays whose first axis counts rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ def arrays(
     nulls: str = "",
     types: column_types.Types = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Each column by its name; those of a struct by ``struct.field``.
+    """Return each column of a table as an array, by name; a struct's fields become columns ``struct.field``.
 
-    Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
-    objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
-    for a null, by column. ``place`` is where the table came from, to people; ``nulls``: what they can do about nulls.
-    ``types``: types of the columns of nulls, for which the table has none.
+    Numbers, booleans, dates and times become arrays of NumPy's types, decimals float64, text and bytes arrays of
+    objects; lists of one length (nested ones too) and Spark ML's vectors become arrays with more axes.
 
-    Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
+    Args:
+        table: the rows.
+        fill: value that replaces nulls, by column.
+        place: origin of the table, for messages.
+        nulls: remedy for nulls, for messages.
+        types: types of the columns that the table has only as nulls, without a type.
+
+    Raises:
+        ArgumentError: a column has nulls without a fill value, lists of different lengths, or a type that has no array;
+            the message names the column.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -58,8 +65,13 @@ def forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
 def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
     """Raise ArgumentError for a column whose rows differ in type or shape from the reference rows of all workers.
 
-    Else nobody would notice lists of one length at one worker, and of another length at the next, until they are reduced.
-    ``place``: origin of the rows, for messages.
+    Without this check, lists of one length on one worker and of another length on the next would not be noticed until
+    they are reduced.
+
+    Args:
+        found: the arrays to check, by column.
+        first: the reference rows, by column.
+        place: origin of the rows, for messages.
     """
     for name, here in forms(found, place).items():
         if (there := first.get(name)) is None:
@@ -144,7 +156,7 @@ class _Column:
             stands = pa.scalar(value, content.type)
             if _has_integers(content.type) and not np.array_equal(
                 stands.as_py(), value
-            ):  # pyarrow cuts 0.5 to 0, and says nothing
+            ):  # pyarrow truncates 0.5 to 0 without an error
                 raise pa.ArrowInvalid(f"it would be {stands.as_py()!r}")
             return content.fill_null(stands)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -208,7 +220,7 @@ def _has_integers(kind: Any) -> bool:
 
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    """All of it; where it lies in one piece, that very memory."""
+    """Return the column as one array, without a copy if it has a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -220,7 +232,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _numbers(content: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The very memory of the column, not to be written to: pyarrow's own way imports pandas, which takes seconds."""
+    """Return a read-only view of the column's memory; pyarrow's own conversion imports pandas, which takes seconds."""
     import numpy as np
 
     buffer = content.buffers()[1]
@@ -230,6 +242,7 @@ def _numbers(content: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _bits(content: pa.Array) -> NDArray[np.bool_]:
+    """Return Arrow's packed bits as an array of booleans."""
     import numpy as np
 
     buffer = content.buffers()[1]
