@@ -1,8 +1,9 @@
-"""hopsml in Airflow: operators, a sensor, triggers. Loaded when first used, since only Airflow's own environment has it.
+"""Airflow integration of hopsml: operators, sensors and triggers.
 
     from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
 
-``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
+The classes are imported on first use, because Airflow is installed only in its own environment. ``jobs``,
+``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
 """
 
 from __future__ import annotations
