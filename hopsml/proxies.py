@@ -1,4 +1,4 @@
-"""HTTP proxies of the environment: bypassed by a run's own connections, and named in the errors of failed requests."""
+"""HTTP proxies of the environment: connections that bypass them, and their names in errors of failed requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ def host_of(address: str) -> str:
 
 
 def hosts_of(cluster_json: str, addresses: Iterable[str]) -> list[str]:
-    """Return the hosts of all tasks of TF_CONFIG's "cluster" ("" for none) and of ``addresses`` (host:port), each once."""
+    """Return the hosts of a cluster's tasks and of further addresses, each once.
+
+    Args:
+        cluster_json: TF_CONFIG's "cluster" as JSON; empty for none.
+        addresses: further addresses, host:port.
+    """
     tasks = json.loads(cluster_json) if cluster_json else {}
     listed = [str(address) for of_role in tasks.values() for address in of_role]
     return list(dict.fromkeys(host for address in [*listed, *addresses] if (host := host_of(address))))
 
 
 def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
+    """Return the variables that make HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
 
-    gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and waits for
-    ever if the proxy does not answer. Hosts that the user has excluded stay excluded.
+    gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and
+    waits forever if the proxy does not answer. Hosts that the user has excluded stay excluded.
 
     Args:
         hosts: names or addresses, without ports.

@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _refusal(name: str) -> str:
-    """Return why this Python has none of the names of ``_WHERE``; "" for any other name."""
+    """Return why ``name`` cannot be imported in this Python; an empty string if it is not one of ``_WHERE``."""
     if name not in _WHERE:
         return ""
     return (

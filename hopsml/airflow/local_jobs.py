@@ -36,7 +36,7 @@ from hopsml.tracking import machine
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
 DELIVERED = "delivered"
-# The driver runs in the project's interpreter and needs none of Airflow's settings, which contain passwords.
+# The driver runs in the project's interpreter, which must not get Airflow's settings: they contain passwords.
 DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
 
 
