@@ -139,6 +139,8 @@ class JobRunMetrics(JobRun, frozen=True, kw_only=True):
 
 
 class _RankLog(msgspec.Struct, frozen=True):
+    """Response with a part of a worker's log."""
+
     run: str
     newest: str
     lines: list[str]
@@ -173,6 +175,8 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class _AuditPage(msgspec.Struct):
+    """Page of audit records; ``cursor`` selects the next page, None on the last one."""
+
     entries: list[AuditRecord]
     cursor: int | None
 
@@ -203,11 +207,15 @@ class SecretRecord(msgspec.Struct, frozen=True):
 
 
 class _Page(msgspec.Struct):
+    """Page of jobs; ``cursor`` selects the next page, None on the last one."""
+
     jobs: list[ServiceJob]
     cursor: int | None
 
 
 class _LogPart(msgspec.Struct):
+    """Response with a part of a driver's output; ``end`` is the offset after it."""
+
     text: str
     end: int
 
@@ -345,6 +353,7 @@ class Client:
         return self._job(job, _TRIES)
 
     def _job(self, job: str | int, tries: int) -> ServiceJobDetail:
+        """Return one job, with at most ``tries`` attempts."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}", tries=tries), ServiceJobDetail)
 
     def why(self, job: str | int) -> str:
@@ -408,6 +417,7 @@ class Client:
         return self._log(job, task, offset, try_number, _TRIES)
 
     def _log(self, job: str | int, task: str, offset: int, number: int | None, tries: int) -> tuple[str, int]:
+        """Return a part of a driver's output, with at most ``tries`` attempts."""
         query = {"task": task, "offset": offset, "try": number if number is not None else ""}
         part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), _LogPart)
         return part.text, part.end
@@ -558,7 +568,7 @@ class Client:
         return self._as(found, ServiceJob)
 
     def remove_schedule(self, schedule: str | int) -> None:
-        """Delete a schedule; jobs that it has started remain."""
+        """Delete a schedule so that it starts no more jobs; jobs that it has started remain."""
         self._done(self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False))
 
     def put_secret(self, name: str, value: str) -> None:
@@ -668,12 +678,14 @@ class Client:
         self._as(found, type(None))
 
     def _text(self, name: str, found: Any) -> str:
+        """Return a string field of a response. Raises ServiceError without it."""
         text = self._as(found, dict[str, Any]).get(name)
         if not isinstance(text, str):
             raise self._stranger(f"its answer has no {name}")
         return text
 
     def _json(self, said: bytes) -> Any:
+        """Parse a response as JSON. Raises ServiceError if it is none."""
         try:
             return json.loads(said)
         except ValueError:
@@ -741,6 +753,7 @@ def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
 
 
 def _quoted(job: str | int) -> str:
+    """Return a job's id as part of a URL's path."""
     return urllib.parse.quote(str(job), safe="")
 
 

@@ -43,7 +43,10 @@ class Rule(Protocol[T]):
         """Return the memory that an update takes, in bytes."""
 
     def same_as(self, item: T) -> Hashable | None:
-        """Return a key; of dropped updates with the same key the newest is retained. None: it is not retained."""
+        """Return a key for retaining updates: of dropped ones with the same key the newest is retained.
+
+        None: it is not retained.
+        """
 
     def count(self, item: T, skipped: Counter[str]) -> None:
         """Count in ``skipped``, by kind, what is lost with a dropped item."""
@@ -69,7 +72,10 @@ class Backlog(Generic[T]):
         return bool(self._items or self._skipped)
 
     def put(self, item: T) -> None:
-        """Append an item; if too many wait it is dropped and counted, but the newest of its key is retained."""
+        """Append an item to the queue; if too many wait it is dropped and counted.
+
+        Of dropped items with the same key the newest is retained.
+        """
         worth = self._rule.worth(item)
         if worth == "end":
             self._say_what_was_skipped()
@@ -166,7 +172,7 @@ class Delivery(Generic[T]):
             return self._changed.wait_for(lambda: self._closed or not (self._backlog or self._is_calling), timeout_s)
 
     def close(self) -> None:
-        """Stop the deliveries; a call in progress continues."""
+        """Stop calling the function; a call in progress continues."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -272,18 +278,23 @@ class _Records:
     """Rule of log records: those that find the backlog full are dropped and counted."""
 
     def worth(self, item: logging.LogRecord) -> Worth:
+        """Return the class of records, which may be dropped only if very many wait."""
         return "news"
 
     def size(self, item: logging.LogRecord) -> int:
+        """Return 0: only updates have a size."""
         return 0
 
     def same_as(self, item: logging.LogRecord) -> None:
+        """Return None: dropped records are not retained."""
         return None
 
     def count(self, item: logging.LogRecord, skipped: Counter[str]) -> None:
+        """Count a dropped record."""
         skipped["records"] += 1
 
     def told(self, skipped: Counter[str]) -> logging.LogRecord:
+        """Return a warning with the number of dropped records."""
         text = f"{skipped['records']} further messages were not logged: a logging handler is too slow"
         return logging.LogRecord("hopsml", logging.WARNING, __file__, 0, text, None, None)
 
@@ -292,6 +303,7 @@ class _Aside(logging.Handler):
     """Handler that passes records to the logger of the same name on the thread of ``RECORDS``."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record if its logger's level permits it."""
         if logging.getLogger(record.name).isEnabledFor(record.levelno):
             RECORDS.put(record)
 

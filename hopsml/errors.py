@@ -196,7 +196,7 @@ class ServingError(HopsmlError, RuntimeError):
 
 
 class CollectiveError(HopsmlError, RuntimeError):
-    """Base class of errors of a collective operation, which also end the group.
+    """Error raised when an operation of a group of processes fails, and with it the group.
 
     Attributes:
         rank: the member that caused the failure, or None.

@@ -1,4 +1,4 @@
-"""Profiles: YAML files in ``conf/`` that describe where jobs run, so that a script moves between clusters by a name.
+"""Profiles, YAML files in ``conf/`` that describe where jobs run, so that a script needs only a name.
 
     extends: yarn                        # another profile, whose values apply where this one has none
     master: local-cluster[2,2,1024]      # or "none": agents are subprocesses, without Spark
@@ -134,6 +134,7 @@ def check(name: str, *, may_lie_elsewhere: bool) -> None:
 
 
 def _unknown(name: str, meant: list[str]) -> ArgumentError:
+    """Return the error for an unknown profile, with similar names."""
     return ArgumentError(
         f"profile '{name}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
         + (f"; did you mean {' or '.join(meant)}?" if meant else "")
@@ -208,4 +209,5 @@ def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """Convert a YAML value to the text of a setting."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -75,10 +75,12 @@ def explain(url: str) -> str:
 
 
 def _host(url: str) -> str:
+    """Return the host of a URL; empty without one."""
     return urllib.parse.urlsplit(url).hostname or ""
 
 
 def _is_loopback(host: str) -> bool:
+    """Return True for a loopback address or "localhost"."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -86,5 +88,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _joined(excluded: str, hosts: Iterable[str]) -> str:
+    """Append hosts to a comma-separated list, without duplicates."""
     names = [name for part in excluded.split(",") if (name := part.strip())]
     return ",".join(dict.fromkeys([*names, *hosts]))

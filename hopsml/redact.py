@@ -79,10 +79,12 @@ def names_a_secret(name: str) -> bool:
 
 
 def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a name in camel case or with separators, in lower case."""
     return tuple(word.lower() for word in _WORDS.findall(name))
 
 
 def _numbers_too(name: str) -> bool:
+    """Return True if numbers under this name are secret as well."""
     return not _NUMBERS_TOO.isdisjoint(_words(name))
 
 
@@ -221,11 +223,13 @@ _NO_VALUE = re.compile(
 
 @functools.cache
 def _shapes() -> list[re.Pattern[str]]:  # compiled on first use: that takes longer than all other imports
+    """Return the compiled patterns of ``_SHAPES``."""
     return [re.compile(pattern, flags) for pattern, flags in _SHAPES]
 
 
 @functools.cache
 def _assignment() -> re.Pattern[str]:
+    """Return the compiled pattern of ``_ASSIGNED``."""
     return re.compile(_ASSIGNED, re.IGNORECASE)
 
 
@@ -325,6 +329,7 @@ def code(value: str) -> str:
 
 
 def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
+    """Replace the spans of a text by ``REDACTED``."""
     parts, at = [], 0
     for start, end in where:
         parts += [value[at:start], REDACTED]
@@ -367,6 +372,7 @@ def record(value: Any, name: str = "", held: bool = False) -> Any:
 
 
 def _key(key: Any) -> Any:
+    """Mask a dict key if it is text."""
     return text(key) if isinstance(key, str) else key
 
 

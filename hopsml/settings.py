@@ -125,7 +125,7 @@ def encryption() -> bool:
 
 
 def cores_of(environment: Mapping[str, str]) -> int | None:
-    """Return the number of cores that each worker is pinned to, from ``HOPSML_CORES`` in these variables.
+    """Return the number of cores that each worker has for itself, from ``HOPSML_CORES`` in these variables.
 
     Returns:
         The number of cores; 0 to leave the assignment to the system; None for "auto", which is the default.
@@ -270,9 +270,9 @@ def project_name() -> str:
 
 
 def _profiles_store() -> str:
-    """Return the store of the profile in ``HOPSML_PROFILE``.
+    """Return the store of the profile in ``HOPSML_PROFILE``; empty without one.
 
-    It is empty under spark-submit, where the profile's file may not exist and the variable of the project's URL is set.
+    It is also empty under spark-submit, where the profile's file may not exist and ``HOPSML_PROJECT_URL`` is set.
     """
     if not os.environ.get("HOPSML_PROFILE") or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""

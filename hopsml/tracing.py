@@ -107,6 +107,7 @@ def flush() -> None:
 
 
 def _span_context(context: str) -> SpanContext:
+    """Convert a ``traceparent`` to OpenTelemetry's type."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     _, trace, span, _ = context.split("-")
@@ -115,6 +116,7 @@ def _span_context(context: str) -> SpanContext:
 
 @functools.cache
 def _resource() -> Resource:
+    """Return the attributes that identify this process."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "hopsml"), "process.pid": os.getpid()})

@@ -113,6 +113,7 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Unwind the main thread on SIGTERM."""
     raise _Ended
 
 

@@ -35,6 +35,7 @@ def main(parent: int, command: list[str]) -> int:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Unwind the main thread on SIGTERM."""
     raise _Ended
 
 

@@ -260,12 +260,14 @@ def _is_held(lock: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive file lock while the context is active."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _numbers(above: Path) -> list[int]:
+    """Return the numbers of a tag's job folders."""
     try:
         return [int(entry) for entry in os.listdir(above) if entry.isdigit()]
     except FileNotFoundError:
@@ -273,6 +275,7 @@ def _numbers(above: Path) -> list[int]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """Return a JSON file's content; None if it does not exist."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:

@@ -188,6 +188,7 @@ class HopsMLOperator(BaseOperator):
         return job
 
     def _end(self, job: Job) -> None:
+        """End the job and all its processes."""
         self.log.info("ending %s", job.id)
         jobs.of_kind(job.kind).end(job)
 

@@ -308,4 +308,5 @@ def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Ne
 
 
 def _count(limit: int) -> str:
+    """Format a limit, where a negative number means none."""
     return "unlimited" if limit < 0 else str(limit)

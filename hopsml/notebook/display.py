@@ -121,6 +121,7 @@ class Display(ABC):
             log.warning("the display of %s ends", self.run_id, exc_info=True)
 
     def _publish_now(self) -> None:
+        """Publish the present view in place of the last one."""
         self._news.clear()  # cleared first, so that later changes cause another update
         self._publish(self.bundle(), True)
 

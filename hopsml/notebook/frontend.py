@@ -59,4 +59,5 @@ def _shell() -> Any:
 
 
 def _classes(value: object) -> set[str]:
+    """Return the names of a value's class and its base classes."""
     return {kind.__name__ for kind in type(value).__mro__}

@@ -41,6 +41,7 @@ def render(view: View) -> str:
 
 
 def _stages(stages: Sequence[StageView]) -> str:
+    """Render the stages and their durations in a row."""
     names = [
         style.span(
             "white-space:nowrap;" + ("" if stage.active else style.MUTED),
@@ -82,6 +83,7 @@ def _curves(views: Sequence[CurveView]) -> str:
 
 
 def _table(table: Table) -> str:
+    """Render a table, followed by a summary of the rows that are not shown."""
     if not table.rows:
         return ""
     columns = [style.Column(name, name in NUMBERS) for name in table.columns]
@@ -90,6 +92,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> style.HtmlCell:
+    """Convert a cell, with its curve as SVG and the colour of its state."""
     line = svg(cell.points, *SMALL_CURVE_PX, cell.label)
     place = f"display:inline-block;width:{SMALL_CURVE_PX[0]}px;vertical-align:middle;margin-right:{style.GAP[1]}"
     colour = style.tone(cell.state) if cell.state else ""

@@ -99,6 +99,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _cells(run: StoredRun) -> list[HtmlCell]:
+    """Return the cells of a run's row in the table."""
     cells = listing.row(run)
     colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
     return [HtmlCell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
@@ -116,6 +117,7 @@ class RunsTable:
         return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)], listing.NUMBERS))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return the table as plain text and HTML, for IPython."""
         bundle = {"text/plain": repr(self)}
         if self.runs:
             bundle["text/html"] = style.div(

@@ -189,6 +189,7 @@ def _steps(story: Story, progress: ProgressView | None) -> Pairs:
 
 
 def _whole(value: int) -> str:
+    """Format a whole number with spaces between thousands."""
     return f"{value:,}".replace(",", " ")
 
 
@@ -208,6 +209,7 @@ def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(values: Mapping[str, Any]) -> Pairs:
+    """Format the first metrics, and the number of the others."""
     shown = [(short(str(name), 40), number(value)) for name, value in values.items()]
     more = [("…", f"{len(shown) - METRICS} more")] if len(shown) > METRICS else []
     return (*shown[:METRICS], *more)
@@ -275,6 +277,7 @@ def _usage(known: Usage | None, over: bool) -> Pairs:
 
 
 def _memory(megabytes: float) -> str:
+    """Format an amount of memory in MB or GB."""
     return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
 
 

@@ -85,6 +85,7 @@ def _trials(search: SearchSnapshot) -> Table:
 
 
 def _row(trial: RunningTrial) -> tuple[Cell, ...]:
+    """Return the table row of a running trial."""
     config = ", ".join(f"{name}={number(value)}" for name, value in trial.config.items())
     history, told = MetricHistory(), list(trial.curve)
     # Because this runs several times a second, for many trials.

@@ -158,12 +158,14 @@ class Story:
         return (high - low) / (last - first) if last > first else 0.0
 
     def _progress(self, change: Change, now: float) -> None:
+        """Record a progress report; another unit starts a new progress."""
         assert change.step is not None
         if self.progress is None or self.progress.unit != change.text:
             self.progress = TrainingProgress(change.step, change.total, change.text)
         self.progress.tell(now, change.step, change.total)
 
     def _report(self, change: Change) -> None:
+        """Record reported metrics and their step."""
         self.metrics.update(change.metrics)
         if change.step is not None:
             self._stepped(change.step, change.time)

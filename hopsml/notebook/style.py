@@ -160,6 +160,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[HtmlCell]]) -> str:
 
 
 def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
+    """Return the HTML of a table row."""
     content = ""
     for column, cell in zip(columns, cells, strict=True):
         words = span(f"color:{cell.colour}", text(cell.text)) if cell.colour else text(cell.text)
@@ -168,6 +169,7 @@ def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
 
 
 def _cell(tag: str, column: Column, content: str, style: str) -> str:
+    """Return the HTML of a table cell."""
     side = "right" if column.number else "left"
     wraps = "normal;min-width:140px;overflow-wrap:anywhere" if column.wraps else "nowrap"
     fixed = f"text-align:{side};padding:2px {GAP[3]} 2px 0;border:0;background:transparent;white-space:{wraps}"

@@ -78,6 +78,7 @@ def close_all() -> None:
 
 
 def _start(directory: RunDir) -> Page:
+    """Start the TensorBoard process and wait until it prints its port."""
     from hopsml.cluster.forking.fork_environment import own_sys_path
 
     process = subprocess.Popen(

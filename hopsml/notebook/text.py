@@ -34,10 +34,12 @@ def render(view: View) -> str:
 
 
 def _pairs(pairs: Pairs, label: str = "") -> list[str]:
+    """Return names and values as one line, in a list; an empty list if there are none."""
     return [label + "  ".join(f"{name} {value}" for name, value in pairs)] if pairs else []
 
 
 def _cell(cell: Cell) -> str:
+    """Return a cell's text, after a sparkline of its curve."""
     return f"{sparkline([value for _, value in cell.points])} {cell.text}".lstrip() if cell.points else cell.text
 
 

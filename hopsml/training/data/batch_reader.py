@@ -132,6 +132,7 @@ class BatchReader:
         return chunk
 
     def _next(self) -> Chunk:
+        """Return the next chunk, starting the thread that reads ahead if there is none."""
         if self._sampler.is_exhausted:
             raise StopIteration
         if self._ahead is None:
@@ -173,6 +174,7 @@ class BatchReader:
             self._ahead = None
 
     def _copy(self) -> ShardSampler:
+        """Return a sampler at the present position, for the thread that reads ahead."""
         copy = self._make()
         copy.join(*self._sampler.group)
         copy.go_to(self._sampler.position())

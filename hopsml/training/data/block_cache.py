@@ -63,6 +63,7 @@ def _default_folder() -> str:
 
 @functools.lru_cache(maxsize=8)
 def _of(folder: str, most_bytes: int) -> BlockCache:
+    """Return the cache in a folder, one object per process."""
     return BlockCache(Path(folder), most_bytes)
 
 
@@ -207,4 +208,5 @@ class BlockCache:
 
 
 def _private(path: str, flags: int) -> int:
+    """Open a file that only this user can access."""
     return os.open(path, flags, 0o600)

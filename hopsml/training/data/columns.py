@@ -89,20 +89,25 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
 
 
 def _unlike(what: str) -> ArgumentError:
+    """Return the error for columns that differ between parts of the data."""
     return ArgumentError(f"{what}: a batch needs all alike; rewrite the data with one schema, or leave the column out")
 
 
 def _described(shape: tuple[int, ...]) -> str:
+    """Describe the shape of a row, for messages."""
     if len(shape) > 1:
         return f"arrays of shape {shape}"
     return f"lists of {shape[0]} value(s)" if shape else "single values"
 
 
 class _Column:
+    """Converter of one column of a table."""
+
     def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str, types: column_types.Types) -> None:
         self._name, self._fill, self._place, self._nulls, self._types = name, fill, place, nulls, types
 
     def arrays(self, content: pa.Array) -> dict[str, NDArray[Any]]:
+        """Return the column as an array by its name, or a struct's fields as several."""
         import pyarrow as pa
 
         if pa.types.is_null(content.type) and self._name in self._types:
@@ -118,6 +123,7 @@ class _Column:
         return found
 
     def _array(self, content: pa.Array) -> NDArray[Any]:
+        """Convert an Arrow array that is no struct."""
         import numpy as np
         import pyarrow as pa
 
@@ -143,6 +149,7 @@ class _Column:
         raise self._refused(f"is of type {kind}, which has no array", "leave the column out, or convert it before")
 
     def _without_nulls(self, content: pa.Array) -> pa.Array:
+        """Replace nulls by the fill value. Raises ArgumentError without a suitable one."""
         if self._name not in self._fill:
             raise self._refused(
                 f"has {content.null_count} null(s) in {len(content)} rows",
@@ -165,6 +172,7 @@ class _Column:
             ) from None
 
     def _lists(self, content: pa.Array) -> NDArray[Any]:
+        """Convert lists, which must have one length, to an array with one more axis."""
         import pyarrow as pa
         import pyarrow.compute
 
@@ -182,6 +190,7 @@ class _Column:
         return values.reshape(len(content), most, *values.shape[1:])
 
     def _vectors(self, content: pa.Array) -> NDArray[Any]:
+        """Convert Spark ML's vectors, dense or sparse, to a two-dimensional array."""
         import numpy as np
 
         if content.null_count:
@@ -198,6 +207,7 @@ class _Column:
         return found
 
     def _times(self, content: pa.Array) -> NDArray[Any]:
+        """Convert dates, times and durations to NumPy's types."""
         import numpy as np
         import pyarrow as pa
 
@@ -210,10 +220,12 @@ class _Column:
         raise self._refused(f"is of type {kind}, which has no array", "make a timestamp or a number of it before")
 
     def _refused(self, what: str, remedy: str) -> ArgumentError:
+        """Return an error that names the column and its origin."""
         return ArgumentError(f"column '{self._name}' of {self._place} {what}; {remedy}")
 
 
 def _has_integers(kind: Any) -> bool:
+    """Return True for a type of integers, or of lists of these."""
     import pyarrow as pa
 
     return bool(pa.types.is_integer(getattr(kind, "value_type", kind)))
@@ -225,6 +237,7 @@ def _in_one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _is_text(kind: Any) -> bool:
+    """Return True for a type of text or bytes."""
     import pyarrow as pa
 
     checks = ("is_string", "is_large_string", "is_binary", "is_large_binary", "is_fixed_size_binary")

@@ -125,6 +125,7 @@ def _advanced(crcs: NDArray[np.uint32], zeros_log2: int) -> NDArray[np.uint32]:
 
 @functools.cache
 def _byte_table() -> NDArray[np.uint32]:
+    """Return the usual table of a CRC's change by each byte."""
     import numpy as np
 
     table = np.arange(256, dtype=np.uint32)
@@ -136,6 +137,7 @@ def _byte_table() -> NDArray[np.uint32]:
 
 @functools.cache
 def _byte_numbers() -> list[int]:
+    """Return the table of ``_byte_table`` as Python integers."""
     return [int(entry) for entry in _byte_table()]
 
 

@@ -281,6 +281,7 @@ def _check_texts(name: str, given: Any) -> None:
 
 
 def _check_fill(fill: Any) -> None:
+    """Raise an error unless ``fill`` is a mapping or None."""
     if fill is not None and not isinstance(fill, Mapping):
         raise ArgumentTypeError(
             f"fill={fill!r:.80} must be a dict of what stands for a null, by column: fill={{'age': 0}}"

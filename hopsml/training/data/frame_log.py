@@ -210,9 +210,11 @@ class FrameLog:
 
     @property
     def _is_whole(self) -> bool:
+        """True if every partition has been stored at some time."""
         return len(self.placed) == self.partitions
 
     def _known(self) -> tuple[StagedPartition, ...]:
+        """Return the partitions of all waves, by number."""
         return tuple(self.placed[number] for number in sorted(number for wave in self.waves for number in wave))
 
     def _missing(self) -> tuple[int, ...]:
@@ -221,6 +223,7 @@ class FrameLog:
         return tuple(n for n in range(self.partitions) if n not in self.placed or self.placed[n].stage not in there)
 
     def _publish(self, to: tuple[StageAddress, ...]) -> Publish:
+        """Return the action that sends the newest table to stages."""
         stages = {stage.url: stage for stage in self.stages.values()}
         known = self.told or ()
         is_whole, is_settled = len(known) == self.partitions, self.told_settled and not self.is_pushing
@@ -229,6 +232,7 @@ class FrameLog:
 
 
 def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
+    """Build the error message of a partition that was recomputed with other rows."""
     rows = [sum(shard.rows for shard in one.shards) for one in (before, now)]
     how = f"{rows[0]} rows, and now {rows[1]}" if rows[0] != rows[1] else f"the same {rows[0]} rows, in other batches"
     return (

@@ -160,6 +160,7 @@ def _is_length(header: bytes) -> bool:
 
 
 def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
+    """Return the error for a damaged record."""
     return StorageError(
         f"{url}: record {number} (counted from 0), at byte {offset}, is damaged, or the file holds no TFRecords: {why}; "
         "write the file anew",
@@ -168,6 +169,7 @@ def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
 
 
 def _cut_off(url: str, number: int, offset: int, length: int) -> StorageError:
+    """Return the error for a truncated file."""
     return StorageError(
         f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was "
         "cut off, or is still being written; write it anew",

@@ -95,6 +95,7 @@ class RowGatherer:
         return Chunk(found, ends)
 
     def _parts(self, pieces: Sequence[Piece]) -> Iterator[_Part]:
+        """Yield the parts of a chunk that consists of these pieces."""
         begin = 0
         for piece in pieces:
             rows = SpanRows(self._shard(piece.shard)) if isinstance(piece, Span) else self._window(piece.whole)
@@ -130,6 +131,7 @@ class RowGatherer:
 
 
 def _fill(found: Columns, parts: Sequence[_Part]) -> None:
+    """Copy the rows of these parts into a chunk's columns."""
     for part in parts:
         part.fill(found)
 

@@ -68,12 +68,14 @@ def evaluate(
 
 
 def _column(batch: Mapping[str, Any], name: str) -> Any:
+    """Return a column of a batch. Raises ArgumentError if there is none of this name."""
     if name not in batch:
         raise ArgumentError(f"the data has no column {name}; there are {', '.join(batch)}")
     return batch[name]
 
 
 def _check_rows(predictions: Any, rows: int) -> None:
+    """Raise ArgumentError unless there is one prediction per row."""
     import numpy as np
 
     shape = tuple(predictions.shape if hasattr(predictions, "shape") else np.shape(predictions))
@@ -85,6 +87,7 @@ def _check_rows(predictions: Any, rows: int) -> None:
 
 
 def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function to call for predictions, which adapts Keras models if TensorFlow is imported."""
     if "tensorflow" in sys.modules:
         from hopsml.training.tensorflow import metric_states
 
@@ -93,6 +96,7 @@ def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _scorer(name: str, metric: Any) -> Any:
+    """Return the scorer for a Keras metric or a function."""
     if hasattr(metric, "update_state") and hasattr(metric, "get_config"):
         from hopsml.training.tensorflow import metric_states
 
@@ -114,12 +118,14 @@ class _OfAllRows:
         self._predictions: list[NDArray[Any]] = []
 
     def see(self, labels: Any, predictions: Any) -> None:
+        """Add the labels and predictions of a batch."""
         import numpy as np
 
         self._labels.append(np.asarray(labels))
         self._predictions.append(np.asarray(predictions))
 
     def score(self) -> float:
+        """Return the metric of the rows of all workers."""
         labels = _of_all(self._labels, f"the labels of {self._name}")
         predictions = _of_all(self._predictions, f"the predictions of {self._name}")
         if labels is None or predictions is None:

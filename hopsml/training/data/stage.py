@@ -145,6 +145,7 @@ class _OnlyWithToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: Any, headers: Any) -> None:
+        """Check the call's token. Raises FlightUnauthenticatedError for a wrong one."""
         offered = "\n".join(headers.get("authorization", ()))  # a repeated header never matches
         if not hmac.compare_digest(offered.encode(errors="surrogateescape"), self._expected):
             raise flight.FlightUnauthenticatedError("this stage gives and takes rows with its run's token alone")

@@ -87,6 +87,7 @@ class StoredFile:
             raise PathNotFound(f"{self.url} was deleted while it was read as data; data must stay", self.url) from error
 
     def _changed(self, now: str) -> StorageError:
+        """Return the error for a file that has changed."""
         return StorageError(
             f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and "
             f"has {now} now; write new data under a new name, and begin the training anew",
@@ -122,6 +123,7 @@ def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: 
 
 
 def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+    """Return the files that one URL denotes."""
     try:
         itself = filesystem.for_url(given).status(given)
     except PathNotFound as error:
@@ -154,8 +156,10 @@ def _is_part(name: str) -> bool:
 
 
 def _file(status: filesystem.FileStatus, is_cached: bool) -> StoredFile:
+    """Convert the status of a file."""
     return StoredFile(status.url, status.length, status.modified_s, is_cached)
 
 
 def _is_hidden(path: str) -> bool:
+    """Return True if a part of the path begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))

@@ -152,6 +152,7 @@ def _reader(group: RecordGroup) -> record_framing.Read:
 
 
 def _slices(content: bytes) -> record_framing.Read:
+    """Return a function that reads (offset, length) of a buffer."""
     return lambda offset, length: content[offset : offset + length]
 
 
@@ -187,6 +188,7 @@ def _of_examples(kind: pa.DataType) -> pa.DataType:
 
 
 def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of features. Raises ArgumentTypeError for an invalid one."""
     found = {}
     for name, shape in features.items():
         if isinstance(shape, (str, int)) or not all(isinstance(size, int) and size >= 0 for size in shape):
@@ -198,6 +200,7 @@ def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[in
 
 
 def _shaped(array: NDArray[Any], shape: tuple[int, ...], name: str, place: str) -> NDArray[Any]:
+    """Reshape a column's rows. Raises ArgumentError if the number of values differs."""
     if math.prod(array.shape[1:]) != math.prod(shape):
         raise ArgumentError(
             f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, and features= gives it "

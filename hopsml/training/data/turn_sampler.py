@@ -46,5 +46,6 @@ class TurnSampler:
         return self._sampler.next_pieces()
 
     def _pass_one(self) -> None:
+        """Count a batch of another process as read."""
         self._sampler.advance()
         self._others -= 1
