@@ -56,7 +56,7 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
 
 
 def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """Return the opener for ``url``: direct for this machine's addresses, through the environment's proxy for others.
+    """Return the opener for ``url``: direct for this machine's addresses, else through the environment's proxy.
 
     ``urllib.request.urlopen`` would use the proxies that the environment had at its first call in this process.
     """
@@ -65,7 +65,7 @@ def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.Op
 
 
 def explain(url: str) -> str:
-    """Return the part of an error message that names the proxy through which ``url`` is requested; "" without a proxy."""
+    """Return the part of an error message that names the proxy of ``url``; empty if it is requested directly."""
     parts, host = urllib.parse.urlsplit(url), _host(url)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):

@@ -156,7 +156,7 @@ _latest: tuple[object, dict[str, str], re.Pattern[str] | None] = (None, {}, None
 
 
 def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
-    """The known secrets and their pattern; recomputed when environment or registered values have changed."""
+    """Return the known secrets and their pattern, recomputed when environment or registered values have changed."""
     global _latest
     variables: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # as bytes: nothing is decoded
     state = hash(tuple(variables.items())), id(_registered), len(_registered)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 LEAST = 0.7  # least similarity by difflib's ratio, where 1 is equality: "worker" and "num_workers" have 0.71
-# Least similarity if all words of one name occur in the other: "scope" and "merge_scope" have a ratio of 0.63.
+# least similarity if all words of the given name occur in the other: "scope" and "merge_scope" have a ratio of 0.63
 SAME_WORDS = 0.8
 MARGIN = 0.06  # names that are less similar than the best one by more than this are left out
 MOST = 3

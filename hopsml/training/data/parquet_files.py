@@ -208,7 +208,10 @@ class ParquetFiles:
 
 
 def _places_of(lists: Collection[str], description: Any) -> dict[str, int]:
-    """Return the indices of these lists among a file's leaf columns, by name; lists that the file lacks are left out."""
+    """Return the indices of these lists among a file's leaf columns, by name.
+
+    Lists that the file lacks are left out.
+    """
     found = dict[str, int]()
     for place in range(description.num_columns):
         path = description.schema.column(place).path

@@ -151,7 +151,7 @@ def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: b
 
 
 def _is_part(name: str) -> bool:
-    """True for the name of a data set's part by Spark's and Hadoop's convention, without an ending for its format."""
+    """Return True for a name that Spark and Hadoop give a data set's part, without a suffix for its format."""
     return name.startswith("part-") and "." not in name
 
 

@@ -73,9 +73,10 @@ class TFRecordFiles:
         return np.ravel(value).tolist() if len(self._shapes.get(name, ())) > 1 else value
 
     def _common_types(self, tables: Mapping[str, pa.Table]) -> column_types.Types:
-        """Return the features' types in the first records of all files, by URL; of the fill value if no record has one.
+        """Return the features' types in the first records of all files.
 
-        Raises ArgumentError with the files' names if files differ.
+        ``tables`` are these records by URL. A feature that no record has gets the type of its fill value. Raises
+        ArgumentError with the files' names if files differ.
         """
         import pyarrow as pa
 
@@ -89,7 +90,10 @@ class TFRecordFiles:
         return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
 
     def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
-        """Return type and shape of the features in the files' first records. ArgumentError names two files that differ."""
+        """Return type and shape of the features in the files' first records.
+
+        Raises ArgumentError with the names of two files that differ.
+        """
         found: dict[str, arrow_columns.RowForm] = {}
         for url, table in tables.items():
             place = f"{url}, records 0 to 0,"
