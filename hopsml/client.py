@@ -410,7 +410,7 @@ class Client:
 
         Args:
             job: id or number of the job.
-            task: task of the job; empty if it has only one.
+            task: task of the job; empty: the first one that was started.
             offset: first byte.
             try_number: number of the try, from 1, for a job that was tried again; None: the newest one.
         """
@@ -429,7 +429,7 @@ class Client:
 
         Args:
             job: id or number of the job.
-            task: task of the job; empty if it has only one.
+            task: task of the job; empty: the first one that was started.
             poll_s: seconds between two requests, for a server without event streams.
         """
         self.job(job)  # raises at once if no service answers

@@ -15,7 +15,7 @@ class CachedPiece:
     used_s: float  # time of the last read or write; seconds since 1970
 
 
-_FREE = 8  # fraction of the bound that stays free, for what other processes write between their checks
+_FREE = 8  # 1/8 of the bound stays free, for what other processes write between their checks
 _LEFT_OF_DISK, _LEFT_BYTES = 10, 10 << 30  # space reserved for others: a tenth of the disk, at most 10 GiB
 
 

@@ -137,7 +137,7 @@ class FrameLog:
     waves: list[tuple[int, ...]] = field(default_factory=list)
     is_pushing: bool = False
     version: int = 0  # of the newest table
-    told: tuple[StagedPartition, ...] | None = None  # partitions of the newest table, and whether it is settled
+    told: tuple[StagedPartition, ...] | None = None  # partitions of the newest table
     told_settled: bool = False
     _began: float | None = None  # start of the first job
     _next_wave: float = 0.0  # earliest time

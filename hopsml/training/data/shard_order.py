@@ -114,7 +114,7 @@ Piece = Span | Window
 class Leg:
     """Part of an epoch with a fixed group: ``done`` batches of ``batch_size`` rows, read by ``workers`` workers.
 
-    ``waves`` is the number of waves whose rows are known. ``is_last`` is True if no further wave follows; otherwise
+    ``waves`` is the number of waves whose rows it includes. ``is_last`` is True if no further wave follows; otherwise
     only full batches are divided.
     """
 
