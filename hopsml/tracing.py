@@ -78,7 +78,7 @@ def record(
         begin_s: its beginning, seconds since 1970.
         end_s: its end, likewise.
         problem: reason of a failure; empty if it succeeded.
-        attributes: attributes of the span.
+        **attributes: attributes of the span.
     """
     processor = _processor()
     if processor is None:

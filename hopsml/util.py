@@ -61,7 +61,7 @@ def grid_params(*arguments: Any) -> dict[str, list[Any]]:
     {'a': [1, 2], 'b': [3]} becomes {'a': [1, 2], 'b': [3, 3]}.
 
     Args:
-        arguments: a dict of lists; old code passes its SparkSession before it, which is not used.
+        *arguments: a dict of lists; old code passes its SparkSession before it, which is not used.
 
     Raises:
         ArgumentTypeError: something else was given.

@@ -231,7 +231,7 @@ def _description(file: StoredFile) -> Any:
 def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
     """Open a Parquet file, reusing its metadata if they are given.
 
-    Pyarrow's errors become a StorageError with the URL.
+    Errors of pyarrow are raised as a StorageError with the URL.
     """
     import pyarrow as pa
     import pyarrow.parquet

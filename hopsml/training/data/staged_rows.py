@@ -185,7 +185,7 @@ class StagedRows:
     def _known(self, suffices: Callable[[FrameTable], bool]) -> FrameTable:
         """Return a table that satisfies ``suffices``.
 
-        Waits. Raises ArgumentError in a process that cannot request tables.
+        Waits until there is one. Raises ArgumentError in a process that cannot request tables.
         """
         if stage_client.is_cut_off():
             raise ArgumentError(

@@ -29,7 +29,7 @@ Features = Sequence[str] | Mapping[str, Sequence[int]]
 class RecordGroup:
     """Records that are read together.
 
-    Of a compressed file all, and ``span`` counts bytes of its decompressed content.
+    In a compressed file these are all records, and ``span`` counts bytes of the decompressed content.
     """
 
     file: StoredFile
