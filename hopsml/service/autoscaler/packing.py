@@ -10,7 +10,11 @@ from hopsml.service.scheduler.resources import GangShape, Placement, Resources
 
 
 class Packing:
-    """Copy of the nodes on which gangs are placed tentatively."""
+    """Copy of the nodes on which gangs are placed tentatively.
+
+    Attributes:
+        taken: Names of the nodes on which gangs were placed in this packing.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         """Initialize the packing with a copy of the current nodes."""

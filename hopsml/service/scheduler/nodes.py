@@ -17,7 +17,7 @@ ROOM = 64  # minimum number of rows to add at a time
 
 @dataclass(frozen=True, slots=True)
 class NodeAccount:
-    """Account of one node.
+    """Capacity of one node, and the free part of it.
 
     Attributes:
         label: Label of the node.

@@ -145,7 +145,7 @@ class Reason:
 
 
 def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
-    """Return the reason for which a job known to the scheduler waits."""
+    """Return the reason for which a job waits, or the numbers of slots of an elastic job that runs."""
     job = scheduler.jobs[job_id]
     queue = scheduler.queues[job.request.queue]
     about = Reason(Cause.NONE, job_id, queue.name)
