@@ -114,12 +114,12 @@ class Inference:
     url: str
     description: ModelDescription
     bindings: tuple[Binding, ...]
-    fields: tuple[Any, ...]  # Arrow fields of the appended columns
+    fields: tuple[Any, ...]
     prefix: str
     batch_size: int | None
-    cache: str  # folder for copies of models; "" for the default
-    trusted: frozenset[str] = frozenset()  # users whose models the driver trusts
-    names: tuple[str, ...] = ()  # original names of the columns, if they were renamed
+    cache: str
+    trusted: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
 
 
 def _work(

@@ -46,10 +46,10 @@ class Claim:
         folder: Folder of the files, relative to ``url``.
     """
 
-    url: str  # of the version's directory
+    url: str
     version: int
     token: str
-    folder: str = FILES  # of its files, relative to url
+    folder: str = FILES
 
     def fill(self, folder: Path) -> None:
         """Upload the files of a local folder.

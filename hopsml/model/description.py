@@ -67,9 +67,9 @@ class Lineage(msgspec.Struct, frozen=True):
 
     run_id: str = ""
     run_url: str = ""
-    commit: str = ""  # of the code's repository
-    dirty: bool | None = None  # True if the code differed from the commit; None: unknown
-    data: list[dict[str, Any]] = []  # inputs as in the run's record: url, bytes, checksum ...
+    commit: str = ""
+    dirty: bool | None = None
+    data: list[dict[str, Any]] = []
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
@@ -96,18 +96,18 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     name: str
     version: int
-    flavor: str  # tensorflow | keras | torch | onnx | sklearn | files
-    created: datetime  # UTC
+    flavor: str
+    created: datetime
     artifacts: dict[str, str] = {}
     signature: Signature | None = None
     metrics: dict[str, float] = {}
     description: str = ""
     creator: str = ""
     lineage: Lineage = Lineage()
-    requirements: dict[str, str] = {}  # package -> version
+    requirements: dict[str, str] = {}
     files: dict[str, ModelFile] = {}
-    bytes: int = 0  # total of all files
-    folder: str = FILES  # folder of the files, next to model.json
+    bytes: int = 0
+    folder: str = FILES
     format: int = FORMAT
 
     @property

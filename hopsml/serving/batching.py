@@ -98,7 +98,7 @@ class Batcher:
         return len(self._waiting)
 
     async def predict(self, inputs: Arrays, deadline: float) -> Arrays:
-        """Return the model's outputs for these rows; errors of the model are passed on.
+        """Compute the model's outputs for these rows in the next batch; errors of the model are passed on.
 
         Args:
             inputs: Arrays by input.

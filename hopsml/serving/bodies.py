@@ -46,8 +46,8 @@ class Asked:
     """
 
     inputs: Arrays
-    by_rows: bool = True  # ``instances``, otherwise ``inputs``
-    outputs: tuple[str, ...] = ()  # requested outputs; empty for all
+    by_rows: bool = True
+    outputs: tuple[str, ...] = ()
     id: str | None = None
 
 

@@ -52,8 +52,8 @@ class ServerRecord(msgspec.Struct, frozen=True):
     application: str = ""
     profile: str = ""
     launch: str = ""
-    process_started: int | None = None  # start time of the driver process, to detect that its pid was reused
-    pid_namespace: str = ""  # in which its pid is valid
+    process_started: int | None = None
+    pid_namespace: str = ""
 
     @property
     def is_on_cluster(self) -> bool:

@@ -42,9 +42,9 @@ class ServingDefinition(msgspec.Struct, frozen=True):
     log_requests: bool = False
     limits: ServingLimits = ServingLimits()
     profile: str = ""
-    model_server: str = ""  # model server in the predecessor's terms
+    model_server: str = ""
     creator: str = ""
-    created: datetime | None = None  # UTC
+    created: datetime | None = None
 
 
 _decoder = msgspec.json.Decoder(ServingDefinition)

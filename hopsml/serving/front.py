@@ -175,7 +175,7 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
         timeout_graceful_shutdown=int(DRAIN_S),
     )
     server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are the driver's
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # the driver handles signals
     serving = asyncio.create_task(server.serve(sockets=[]))
     while not server.started and not serving.done():
         await asyncio.sleep(0)

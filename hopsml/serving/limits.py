@@ -15,7 +15,7 @@ class ServingLimits(msgspec.Struct, frozen=True):
         deadline_s: Time from the head of a request to its answer, in seconds.
     """
 
-    body_bytes: int = 64 << 20  # of a request
-    batch_rows: int = 256  # of one call of the model; a request with more rows is a separate call
-    queue_requests: int = 1000  # waiting requests per version; further ones get 429
-    deadline_s: float = 30.0  # from the head of a request to its answer
+    body_bytes: int = 64 << 20
+    batch_rows: int = 256
+    queue_requests: int = 1000
+    deadline_s: float = 30.0

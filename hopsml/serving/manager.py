@@ -74,13 +74,13 @@ class ServingStatus(msgspec.Struct, frozen=True):
     replicas: int = 0
     ready: int | None = 0
     restarts: int = 0
-    pids: tuple[int, ...] = ()  # of the replicas
-    supervisor: int = 0  # pid of the supervisor
+    pids: tuple[int, ...] = ()
+    supervisor: int = 0
     token_file: str = ""
-    logs: str = ""  # folder of the logs
+    logs: str = ""
     application: str = ""
     profile: str = ""
-    machines: tuple[str, ...] = ()  # on which replicas run
+    machines: tuple[str, ...] = ()
     why: str = ""
 
     def __str__(self) -> str:

@@ -158,13 +158,13 @@ class SupervisorAnswer(msgspec.Struct, frozen=True):
     host: str = ""
     port: int = 0
     pid: int = 0
-    ready: int = 0  # replicas that answer
-    pids: tuple[int, ...] = ()  # of running replicas
-    route: Route | None = None  # that all replicas follow
+    ready: int = 0
+    pids: tuple[int, ...] = ()
+    route: Route | None = None
     restarts: int = 0
-    logs: dict[str, str] = {}  # on a cluster: location -> newest lines
-    machines: tuple[str, ...] = ()  # on a cluster: machines of the replicas
-    replicas: int = 0  # configured number
+    logs: dict[str, str] = {}
+    machines: tuple[str, ...] = ()
+    replicas: int = 0
 
 
 # ------------------------------------------------------------------------------------------ to an agent

@@ -25,7 +25,7 @@ class Route:
         labels: Further names of versions; "stable" and "canary" always exist if there is such a version.
     """
 
-    number: int  # in the order of the requests for routes
+    number: int
     default: int
     canary: int | None = None
     share: float = 0.0
@@ -58,14 +58,14 @@ class Unload:
 
 @dataclass(frozen=True)
 class Turned:
-    """Event that the route with this number has taken effect."""
+    """Report that the route with this number has taken effect."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class RouteRefused:
-    """Event that the route with this number cannot take effect; the previous one remains."""
+    """Report that the route with this number cannot take effect; the previous one remains."""
 
     number: int
     reason: str
@@ -111,13 +111,13 @@ class Router:
         return [*actions, *(Load(one) for one in missing), *self._turn()]
 
     def loaded(self, version: int) -> list[RouteAction]:
-        """Handle that a version is loaded and has answered a first call."""
+        """Handle a version that was loaded and has answered a first call."""
         self._loading.discard(version)
         self._loaded.add(version)
         return self._turn()
 
     def failed(self, version: int, reason: str) -> list[RouteAction]:
-        """Handle that a version cannot be loaded."""
+        """Handle a version that could not be loaded, with the reason."""
         self._loading.discard(version)
         if self._next is None or version not in self._next.versions:
             return self._let_go()

@@ -59,7 +59,7 @@ class RouteOutcome:
 
 @dataclass(frozen=True)
 class AllEnded:
-    """Event that no replica runs any more."""
+    """Report that no replica runs any more."""
 
 
 SupervisionAction = Spawn | Follow | DrainReplica | KillReplica | RouteOutcome | AllEnded
@@ -125,7 +125,7 @@ class Supervision:
         return [*actions, *self._tell_all(route)]
 
     def connected(self, number: int, now: float) -> list[SupervisionAction]:
-        """Handle that a replica can receive messages; a replica that restarts during a roll gets the newer route."""
+        """Handle the first message of a replica; one that restarts during a roll gets the newer route."""
         one = self.replicas[number]
         one.is_connected, one.heard_s = True, now
         route = self._rolling or self.settled
@@ -137,7 +137,7 @@ class Supervision:
         return []
 
     def turned(self, number: int, route: int, now: float) -> list[SupervisionAction]:
-        """Handle that a replica follows a route."""
+        """Handle a replica's report that it follows a route."""
         one = self.replicas[number]
         one.follows, one.heard_s, one.is_loading = route, now, False
         one.ready_s = now if one.ready_s is None else one.ready_s
@@ -148,7 +148,7 @@ class Supervision:
         return [RouteOutcome(rolling.number)]
 
     def kept(self, number: int, route: int, reason: str, now: float) -> list[SupervisionAction]:
-        """Handle that a replica cannot follow a route."""
+        """Handle a replica's report that it cannot follow a route, with the reason."""
         if self._rolling is not None and route == self._rolling.number:
             return self._go_back(f"replica {number}: {reason}", now)
         if self.settled is not None and route == self.settled.number:  # a new replica, which may not have the files
@@ -156,7 +156,7 @@ class Supervision:
         return []
 
     def exited(self, number: int, how: str, now: float) -> list[SupervisionAction]:
-        """Handle that a replica's process has ended; ``how`` is the description of its end."""
+        """Handle the end of a replica's process; ``how`` is the description of the end."""
         one = self.replicas[number]
         steady = one.ready_s is not None and now - one.ready_s >= STEADY_S
         failures = 1 if steady else one.failures + 1

@@ -44,7 +44,7 @@ class SavedModel:
 
 
 class LoadedModel(Protocol):
-    """Model that can be called, by one thread at a time; ``missing_of`` returns its missing values."""
+    """Model that can be called, by one thread at a time; ``missing_of`` returns the missing values it accepts."""
 
     signature: Signature
 
@@ -145,7 +145,7 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 def takes_missing(description: ModelDescription) -> bool:
-    """True if a version's model accepts missing values."""
+    """Return True if a version's model accepts missing values."""
     return next((artifact for artifact in LOADERS if artifact in description.artifacts), "") == "sklearn"
 
 

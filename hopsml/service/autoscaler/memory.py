@@ -27,7 +27,7 @@ class GroupMemory:
     """
 
     boots_s: tuple[float, ...] = ()
-    failures: int = 0  # since the last node arrived
+    failures: int = 0
     rests_until_s: float = 0.0
     seen: tuple[Resources, str] | None = None
 
@@ -65,7 +65,7 @@ class FleetMemory:
     absent_s: Mapping[str, float] = field(default_factory=dict)
     idle_s: Mapping[str, float] = field(default_factory=dict)
     came: frozenset[str] = frozenset()
-    known: Mapping[str, str] | None = None  # ID -> group, of the previous poll; None: there was none
+    known: Mapping[str, str] | None = None
 
     def group(self, name: str) -> GroupMemory:
         """Return the state of a group; empty if the group is new."""

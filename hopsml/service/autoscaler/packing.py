@@ -46,7 +46,7 @@ class Packing:
         return self._nodes.place(gang, self._free(set(shown)), least=True)
 
     def take(self, gang: GangShape, placement: Placement) -> None:
-        """Take a placement for a gang; the hidden nodes that it uses become visible."""
+        """Place a gang tentatively; the hidden nodes that it uses become visible."""
         self._nodes.promise(gang, placement)
         names = {name for nodes in placement for name in nodes}
         self.taken |= names

@@ -69,7 +69,7 @@ class TaskLaunch:
     tag: str
     state: Lifecycle = Lifecycle.WAITING
     application_id: str = ""
-    containers: int | None = 0  # None: the engine does not count them
+    containers: int | None = 0
     intended_s: float = 0.0
     seen_s: float = 0.0
     cause: str = ""

@@ -19,7 +19,7 @@ class Timetable:
 
     planned_s: float
     looked_s: float
-    overlap: str = "skip"  # or queue or cancel, as in the job file
+    overlap: str = "skip"
     note: str = ""
 
 

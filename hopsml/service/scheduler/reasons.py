@@ -73,15 +73,15 @@ class Reason:
     cause: Cause
     job_id: str
     queue: str
-    ahead: int = 0  # jobs of its queue that go first
+    ahead: int = 0
     part: str = ""
     slots: int = 0
     each: Resources = NOTHING
-    free: tuple[tuple[str, int], ...] = ()  # node -> slots, most first
+    free: tuple[tuple[str, int], ...] = ()
     holders: tuple[Holder, ...] = ()
-    starts_s: float = math.inf  # earliest expected start
-    would_start_with: int = 0  # slots with which it would start at once; 0: no number
-    other_queues: tuple[str, ...] = ()  # queues in which it would start at once
+    starts_s: float = math.inf
+    would_start_with: int = 0
+    other_queues: tuple[str, ...] = ()
     in_favour_of: str = ""
     limit: str = ""
     together: tuple[str, ...] = ()

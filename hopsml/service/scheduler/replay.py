@@ -37,7 +37,7 @@ class LoggedJob:
     gpus: int
     duration_s: float
     queue: str = DEFAULT_QUEUE
-    least: int = 0  # 0: the same as gpus
+    least: int = 0
 
 
 def read(
@@ -114,7 +114,7 @@ class _Life:
     left_s: float
     pace: float = 0.0
     since_s: float = 0.0
-    ends: int = 0  # number of the expected end that is current
+    ends: int = 0
 
     def goes_on(self, now: float, slots: int) -> tuple[float, EventKind, str, int]:
         """Continue with this number of slots, and return the event of the expected end."""

@@ -76,7 +76,7 @@ class SlotGroup:
     name: str
     count: int
     each: Resources
-    least: int = 0  # 0: the same as count
+    least: int = 0
     label: str = ""
     is_driver: bool = False
 
