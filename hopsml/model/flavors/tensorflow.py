@@ -113,7 +113,7 @@ class _Servable:
         self._call = model.signatures[_SERVING]
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Call the serving signature."""
+        """Call the serving signature with one batch, and return its outputs."""
         import tensorflow as tf
 
         found = self._call(**{name: tf.constant(array) for name, array in inputs.items()})

@@ -48,7 +48,9 @@ class ScalingDecision:
 def decide(
     memory: FleetMemory, groups: Mapping[str, NodeGroup], demand: Demand, fleet: Sequence[FleetNode], now: float
 ) -> ScalingDecision:
-    """Decide on all groups of nodes; the same arguments give the same decision.
+    """Decide which nodes of the groups to launch, drain, recall and terminate.
+
+    The same arguments give the same decision.
 
     Args:
         memory: Memory of the previous decision.

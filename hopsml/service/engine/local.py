@@ -111,18 +111,18 @@ class LocalEngine:
         self._submissions.withdraw(tag)
 
     def ask(self, application_id: str) -> None:
-        """Send SIGINT to the driver once: its runs are cancelled, and store their results so far."""
+        """Request an application to end in order, by one SIGINT: its runs are cancelled, and store their results."""
         if application_id not in self._asked:
             self._asked.add(application_id)
             self._signal(application_id, signal.SIGINT)
 
     def tell(self, application_id: str, slots: int) -> None:
-        """Write the number of slots to a file that the driver reads."""
+        """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes:
             self._talk.tell(application_id, slots)
 
     def kill(self, application_id: str) -> None:
-        """Send SIGKILL to the driver's process group; agents and workers end with it."""
+        """Kill an application by SIGKILL to its driver's process group; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
 
     def forget_orders(self) -> None:

@@ -90,7 +90,7 @@ class YarnEngine:
         self._submissions.withdraw(tag)
 
     def ask(self, application_id: str) -> None:
-        """Write a file that the driver polls, because YARN can only kill an application."""
+        """Request an application to end in order, by a file that its driver polls; YARN itself can only kill."""
         if (tag := self._tags.get(application_id)) and tag not in self._asked:
             self._asked.add(tag)
             self._threads.submit(self._ask, tag)
@@ -117,7 +117,7 @@ class YarnEngine:
         return replace(seen, answer=answer)
 
     def tell(self, application_id: str, slots: int) -> None:
-        """Write the number of slots to a file that the driver reads."""
+        """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes and (tag := self._tags.get(application_id)):
             self._talk.tell(tag, slots)
 

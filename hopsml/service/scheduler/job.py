@@ -17,7 +17,7 @@ OVERDUE: Rank = (0, 0, 0)
 class JobPhase(StrEnum):
     """Phase of a job in the scheduler.
 
-    PLACED: its room is promised, but other jobs have not released it yet. ENDING: it is to release its own room.
+    PLACED: its room is promised, but other jobs have not released it yet. ENDING: it must release its own room.
     """
 
     WAITING = Lifecycle.WAITING.value

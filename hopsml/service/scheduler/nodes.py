@@ -130,7 +130,7 @@ class Nodes:
         return _resources(self._sum(self._capacity, label))
 
     def free(self) -> Resources:
-        """Return the resources of all open nodes that are not promised."""
+        """Return the unpromised resources of all open nodes."""
         if self._free_in_all is None:
             self._free_in_all = _resources(self._sum(np.maximum(self._free, 0), None))
         return self._free_in_all
