@@ -72,7 +72,10 @@ class ServingFolder:
         return self.token.read_text() if self.token.exists() else ""
 
     def write_token(self, token: str) -> None:
-        """Write the token and its header, readable by this user only; delete them if the token is empty."""
+        """Write the token and its header for curl, or delete them if the token is empty.
+
+        From their creation on, only this user can read the files.
+        """
         for path, text in ((self.token, token), (self.header, f"Authorization: Bearer {token}\n")):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
@@ -103,6 +106,8 @@ def _digest(project: str) -> str:
 
 def machines_folder() -> Path:
     """Return the private folder of this user's servings on this machine.
+
+    It is named by ``HOPSML_SERVING_FOLDER``; by default it is below the temporary folder.
 
     Raises:
         ArgumentError: Other users have access to the folder.

@@ -16,8 +16,8 @@ class ManagedJob:
     """Job that has not ended, as the manager holds it in memory.
 
     Attributes:
-        row: The database row as it was read; only its queue, priority and account are updated. The state of the job is
-            in ``record``.
+        row: The database row as it was read; only its queue, priority, account and number of tries are updated. The
+            state of the job is in ``record``.
         spec: The validated job file.
         record: The current record of the job's state and launches.
     """
