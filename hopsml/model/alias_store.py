@@ -64,6 +64,7 @@ class FolderAliases(Aliases):
         return for_url(self._url).delete(self._file(alias))
 
     def _file(self, alias: str) -> str:
+        """Return the URL of an alias file."""
         return urls.join(self._url, f"{alias}.json")
 
 

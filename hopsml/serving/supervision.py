@@ -170,7 +170,7 @@ class Supervision:
         return actions if any(each.is_running for each in self.replicas) or self.settled else [*actions, AllEnded()]
 
     def tick(self, now: float) -> list[SupervisionAction]:
-        """Return the actions that are due: restarts, kills of silent replicas, and kills after the drain timeout."""
+        """Return the actions that are due: restarts, kills of silent replicas, and the end of a late roll or drain."""
         if self._stop_s is not None:
             running = [number for number, one in enumerate(self.replicas) if one.is_running]
             return [KillReplica(number, "it has not drained in time") for number in running if now >= self._stop_s]

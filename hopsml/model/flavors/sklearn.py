@@ -210,6 +210,7 @@ def _holds_objects(array: Any) -> bool:
 
 
 def _is_nan(value: Any) -> bool:
+    """Return True for a floating-point NaN."""
     return isinstance(value, float) and value != value
 
 

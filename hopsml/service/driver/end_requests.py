@@ -72,4 +72,5 @@ def _look(project_url: str, tag: str) -> None:
 
 
 def _url(project_url: str, tag: str) -> str:
+    """Return the URL of the file for a launch."""
     return urls.join(project_url, FOLDER, f"{tag}.end")

@@ -105,4 +105,5 @@ def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str
 
 
 def _url(variables: Mapping[str, str]) -> str:
+    """Return the URL of the file for a driver's variables."""
     return urls.join(variables[FOLDER], f"{variables[TAG]}.sealed")

@@ -132,6 +132,7 @@ def _number(text: str) -> int | None:
 
 
 def _read(url: str) -> str:
+    """Return the text of a file; "" if it does not exist."""
     try:
         return for_url(url).read_range(url, 0, MOST_BYTES).decode()
     except PathNotFound:
@@ -139,8 +140,10 @@ def _read(url: str) -> str:
 
 
 def _write(url: str, text: str) -> None:
+    """Write the text of a file."""
     for_url(url).write_bytes(url, text.encode())
 
 
 def _url(project_url: str, name: str) -> str:
+    """Return the URL of a file in the project's folder for jobs."""
     return urls.join(project_url, FOLDER, name)

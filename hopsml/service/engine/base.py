@@ -119,7 +119,7 @@ class Engine(Protocol):
         """Kill an application without a grace period."""
 
     def forget_orders(self) -> None:
-        """Drop the cached orders to drivers, because another server may have sent different ones."""
+        """Drop the cached slot numbers that were sent to drivers: another server may have sent different ones."""
 
     def forget(self, tag: str) -> None:
         """Exclude a launch from later polls: it has ended, and its end is stored. Its log can still be read."""

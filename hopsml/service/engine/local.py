@@ -126,7 +126,7 @@ class LocalEngine:
         self._signal(application_id, signal.SIGKILL)
 
     def forget_orders(self) -> None:
-        """Drop the cached orders; the next slots are written even if they are unchanged."""
+        """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:
@@ -233,8 +233,8 @@ def _told(folder: Path, ended: dict[str, Any]) -> str:
 def said_last(printed: str) -> str:
     """Return the line of a log that states why its driver ended: the last line that is not a remedy.
 
-    The error text of a run continues below the line with its cause, with a traceback, the worker's last lines and its
-    run directory.
+    If the log ends with the error of a run, this is the line with its cause, which a traceback, the worker's last lines
+    and the run directory follow.
     """
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("Remedy:")]

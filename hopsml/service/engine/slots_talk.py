@@ -64,6 +64,7 @@ class SlotsTalk:
         self._writes.clear()
 
     def _write(self, tag: str, slots: int) -> bool:
+        """Write the number of slots; return False after an error."""
         try:
             slot_requests.put(self._project_url, tag, slots)
         except StorageError as error:
@@ -72,6 +73,7 @@ class SlotsTalk:
         return True
 
     def _read(self, tag: str) -> SlotsAnswer | None:
+        """Read a driver's answer; None if there is none, or after an error."""
         try:
             found = slot_requests.answered(self._project_url, tag)
         except StorageError as error:

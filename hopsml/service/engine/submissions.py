@@ -24,7 +24,7 @@ class Withdrawal:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def withdraw(self) -> None:
-        """Signal the withdrawal to the waiting thread; may be called by any thread."""
+        """Signal the withdrawal of the submission; may be called by any thread."""
         os.eventfd_write(self._event, 1)
 
     def wait(self, timeout_s: float, other: int | None = None) -> int | None:

@@ -131,7 +131,7 @@ class YarnEngine:
             self._manager.kill(application_id)
 
     def forget_orders(self) -> None:
-        """Drop the cached orders; the next slots are written even if they are unchanged."""
+        """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:

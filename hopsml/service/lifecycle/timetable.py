@@ -29,8 +29,8 @@ class Due:
 
     Attributes:
         after: New state of the schedule, to be stored in one transaction with the job if ``starts``.
-        starts: True if a job is to be started.
-        cancels: True if the previous job is to be cancelled.
+        starts: True if a job must be started.
+        cancels: True if the previous job must be cancelled.
     """
 
     after: Timetable

@@ -288,17 +288,20 @@ class Nodes:
                 row[2] += sign * count * each.memory_mib
 
     def _sum(self, account: Array, label: str | None) -> Array:
+        """Return the sum of an account over the open rows of one label, or of all."""
         masks = [mask for name, mask in self._open.items() if label is None or name == label]
         result: Array = sum((account[mask].sum(axis=0) for mask in masks), np.zeros(3, np.int64))
         return result
 
     def _grow(self) -> None:
+        """Add empty rows to all accounts."""
         more = np.zeros((ROOM + len(self._capacity), 3), np.int64)
         self._capacity, self._others, self._free, self._idle = (
             np.concatenate([account, more]) for account in (self._capacity, self._others, self._free, self._idle)
         )
 
     def _mark(self) -> None:
+        """Discard the cached masks and sums."""
         self._free_in_all = self._masks = None
 
     @property
@@ -312,10 +315,12 @@ class Nodes:
 
 
 def _row(resources: Resources) -> Array:
+    """Return resources as an array row."""
     return np.array((resources.gpus, resources.cores, resources.memory_mib), np.int64)
 
 
 def _resources(row: Iterable[Any]) -> Resources:
+    """Return an array row as resources."""
     return Resources(*(int(value) for value in row))
 
 
@@ -357,5 +362,6 @@ def _tightest(free: Array, allowed: npt.NDArray[np.bool_]) -> int | None:
 
 
 def _subtract(free: Array, rows: dict[int, int], each: Resources) -> None:
+    """Subtract slots of one size from the given rows."""
     for row, count in rows.items():
         free[row] -= _row(each) * count

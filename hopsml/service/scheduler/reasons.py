@@ -198,6 +198,7 @@ def starts_in(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool
 
 
 def _is_started(job_id: str, actions: list[Action]) -> bool:
+    """Return True if the actions start this job."""
     return any(isinstance(action, StartJob) and action.job_id == job_id for action in actions)
 
 

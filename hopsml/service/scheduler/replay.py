@@ -190,12 +190,14 @@ class Replay:
                 self._carry_out(self._scheduler.resized(action.job_id, action.placement, now), now)
 
     def _gang(self, job: LoggedJob) -> GangShape:
+        """Return the gang of a job, shared by equal jobs."""
         key = (job.gpus, job.least)
         if key not in self._gangs:
             self._gangs[key] = GangShape((SlotGroup("workers", job.gpus, Resources(gpus=1), job.least),))
         return self._gangs[key]
 
     def _foresee(self, event: tuple[float, EventKind, str, int]) -> None:
+        """Add a future event, unless its time is infinite."""
         if event[0] < float("inf"):
             self._number += 1
             heapq.heappush(self._events, (event[0], self._number, *event[1:]))

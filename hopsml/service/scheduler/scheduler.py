@@ -66,7 +66,7 @@ Action = StartJob | PreemptJob | ResizeJob
 
 
 class Scheduler:
-    """Scheduler with all waiting and running jobs, the queues and the nodes."""
+    """Gang scheduler: state machine of all waiting and running jobs, their queues and the nodes of a cluster."""
 
     def __init__(self, policy: Policy | None = None, queues: tuple[Queue, ...] = (Queue(),)) -> None:
         self.policy = policy or Policy()
@@ -299,6 +299,7 @@ class Scheduler:
         return hold.starts_s if hold is not None else float("inf")
 
     def _placed_or_started(self) -> Iterator[QueuedJob]:
+        """Yield running jobs, then placed ones."""
         return chain(self.started.values(), self._placed.values())
 
     def _within_limit(self, job: QueuedJob) -> GangShape:
@@ -432,12 +433,14 @@ class Scheduler:
         self._watch(job)
 
     def _promise(self, job: QueuedJob) -> None:
+        """Count a job's placement as promised."""
         queue = job.request.queue
         self.nodes.promise(job.request.gang, job.placement)
         self.promised[queue] = self.promised[queue].plus(job.holds)
         self._drivers_mib[queue] += job.request.driver_mib
 
     def _forget(self, job: QueuedJob) -> None:
+        """Undo the promise of a job's placement, and clear it."""
         queue = job.request.queue
         self.nodes.forget(job.request.gang, job.placement)
         self.promised[queue] = self.promised[queue].minus(job.holds)
@@ -536,6 +539,7 @@ class Scheduler:
                 self._drop_at[number] = 2 * len(heap) + DROP_AT
 
     def _mark_overdue(self, job: QueuedJob, now: float) -> None:
+        """Mark a job that has waited too long by ``now``."""
         job.is_overdue = job.is_overdue or self._overdue_at_s(job) <= now
 
     def _overdue_at_s(self, job: QueuedJob) -> float:
@@ -580,6 +584,7 @@ class _Kept:
             walk.pass_over()
 
     def _fits_at_all(self, other: QueuedJob) -> bool:
+        """Return True if the total free resources suffice for a job's minimum."""
         return other.request.gang.least.within(self._scheduler.nodes.free())
 
 

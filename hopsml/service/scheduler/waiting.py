@@ -84,5 +84,6 @@ class Walk:
         self._passed.add(line[position].request.gang)
 
     def _push(self, number: int, position: int, line: Line) -> None:
+        """Add a line at a position, unless it is at its end."""
         if position < len(line):
             heapq.heappush(self._heap, (line[position].rank, line[position].sequence, number, position, line))
