@@ -27,7 +27,7 @@ def is_gone(holder: str) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass
-    return started != (start_ticks(pid) or started)  # 0: it is not shown to this user
+    return started != (start_ticks(pid) or started)  # 0: the start time is not visible to this user
 
 
 def _machine() -> str:
