@@ -183,6 +183,7 @@ class Guarded:
 
     def _is_still(self, token: str, caller: object) -> IsStillKnown:
         """Return a function that checks again whether a token is valid for the same caller."""
+
         async def is_still_known() -> bool:
             return await self._caller(token) == caller
 

@@ -106,7 +106,10 @@ def submit(
     entry: TheEntry,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> models.JobAnswer:
-    """Queue a job for execution. With the ``Idempotency-Key`` of an earlier submission of the same job, return that job instead."""
+    """Queue a job for execution.
+
+    With the ``Idempotency-Key`` of an earlier submission of the same job, that job is returned, and no second one queued.
+    """
     needs(caller, Role.USER)
     if idempotency_key is not None and not idempotency_key.strip():
         raise ArgumentError(

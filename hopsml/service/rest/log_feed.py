@@ -29,7 +29,7 @@ Place = tuple[int, int]  # number of the task's log, from 1 on; byte offset in i
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
-    """Decode UTF-8; return the text and the number of bytes used.
+    """Decode UTF-8 text, and return it with the number of bytes used.
 
     An incomplete last character is left; errors are replaced.
     """

@@ -79,7 +79,7 @@ def service_application(
     limits: Limits | None = None,
     provider: Provider | None = None,
 ) -> ASGIApp:
-    """Create the application; its caller starts and ends ``jobs`` and ``streams``.
+    """Create the application of the server; its caller starts and ends ``jobs`` and ``streams``.
 
     Args:
         jobs: The job service.
