@@ -32,7 +32,7 @@ log = logging.getLogger("hopsml.service")
 DAY_S = 86_400.0
 AUDIT_DAYS = 90.0  # days for which an entry of the audit log is retained
 DROP_S = 3600.0  # seconds between two removals of older entries
-PATH_BYTES = 4096  # length of the workspace folder's path, which replaces the workspace's name in the job file
+PATH_BYTES = 4096  # bytes allowed for the workspace folder's path, which replaces the workspace's name in the job file
 LEAST_S = 0.25  # least seconds between two passes: a thousand submissions at once do not cause a thousand passes
 
 
@@ -85,6 +85,7 @@ class JobService:
             self.scaler.start()
 
     def _run(self) -> None:
+        """Run passes until the service is closed, and log changes of the server's status."""
         told, led = "", False
         while not self._ended.is_set():
             self._woken.clear()
@@ -249,7 +250,7 @@ class JobService:
 
 def _check_length(job: JobSpec) -> None:
     """Raise ArgumentError if a job file, which has a line for each value, would be too long for its driver."""
-    # true of nearly all jobs
+    # Nearly all jobs are short: they need not be written as YAML.
     if len(job.model_dump_json(by_alias=True, exclude_defaults=True)) < limits.FILE_BYTES >> 5:
         return
     length = len(specs.dump(job).encode()) + PATH_BYTES

@@ -49,6 +49,7 @@ class ProviderRule(BaseModel):
 
     @model_validator(mode="after")
     def _one(self) -> ProviderRule:
+        """Raise ValueError unless exactly one provider is named."""
         if (self.command is None) == (self.ec2 is None):
             raise ValueError("name one provider: command, or ec2")
         return self

@@ -97,7 +97,7 @@ class Scaler:
             except Exception:  # a failure must not end the thread, as a later pass may succeed
                 log.exception("nodes: a turn failed")
 
-    # ------------------------------------------------------------------------------------------ a turn
+    # ------------------------------------------------------------------------------------------ one pass
 
     def turn(self) -> None:
         """Run one pass: list nodes, let the autoscaler decide, and carry out its actions."""

@@ -238,6 +238,7 @@ class Workspaces:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
         def plan() -> SubmissionPlan:
+            """Write the job file, and return the plan of the submission."""
             self.check_archives(spec)  # the job may have been stored under other rules
             named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"

@@ -42,21 +42,29 @@ class FlameGraph(msgspec.Struct, frozen=True):
 
 
 class _Sampled(msgspec.Struct):
+    """Samples of one thread, as in the file."""
+
     samples: list[list[int]]
     weights: list[float]
 
 
 class _Frame(msgspec.Struct):
+    """A frame of the call stack, as in the file."""
+
     name: str
     file: str | None = None
     line: int | None = None
 
 
 class _Shared(msgspec.Struct):
+    """Frames that the samples refer to by index."""
+
     frames: list[_Frame]
 
 
 class _Speedscope(msgspec.Struct):
+    """Parts of a speedscope file that are needed."""
+
     shared: _Shared
     profiles: list[_Sampled]
 

@@ -19,13 +19,16 @@ class _Sink(io.RawIOBase):
         self._pieces: list[bytes] = []
 
     def writable(self) -> bool:
+        """Return True, as the zip writer requires."""
         return True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]  # the signature that the zip writer uses
+        """Append bytes, and return their number."""
         self._pieces.append(bytes(data))
         return len(data)
 
     def taken(self) -> bytes:
+        """Return the bytes that were written since the last call."""
         whole, self._pieces = b"".join(self._pieces), []
         return whole
 

@@ -76,6 +76,7 @@ class _Lines:
         self._has_reports = True
 
     def more(self) -> Iterator[dict[str, Any]]:
+        """Yield the reports that were appended since the last call."""
         for piece in self._file.more() if self._has_reports else ():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
             # not written by hopsml: reading a sparse file to its end would take hours

@@ -84,6 +84,7 @@ class ReaderCache:
             return self._held_bytes()
 
     def _held_bytes(self) -> int:
+        """Return the memory used by all readers, in bytes; the caller holds the lock."""
         return sum(reader.held_bytes for reader, _ in self._kept.values())
 
     def __len__(self) -> int:

@@ -106,6 +106,7 @@ class CallEntry:
         change, called = with_change(self.at(time.time(), outcome)), False
 
         def also(connection: Connection, target: str) -> None:
+            """Store the entry within the transaction of the change."""
             nonlocal called
             change(connection, target)
             called = True

@@ -1,7 +1,7 @@
 """Server-sent events: each source is polled once for all its listeners, and a broken stream continues where it ended.
 
-A source is polled only while it has listeners. Nothing is queued for a slow listener: it requests the next events of
-its feed when its connection has room, so that it costs no memory; events that were dropped by then are lost to it.
+A source is polled only while it has listeners. Nothing is queued for a slow listener: it requests the next events of its
+feed when its connection has room, so that it costs no memory. If these were dropped by then, it receives a "reset".
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> mod
     return _submitted(new, job, jobs, entry)
 
 
-# ------------------------------------------------------------------------------------- looking
+# ------------------------------------------------------------------------------------- reading
 
 
 @router.get("/jobs")

@@ -125,6 +125,6 @@ def trigger(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> models.JobAns
 
 @router.delete("/schedules/{schedule}", status_code=204)
 def remove(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
-    """Delete a schedule of jobs; jobs that it has submitted remain."""
+    """Delete a schedule, but not the jobs that it has submitted."""
     _may_change(caller, row)
     Schedules(jobs.store).remove(row.id)

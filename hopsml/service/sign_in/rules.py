@@ -61,6 +61,7 @@ class SignInRules(BaseModel):
     @field_validator("issuer")
     @classmethod
     def _is_safe(cls, given: str) -> str:
+        """Raise ValueError for an issuer that is reached without encryption."""
         if not is_safe(given):
             raise ValueError("a provider is reached by https://, or on this machine's own loopback")
         return given
@@ -68,6 +69,7 @@ class SignInRules(BaseModel):
     @field_validator("scopes")
     @classmethod
     def _has_openid(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        """Raise ValueError if the scope openid is missing."""
         if "openid" not in given:
             raise ValueError("openid must be among them: without it the provider does not say who somebody is")
         return given

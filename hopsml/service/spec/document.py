@@ -41,6 +41,8 @@ class Unreadable(Exception):
 
 
 class _Node(NamedTuple):
+    """A value of the document, with its size."""
+
     value: Any
     size: int  # values and keys; each alias counts as the values it refers to
 

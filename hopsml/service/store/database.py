@@ -70,6 +70,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _: object) -> None:
+        """Configure a new connection of SQLite."""
         connection.isolation_level = None  # transactions begin as specified below, not as Python's module decides
         # FULL: a committed transaction is on the disk; with NORMAL a loss of power could undo it.
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -77,6 +78,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
+        """Begin a transaction, with the write lock if it is going to write."""
         writes = connection.get_execution_options().get(WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

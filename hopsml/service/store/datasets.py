@@ -16,6 +16,8 @@ SHOWN = 5  # newest jobs that are returned for one data set
 
 
 class _NamesOne(msgspec.Struct):
+    """The field of a job's specification that names a data set."""
+
     dataset: str | None = None
 
 

@@ -111,7 +111,7 @@ class Schedules:
             connection.execute(update(schedules).where(schedules.c.id == number).values(values))
 
     def remove(self, number: int) -> None:
-        """Delete a schedule; jobs that it has started remain."""
+        """Delete a schedule, but not the jobs that it has started."""
         with self._store.writing() as connection:
             connection.execute(delete(schedules).where(schedules.c.id == number))
 

@@ -62,7 +62,7 @@ class Secrets:
             return [SecretRow(row.name, row.stored_s) for row in connection.execute(query)]
 
     def remove(self, owner: str, name: str) -> None:
-        """Delete a secret. Raises ArgumentError if it does not exist."""
+        """Delete a secret of an owner. Raises ArgumentError if it does not exist."""
         with self._store.writing() as connection:
             found = connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             if not found.rowcount:

@@ -29,7 +29,7 @@ class Role(IntEnum):
     """Role of a caller, which includes the rights of all lower roles."""
 
     VIEWER = 1  # read
-    USER = 2  # submit jobs, and change one's own
+    USER = 2  # submit jobs, and change the user's own jobs
     OPERATOR = 3  # change jobs of all users
     ADMIN = 4  # create tokens
 
