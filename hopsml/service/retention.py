@@ -73,7 +73,7 @@ class Retention:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread; wait at most ``CLOSE_S`` for a sweep in progress, as the store may be unreachable."""
+        """Stop the sweeping thread; wait at most ``CLOSE_S`` for a sweep in progress, as the store may be unreachable."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)

@@ -83,7 +83,7 @@ class Scaler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread; nodes remain as they are."""
+        """Stop the scaling thread; nodes remain as they are."""
         self._ended.set()
         self._provider.close()
         if self._thread is not None:
@@ -137,7 +137,7 @@ class Scaler:
             self._admit(nodes)
 
     def _still_leads(self) -> bool:
-        """True if no other server has led since this one's cached state was read. Raises StoreError."""
+        """Return True if no other server has led since this one's cached state was read. Raises StoreError."""
         return bool(self._term) and self._manager.term() == self._term
 
     def _trouble(self, said: str) -> None:

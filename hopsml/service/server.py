@@ -69,8 +69,7 @@ class ServerSettings:
         project_url: Project whose runs are displayed, and in which jobs record theirs; empty for the profile's.
         host: Address to listen at.
         port: Port to listen at; 0 for a free one; None for the last port of this state folder, so that clients which
-            follow
-            a job find the server again.
+            follow a job find the server again.
         queues: File with queues; None for one queue.
         policy: Scheduler's policy; None for the default.
         nodes: File with nodes that the server may add.

@@ -301,7 +301,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _has_files(content: bytes, folder: Path) -> bool:
-    """True if all files of a zip that was unpacked here before are unchanged; other files are ignored."""
+    """Return True if all files of a zip that was unpacked here before are unchanged; other files are ignored."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for entry in archive.infolist():
             path = folder / entry.filename

@@ -57,7 +57,7 @@ class Curve:
         return sum(map(sys.getsizeof, (self.steps, self.times, self.values, self._numbers)))
 
     def _merge(self) -> None:
-        """Merge ranges of points until at most about half of the limit is stored."""
+        """Merge the points into ranges, of which there are at most a quarter of the limit."""
         width = 1 << max(0, (-(-4 * self.count // self._most) - 1).bit_length())  # at most a quarter as many ranges
         values, ranges = np.array(self.values), np.array(self._numbers) // width
         newest = np.arange(max(0, len(values) - NEWEST_POINTS), len(values))

@@ -93,7 +93,7 @@ class ReaderCache:
 
 @contextlib.contextmanager
 def understood(run_id: str) -> Iterator[None]:
-    """Context in which a run's records are evaluated. Raises ArgumentError if they have unexpected types."""
+    """Convert type errors within this context to ArgumentError: the records of the run are malformed."""
     try:
         yield
     except HopsmlError:

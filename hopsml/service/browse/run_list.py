@@ -183,7 +183,7 @@ class RunIndex:
         return RunPage(ordered, len(rows), len(kept), states, **names)
 
     def versions(self) -> Mapping[str, object]:
-        """Return an object for each run, by id, that is the same until the run's row changes."""
+        """Return a version object of each run, by id, which is another object after the run's row has changed."""
         with self._lock:
             return {**self._rows, **self._ended}
 
@@ -201,7 +201,7 @@ class RunIndex:
 
 
 def _is_settled(row: RunRow) -> bool:
-    """True if a run's row cannot change any more; False for a lost run, which another driver may resume."""
+    """Return True if a run's row cannot change any more; False for a lost run, which another driver may resume."""
     return row.state in ENDS and row.state != Lifecycle.LOST
 
 

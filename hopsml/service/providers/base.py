@@ -46,7 +46,7 @@ class NodeProvider(Protocol):
         Args:
             group: Name of the group.
             count: Number of nodes.
-            jobs: Names of the jobs that need them.
+            jobs: Ids of the jobs that need them; empty if the group has fewer nodes than its minimum.
         """
 
     def drain(self, node: GivenNode) -> None:

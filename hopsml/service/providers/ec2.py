@@ -167,7 +167,7 @@ def _node(group: str, listed: Mapping[str, Any], machine: Any, marked: set[str],
 
 @contextlib.contextmanager
 def _refusals(what: str) -> Iterator[None]:
-    """Context that converts boto3's errors to ProviderError with their text."""
+    """Convert boto3's errors within this context to ProviderError with their text."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -89,7 +89,7 @@ class Provider:
 
     @contextmanager
     def _asking(self) -> Iterator[OAuth2Session]:
-        """Context of a session with the provider, which converts its errors."""
+        """Open a session with the provider as a context, and convert its errors."""
         from authlib.common.errors import AuthlibBaseError
         from authlib.integrations.requests_client import OAuth2Session
         from joserfc.errors import JoseError

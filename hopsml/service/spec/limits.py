@@ -1,4 +1,4 @@
-"""Limits of job files and of the resources they request; reading a file ends at the first limit it exceeds."""
+"""Limits of job files and of the resources they request; a file that exceeds one is refused."""
 
 FILE_BYTES = 1 << 20  # length of the YAML text
 NODES = 200_000  # values and keys; each alias counts as the values it refers to

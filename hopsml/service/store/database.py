@@ -127,7 +127,7 @@ def _upgrade(connection: Connection, url: str) -> None:
 
 @contextmanager
 def in_words(url: str) -> Iterator[None]:
-    """Context that converts errors of the database to StoreError.
+    """Convert errors of the database within this context to StoreError.
 
     Violated constraints (IntegrityError) are left to the caller, such as that a row exists already.
     """

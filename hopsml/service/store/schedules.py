@@ -121,7 +121,7 @@ class Schedules:
             connection.execute(update(schedules).where(schedules.c.id == number).values(last_job=serial))
 
     def owner_may_submit(self, row: ScheduleRow, now: float) -> bool:
-        """True if the owner of a schedule could still submit its job."""
+        """Return True if the owner of a schedule could still submit its job."""
         return self._tokens.may_submit(row.owner, now)
 
     def to_look_at(self, now: float) -> list[ScheduleRow]:

@@ -96,13 +96,13 @@ class JobStore:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Context of a transaction that writes. Raises StoreError."""
+        """Open a transaction that writes, as a context. Raises StoreError."""
         with database.in_words(self._url), self._writing_engine.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Context of a transaction that only reads. Raises StoreError."""
+        """Open a transaction that only reads, as a context. Raises StoreError."""
         with database.in_words(self._url), self._engine.connect() as connection:
             yield connection
 
@@ -457,7 +457,7 @@ class JobStore:
         return row.until_s <= now or unchanged_s >= lease_s or is_gone(row.holder)
 
     def still_leads(self, lead: Leader) -> bool:
-        """True if no server has acquired a newer lease."""
+        """Return True if no server has acquired a newer lease."""
         with self.reading() as connection:
             return _leads(connection, lead)
 

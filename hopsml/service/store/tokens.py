@@ -104,7 +104,7 @@ class Tokens:
         return Caller(row.user, Role[row.role])
 
     def may_submit(self, user: str, now: float) -> bool:
-        """True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
+        """Return True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
 
         A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered.
         """
@@ -163,7 +163,7 @@ class Tokens:
 
 
 def _is_valid(row: Row[Any], now: float) -> bool:
-    """True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
+    """Return True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
     is_there = row.revoked_s is None and (row.expires_s is None or row.expires_s > now)
     return is_there and Role[row.role] >= Role.USER
 
