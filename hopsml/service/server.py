@@ -84,7 +84,7 @@ class ServerSettings:
         address: URL by which others reach the server; empty for the address that it listens at.
         sign_in: File with the rules of sign-in; None if only tokens are accepted.
         trust_users: True if several accounts may run jobs that have the rights of the server.
-        archives: URLs below which packed environments may be stored; empty for the project's store.
+        archives: URLs below which packed environments may be stored; empty for the project's store, if it is shared.
         lease_s: Seconds after which another server of the database becomes leader if this one stops responding.
         trusted_proxies: Addresses whose X-Forwarded-For header names the client, for limits and the audit log.
     """

@@ -74,8 +74,15 @@ class Workspaces:
     def put(self, content: bytes, user: str = "") -> str:
         """Store a zip's files on the disk; return their digest.
 
-        Existing files are compared with those of the zip, and replaced if one differs. Raises ArgumentError for a zip that
-        is not safe, or if the user's uploads that are still needed are too large.
+        Existing files are compared with those of the zip, and replaced if one differs.
+
+        Args:
+            content: The zip.
+            user: Name of the user who uploads it.
+
+        Raises:
+            ArgumentError: The zip is not safe, or the user's uploads that are still needed are too large.
+            ServiceError: The file system is full or not writable.
         """
         digest = hashlib.sha256(content).hexdigest()
         folder = self._root / "workspaces"

@@ -30,7 +30,7 @@ def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnsw
 
 @router.get("/jobs/{job}/metrics")
 def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetricsAnswer]:
-    """Return the metrics that each run of a job has reported, the oldest run first, without the use of machines.
+    """Return the metrics that each run of a job has reported, the oldest run first, without its workers' use of resources.
 
     Of a search these are the metrics of one trial: the best one, else the one with the most steps.
     """

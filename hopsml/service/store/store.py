@@ -430,12 +430,12 @@ class JobStore:
         the clocks of this process: the clock by which it was written may have been wrong.
 
         Args:
-            holder: unique name of this process among all servers.
+            holder: Unique name of this process among all servers.
             address: URL of this process.
-            now: seconds since 1970.
-            lease_s: validity of the lease, in seconds.
-            is_gone: returns True for a holder that has certainly ended, so that its lease can be replaced at once.
-            term: term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
+            now: The time, in seconds since 1970.
+            lease_s: Validity of the lease, in seconds.
+            is_gone: Returns True for a holder that has certainly ended, so that its lease can be replaced at once.
+            term: Term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
         """
         with self.writing() as connection:
             query = select(leaders).where(leaders.c.id == 1).with_for_update()
