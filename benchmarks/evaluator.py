@@ -54,7 +54,7 @@ def run(options: Options) -> Report:
 
 
 class BesideTraining:
-    """Control of the evaluator of scripts/hopsml_evaluated.py: asleep at a checkpoint until ``beside`` wakes it."""
+    """Control of the evaluator of scripts/hopsml_evaluated.py, which sleeps at a checkpoint except during a turn."""
 
     def __init__(self, launched: Launched, run: RunDir, folder: Path) -> None:
         self.launched, self._run, self._folder = launched, run, folder

@@ -149,8 +149,7 @@ def _after(launched: Launched, folder: Path, since: float, workers: int) -> floa
 
 
 def _kill_executor(session: Session, folder: Path) -> float:
-    """an agent of either member"""
-    agent = psutil.Process(max(session.ask("agents")["pids"]))  # of either member
+    agent = psutil.Process(max(session.ask("agents")["pids"]))  # an agent of either member
     executor = next(parent for parent in agent.parents() if "java" in parent.name())
     killed = time.monotonic()
     executor.kill()

@@ -49,7 +49,7 @@ class BenchmarkServer:
         self.address, self.token = "", ""
 
     def start(self) -> float:
-        """Start the server; return the seconds from the start of the process to its address."""
+        """Start the server and return the seconds from the start of the process to its address."""
         began = time.perf_counter()
         code = (
             "import sys; from hopsml.service import server; from hopsml.service.scheduler.resources import Resources;"
@@ -143,7 +143,7 @@ def _submit_all(server: BenchmarkServer, count: int) -> float:
             for position in range(count // SUBMITTERS):
                 asked = {"spec": JOB.format(name=f"j-{number}-{position}"), "workspace": workspace}
                 server.ask(connection, "POST", "/api/v1/jobs", json.dumps(asked).encode())
-        except BaseException as error:  # noqa: BLE001 told below
+        except BaseException as error:  # noqa: BLE001 raised below
             problems.append(error)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(SUBMITTERS)]

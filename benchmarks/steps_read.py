@@ -18,7 +18,7 @@ class Log:
 
 
 def read(folder: Path) -> list[Log]:
-    """Return all logs; a line that is being written is left out."""
+    """Return all logs, without a line that is being written."""
     found = []
     for path in folder.glob("*.steps"):
         generation, rank, pid, _ = path.name.split(".")
