@@ -19,6 +19,6 @@ _TOUCH = (
 def touch_memory(gigabytes: float = GIGABYTES) -> None:
     """Write to every page of ``gigabytes`` of memory once, in a process that ends.
 
-    The pages remain available to this machine for about two seconds.
+    The pages remain available to this machine for at most two seconds.
     """
     subprocess.run([sys.executable, "-c", _TOUCH.format(gigabytes=gigabytes)], check=True)
