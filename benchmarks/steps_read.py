@@ -30,9 +30,9 @@ def read(folder: Path) -> list[Log]:
 
 
 def next_common_step(logs: list[Log], since: float, workers: int) -> float | None:
-    """Return the time at which ``workers`` new processes had made their first step after ``since``; None before that.
+    """Return the time at which ``workers`` logs begun after ``since`` have their first step; None before that.
 
-    A process that survives the loss has made steps before ``since`` and is not counted.
+    A worker that continues in place begins a new log for the next generation, and counts by that log.
     """
     firsts = sorted(min(log.steps.values()) for log in logs if min(log.steps.values()) > since)
     return firsts[workers - 1] if len(firsts) >= workers else None
