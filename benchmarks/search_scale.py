@@ -1,4 +1,4 @@
-"""The dispatch of a search alone, with 512 simulated lanes and 100 000 trials: decisions a second, and memory."""
+"""The dispatch of a search alone, with 512 simulated lanes and 100 000 trials: decisions per second, and memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LANES = 512
 TRIALS = 100_000
 QUICK_TRIALS = 10_000
 STEPS = 3  # reports of a trial that is not stopped
-STEP_S = 0.05  # of simulated time between them, on average
-MIN_TRIALS = 10  # as the median rule has it
+STEP_S = 0.05  # average simulated time between two reports
+MIN_TRIALS = 10  # default of the median rule
 TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
-    """Some searches without a journal, and as many with one; every one in a process of its own."""
+    """Measure searches with and without an event log, each in a separate process."""
     trials = options.choose(TRIALS, QUICK_TRIALS)
     plain, kept, grown = [], [], []
     for _ in range(options.rounds_of(3, 1)):
@@ -89,7 +89,7 @@ def _measure(pipe: Connection, trials: int, journal: bool) -> None:
 
 
 class SimulatedLanes:
-    """Lanes that do in virtual time what the dispatch says; the clock runs only while the dispatch decides."""
+    """Simulated lanes that carry out actions in virtual time; only the dispatch's decisions are timed."""
 
     def __init__(self, spec: Any, searcher: Any, stopper: Any, journal: bool) -> None:
         from random import Random
@@ -102,10 +102,10 @@ class SimulatedLanes:
         self._chance = Random(0)
         self._lanes: list[deque[tuple[int, int, dict[str, Any]]]] = [deque() for _ in range(LANES)]
         self._stopped: dict[int, str] = {}
-        self._next: list[tuple[float, int, int, int]] = []  # when, lane, trial, step that is reported then
+        self._next: list[tuple[float, int, int, int]] = []  # time, lane, trial, step reported at that time
 
     def run(self) -> None:
-        """Until the search is over."""
+        """Run until the search is over."""
         from hopsml.search.dispatch.events import Began, LaneJoined
 
         for lane in range(LANES):
