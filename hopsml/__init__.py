@@ -1,7 +1,7 @@
-"""hopsml: hand a training function to Spark executors; results stay on shared storage.
+"""Distributed training on Spark executors: run a function there, and store its results on shared storage.
 
-The public face. Every name is loaded when first used: importing hopsml imports no framework, no Spark and no network
-code, because it happens in every executor and every worker.
+This is the public interface. Every name is imported on first use: importing hopsml imports no framework, no Spark and
+no network code, because it happens in every executor and every worker.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _FUNCTIONS = {
 }
 
 
-# Modules of the predecessor, and what there is in their place.
+# Modules of the predecessor, and their replacements.
 _INSTEAD = {
     "allreduce": "hopsml.experiment.collective_all_reduce(train), which needs no MPI",
     "dataset": "hopsml.hdfs.copy_to_hdfs and copy_to_local",
@@ -108,15 +108,16 @@ _INSTEAD = {
 class Refusals:
     """Import finder that raises an error with the reason why a package does not have a name.
 
-    ``from package import name`` drops the text of the AttributeError of the package's ``__getattr__``, which alone makes
-    ``hasattr`` False, and searches for a module of that name. It is the last finder: it gets names that no other one has.
+    ``from package import name`` drops the message of the AttributeError that the package's ``__getattr__`` raises so
+    that ``hasattr`` is False, and searches for a module of that name. This finder is the last one: it is called for
+    names that no other finder has.
     """
 
     _reasons: ClassVar[dict[str, Callable[[str], str]]] = {}
 
     @classmethod
     def add(cls, package: str, reason: Callable[[str], str]) -> None:
-        """Register ``reason``, which returns why the package lacks a name, or "" for an unknown name."""
+        """Register ``reason``, which returns why the package lacks a name, or an empty string for an unknown name."""
         cls._reasons[package] = reason
 
     @classmethod
@@ -132,6 +133,7 @@ class Refusals:
 
 
 def _refusal(name: str) -> str:
+    """Return the message for a module of the predecessor that has been replaced; empty for any other name."""
     return f"hopsml.{name} is not there; use {_INSTEAD[name]}" if name in _INSTEAD else ""
 
 
@@ -150,7 +152,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by ``%load_ext hopsml``: registers the magics ``%runs``, ``%logs`` and ``%tensorboard_run``."""
+    """Register the magics ``%runs``, ``%logs``, ``%tensorboard_run`` and ``%hopsml_ui``, for ``%load_ext hopsml``."""
     from hopsml.notebook import magics
 
     magics.register(shell)

@@ -1,4 +1,4 @@
-"""``python -m hopsml COMMAND``: the command line, where the environment's ``bin`` is not on the path."""
+"""Command line as ``python -m hopsml COMMAND``, for environments whose ``bin`` is not on the path."""
 
 from hopsml.cli import main
 

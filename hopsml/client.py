@@ -1,7 +1,7 @@
-"""The job service from Python; ``hopsml job`` is made of it.
+"""Python client of the job service, which the command ``hopsml job`` uses as well.
 
-client = hopsml.client.Client.of_environment()      # $HOPSML_SERVER and $HOPSML_TOKEN, or the server of this machine
-job = client.submit("job.yaml")                     # uploads the code beside it
+client = hopsml.client.Client.of_environment()      # $HOPSML_SERVER and $HOPSML_TOKEN, or this machine's server
+job = client.submit("job.yaml")                     # uploads the code next to it
 client.wait(job.id).state                           # "FINISHED"
 client.why(job.id), client.cancel(job.id)
 """
@@ -31,17 +31,20 @@ from hopsml.states import Lifecycle
 from hopsml.storage import backoff
 
 CA = "HOPSML_SERVER_CA"
-TIMEOUT_S = 60.0  # in which a server has to say something
-_TRIES = 4  # of a call that is safe to repeat, while the server is away or starts anew
-_FOLLOWING_TRIES = 8  # of one that follows a job: about a minute, in which a server is started anew
+TIMEOUT_S = 60.0  # longest silence of a server in a call
+_TRIES = 4  # attempts of a call that is safe to repeat, while the server is unavailable or restarts
+_FOLLOWING_TRIES = 8  # attempts of a call that follows a job: about a minute, in which a server restarts
 _PAUSE_S = 0.5
 _ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?")
-_PATIENCE_S = 60.0  # for a server that says that there are too many calls
+_PATIENCE_S = 60.0  # longest time to repeat a call that the server has rejected with Retry-After
 T = TypeVar("T")
 
 
 class ServiceJob(msgspec.Struct, frozen=True):
-    """A job. Times: seconds since 1970, 0 for not yet; ``why`` it does not run, of a list only where that was asked."""
+    """Job of the service; times are in seconds since 1970, 0 for not yet.
+
+    ``why`` explains why it does not run; in a list it is present only if requested.
+    """
 
     id: str
     serial: int
@@ -61,7 +64,7 @@ class ServiceJob(msgspec.Struct, frozen=True):
 
 
 class JobApplication(msgspec.Struct, frozen=True):
-    """What was started for a task."""
+    """YARN application or process that was started for a task of a job."""
 
     task: str
     number: int
@@ -72,7 +75,10 @@ class JobApplication(msgspec.Struct, frozen=True):
 
 
 class JobSize(msgspec.Struct, frozen=True):
-    """The slots of a task: that it has, that it is to have (fewer: it is about to give some back), the fewest, the most."""
+    """Numbers of slots of a task: held, planned, minimum and maximum.
+
+    The task is about to release slots if ``target`` is below ``slots``.
+    """
 
     task: str
     slots: int
@@ -82,7 +88,7 @@ class JobSize(msgspec.Struct, frozen=True):
 
 
 class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
-    """A job with all that is known of it; ``spec``: YAML."""
+    """Job with its applications, the sizes of its tasks and its specification; ``spec`` is YAML."""
 
     spec: str
     profile: str
@@ -91,7 +97,7 @@ class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
 
 
 class JobChange(msgspec.Struct, frozen=True):
-    """A change of state; ``task`` is empty for the job itself."""
+    """Change of the state of a job or task; ``task`` is empty for the job itself."""
 
     id: int
     task: str
@@ -102,7 +108,7 @@ class JobChange(msgspec.Struct, frozen=True):
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """A run that a task of a job has made; ``metric``: its main one, None where there is none."""
+    """Run that a task of a job has made; ``metric`` is the value of its main metric, None without one."""
 
     id: str
     state: str
@@ -111,7 +117,7 @@ class JobRun(msgspec.Struct, frozen=True):
 
 
 class JobMetric(msgspec.Struct, frozen=True):
-    """A metric of a run: how often it was reported, last at which step; None where no value was a number."""
+    """Statistics of a metric of a run: number of reports, last step, and values; None if no value was a number."""
 
     name: str
     reports: int
@@ -122,9 +128,10 @@ class JobMetric(msgspec.Struct, frozen=True):
 
 
 class JobRunMetrics(JobRun, frozen=True, kw_only=True):
-    """A run of a job's task, with all metrics that it has reported.
+    """Run of a job's task, with all metrics that it has reported.
 
-    ``trial``: in a search, the trial that has these metrics: the best one, or the one with the most steps if none is best.
+    ``trial`` is, for a search, the trial with these metrics: the best one, or the one with the most steps if none is
+    best.
     """
 
     metrics: list[JobMetric]
@@ -132,6 +139,8 @@ class JobRunMetrics(JobRun, frozen=True, kw_only=True):
 
 
 class _RankLog(msgspec.Struct, frozen=True):
+    """Response with a part of a worker's log."""
+
     run: str
     newest: str
     lines: list[str]
@@ -141,7 +150,7 @@ class _RankLog(msgspec.Struct, frozen=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
-    """A token of somebody's, without itself. Times: seconds since 1970."""
+    """Record of a user's access token, without the token itself; times are in seconds since 1970."""
 
     id: str
     user: str
@@ -153,7 +162,7 @@ class TokenRecord(msgspec.Struct, frozen=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """A call that has changed something, or was refused; ``user`` is empty where nobody's token was given."""
+    """Call that has changed something or was rejected; ``user`` is empty for a call without a valid token."""
 
     id: int
     at_s: float
@@ -166,12 +175,17 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class _AuditPage(msgspec.Struct):
+    """Page of audit records; ``cursor`` selects the next page, None on the last one."""
+
     entries: list[AuditRecord]
     cursor: int | None
 
 
 class ServiceSchedule(msgspec.Struct, frozen=True):
-    """A job that is started by itself; ``planned_s``: when its next one comes, seconds since 1970; ``spec``: YAML."""
+    """Schedule that starts a job repeatedly; ``spec`` is YAML.
+
+    ``planned_s`` is the next start, in seconds since 1970.
+    """
 
     id: str
     owner: str
@@ -186,34 +200,52 @@ class ServiceSchedule(msgspec.Struct, frozen=True):
 
 
 class SecretRecord(msgspec.Struct, frozen=True):
-    """A secret, without its value; ``stored_s``: seconds since 1970."""
+    """Record of a secret, without its value; ``stored_s`` is in seconds since 1970."""
 
     name: str
     stored_s: float
 
 
 class _Page(msgspec.Struct):
+    """Page of jobs; ``cursor`` selects the next page, None on the last one."""
+
     jobs: list[ServiceJob]
     cursor: int | None
 
 
 class _LogPart(msgspec.Struct):
+    """Response with a part of a driver's output; ``end`` is the offset after it."""
+
     text: str
     end: int
 
 
 class _StaysHere(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: the token is for one server alone."""
+    """Handler that follows no redirect, because the token is intended for one server only."""
 
     def redirect_request(self, *told: Any) -> None:
-        """A redirect is an answer that is none."""
+        """Reject the redirect, by returning None."""
 
 
 class Client:
-    """One server. Raises ServiceError for what it refuses, with its words, and where it does not answer."""
+    """Client of one job service.
+
+    Methods raise ArgumentError or JobFileError for an invalid call, JobNotFound, and ServiceError if the service
+    rejects the call, with its message, or does not answer.
+    """
 
     def __init__(self, address: str, token: str, certificate: str | Path = "") -> None:
-        """``certificate``: a PEM file with the server's own, or its authority's, to be trusted beside the system's."""
+        """Create a client; nothing is sent yet.
+
+        Args:
+            address: URL of the server.
+            token: access token.
+            certificate: PEM file with the certificate of the server or its authority, which is trusted in addition to
+                the system's.
+
+        Raises:
+            ArgumentError: the address, the token or the certificate file is invalid.
+        """
         if not _ADDRESS.fullmatch(address):
             raise ArgumentError(
                 f"{address.partition('?')[0][:200]!r} is no address of a job service: write what `hopsml server` "
@@ -227,10 +259,13 @@ class Client:
 
     @classmethod
     def of_environment(cls) -> Client:
-        """By $HOPSML_SERVER and $HOPSML_TOKEN, else of the server that this user has started on this machine.
+        """Create a client by $HOPSML_SERVER and $HOPSML_TOKEN, else for this user's server on this machine.
 
-        $HOPSML_SERVER_CA names a file with certificates that are trusted beside the system's. That server's own token is
-        sent to that server alone. Raises ArgumentError where there is neither.
+        $HOPSML_SERVER_CA names a file with certificates that are trusted in addition to the system's. The token of this
+        user's own server is sent to that server only.
+
+        Raises:
+            ArgumentError: no server is configured or recorded, or a token is missing.
         """
         address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
         certificate = os.environ.get(CA, "")
@@ -253,20 +288,26 @@ class Client:
         return cls(its_address, token or its_token, certificate or str(known.get("certificate", "")))
 
     def submit(self, job_file: str | Path, *, idempotency_key: str = "") -> ServiceJob:
-        """Queue the job of a file; the code that it names as workspace is uploaded.
+        """Queue the job of a file, and upload the code that it names as its workspace.
 
-        ``idempotency_key``: of two calls with the same one there is one job; without it each call queues one, also where
-        an answer is lost on its way and the call is repeated. Raises JobFileError for a file with mistakes.
+        Args:
+            job_file: path of the job file.
+            idempotency_key: calls with the same key queue one job together. Without one, each call queues exactly one
+                job, even if its request is repeated because a response was lost.
+
+        Raises:
+            JobFileError: the file has mistakes.
         """
         asked = self._uploaded(job_file)
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return self._as(self._call("POST", "jobs", asked, headers=headers), ServiceJob)
 
     def put_schedule(self, job_file: str | Path) -> ServiceSchedule:
-        """Start the job of a file by itself, as its ``schedule`` says; in the place of one's own schedule of this name."""
+        """Create a schedule that starts the job of a file, or replace this user's schedule of the same name."""
         return self._as(self._call("POST", "schedules", self._uploaded(job_file), repeat=False), ServiceSchedule)
 
     def _uploaded(self, job_file: str | Path) -> dict[str, str]:
+        """Upload the workspace of a job file, and return the request that refers to it."""
         from hopsml.service import spec, workspaces
         from hopsml.service.render import workspace
 
@@ -285,7 +326,16 @@ class Client:
         limit: int = 100,
         why: bool = False,
     ) -> list[ServiceJob]:
-        """Jobs, the newest first, at most ``limit``; ``text``: a part of the name; ``why``: say why jobs wait."""
+        """Return jobs that match all given filters, newest first.
+
+        Args:
+            states: states of the jobs; empty: any.
+            owner: owner of the jobs; empty: any.
+            queue: queue of the jobs; empty: any.
+            text: part of the job's name.
+            limit: maximum number of jobs.
+            why: whether to include why jobs wait.
+        """
         found: list[ServiceJob] = []
         before: int | None = None
         while len(found) < limit:
@@ -299,36 +349,46 @@ class Client:
         return found
 
     def job(self, job: str | int) -> ServiceJobDetail:
-        """One job, by its id or its number. Raises JobNotFound."""
+        """Return one job, by its id or its number. Raises JobNotFound."""
         return self._job(job, _TRIES)
 
     def _job(self, job: str | int, tries: int) -> ServiceJobDetail:
+        """Return one job, with at most ``tries`` attempts."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}", tries=tries), ServiceJobDetail)
 
     def why(self, job: str | int) -> str:
-        """Why it does not run; empty where it does, or is over."""
+        """Return why a job does not run; empty if it runs or has ended."""
         return self._text("why", self._call("GET", f"jobs/{_quoted(job)}/why"))
 
     def changes(self, job: str | int, after: int = 0) -> list[JobChange]:
-        """What has happened to it, the oldest first; ``after``: only with a higher id."""
+        """Return the changes of a job's state, oldest first; ``after``: only those with a higher id."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/changes", query={"after": after}), list[JobChange])
 
     def runs(self, job: str | int) -> list[JobRun]:
-        """The runs that its tasks have made, the oldest first; ``hopsml status RUN`` tells more of one."""
+        """Return the runs of a job's tasks, oldest first; ``hopsml status RUN`` shows more of each."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/runs"), list[JobRun])
 
     def metrics(self, job: str | int) -> list[JobRunMetrics]:
-        """What each of its runs has reported, the oldest first; ``hopsml metrics RUN`` tells it step by step."""
+        """Return the metrics of each of a job's runs, oldest first; ``hopsml metrics RUN`` shows them by step."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/metrics"), list[JobRunMetrics])
 
     def rank_log(
         self, job: str | int, rank: int, task: str = "", run: str = "", *, follow: bool = False, poll_s: float = 1.0
     ) -> Iterator[str]:
-        """The lines that one worker has printed: of the run that is named, else of the newest one, of a task or of any.
+        """Yield the lines that one worker of a run has printed.
 
-        ``follow``: as they come, to the end of the job, from run to run; or of the run that is named. A worker's log
-        reaches the run's directory some seconds later. ``poll_s``: between two looks. Raises ArgumentError where there is
-        no such rank.
+        A worker's log reaches the run directory some seconds later.
+
+        Args:
+            job: id or number of the job.
+            rank: rank of the worker.
+            task: task of the run, if no run is named; empty: any.
+            run: id of the run; empty: the newest one.
+            follow: yield lines as they are stored, until the job ends, from run to run; or until the named run ends.
+            poll_s: seconds between two requests.
+
+        Raises:
+            ArgumentError: there is no such rank.
         """
         asked, offset = run, 0
         while True:
@@ -346,23 +406,33 @@ class Client:
                 time.sleep(poll_s)
 
     def log(self, job: str | int, task: str = "", offset: int = 0, *, try_number: int | None = None) -> tuple[str, int]:
-        """Some of what the driver of a task has printed from byte ``offset`` on, and where the next part begins.
+        """Return a part of a task's driver output, and the offset of the next part.
 
-        ``try_number``: of a job that was tried again, from 1 on; the newest one where it is not given.
+        Args:
+            job: id or number of the job.
+            task: task of the job; empty: the first one that was started.
+            offset: first byte.
+            try_number: number of the try, from 1, for a job that was tried again; None: the newest one.
         """
         return self._log(job, task, offset, try_number, _TRIES)
 
     def _log(self, job: str | int, task: str, offset: int, number: int | None, tries: int) -> tuple[str, int]:
+        """Return a part of a driver's output, with at most ``tries`` attempts."""
         query = {"task": task, "offset": offset, "try": number if number is not None else ""}
         part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), _LogPart)
         return part.text, part.end
 
     def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
-        """What the driver prints, as it comes, to the end of the job; a server that starts anew meanwhile is waited for.
+        """Yield the driver's output as it is printed, until the job ends; a server that restarts is waited for.
 
-        A new try of the job is followed from its beginning. ``poll_s``: between two looks, of a server without streams.
+        A new try of the job is followed from its beginning.
+
+        Args:
+            job: id or number of the job.
+            task: task of the job; empty: the first one that was started.
+            poll_s: seconds between two requests, for a server without event streams.
         """
-        self.job(job)  # where nobody answers, or no service, that is said at once
+        self.job(job)  # raises at once if no service answers
         path = f"jobs/{_quoted(job)}/log/events"
         try:
             yield from log_stream.pieces(lambda query, last: self._open(path, query, last), task)
@@ -370,9 +440,10 @@ class Client:
             yield from self._looked_for(job, task, poll_s)
 
     def _looked_for(self, job: str | int, task: str, poll_s: float) -> Iterator[str]:
+        """Yield the driver's output by polling, for a server without event streams."""
         number, offset = max(1, self._job(job, _FOLLOWING_TRIES).tries), 0
         while True:
-            found = self._job(job, _FOLLOWING_TRIES)  # before the last look
+            found = self._job(job, _FOLLOWING_TRIES)  # read before the last part of the log
             text, offset = self._log(job, task, offset, number, _FOLLOWING_TRIES)
             if text:
                 yield text
@@ -384,7 +455,16 @@ class Client:
                 time.sleep(poll_s)
 
     def wait(self, job: str | int, timeout_s: float | None = None, poll_s: float = 1.0) -> ServiceJobDetail:
-        """Wait for its end. Raises TimeoutError after ``timeout_s`` seconds; the job goes on."""
+        """Wait for the end of a job, and return it.
+
+        Args:
+            job: id or number of the job.
+            timeout_s: longest wait in seconds; None: no limit.
+            poll_s: seconds between two requests.
+
+        Raises:
+            TimeoutError: the job has not ended in time; it continues.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (found := self._job(job, _FOLLOWING_TRIES)).state.is_final:
             if deadline is not None and time.monotonic() > deadline:
@@ -393,23 +473,23 @@ class Client:
         return found
 
     def cancel(self, job: str | int) -> ServiceJob:
-        """End it for good."""
+        """End a job permanently, and return it."""
         return self._changed(job, "cancel")
 
     def pause(self, job: str | int) -> ServiceJob:
-        """Let it give its slots back until it is resumed."""
+        """Pause a job, which releases its slots until it is resumed, and return it."""
         return self._changed(job, "pause")
 
     def resume(self, job: str | int) -> ServiceJob:
-        """Let it wait for slots again."""
+        """Resume a paused job, which then waits for slots, and return it."""
         return self._changed(job, "resume")
 
     def move(self, job: str | int, *, queue: str | None = None, priority: int | None = None) -> ServiceJob:
-        """Another queue, or another priority."""
+        """Move a job to another queue or change its priority, and return it; None leaves the value."""
         return self._changed(job, "move", {"queue": queue, "priority": priority})
 
     def clone(self, job: str | int) -> ServiceJob:
-        """Queue the same job, with the same code, once more."""
+        """Queue a copy of a job with the same code, and return it."""
         return self._changed(job, "clone")
 
     def remove(self, job: str | int) -> ServiceJob:
@@ -420,24 +500,40 @@ class Client:
         return self._changed(job, "remove")
 
     def cluster(self) -> dict[str, Any]:
-        """``capacity``, ``free`` (gpus, cores, memory_mib), ``leads``, ``leader``, ``problem``."""
+        """Return the state of the cluster.
+
+        Its keys are ``capacity`` and ``free`` (gpus, cores, memory_mib), ``leads``, ``leader`` and ``problem``.
+        """
         return self._as(self._call("GET", "cluster"), dict[str, Any])
 
     def create_token(self, user: str, role: str = "viewer", *, label: str = "", lasts_s: float | None = None) -> str:
-        """A token for somebody, for administrators; ``role``: viewer, user, operator or admin. Nobody can read it again."""
+        """Create an access token for a user, as an administrator; it cannot be read again.
+
+        Args:
+            user: name of the user.
+            role: viewer, user, operator or admin.
+            label: description of the token.
+            lasts_s: lifetime in seconds; None: unlimited.
+        """
         asked = {"user": user, "role": role, "label": label, "lasts_s": lasts_s}
         return self._text("token", self._call("POST", "tokens", asked, repeat=False))
 
     def tokens(self) -> list[TokenRecord]:
-        """Those that were created, the oldest first; for administrators."""
+        """Return the records of all tokens, oldest first, as an administrator."""
         return self._as(self._call("GET", "tokens"), list[TokenRecord])
 
     def revoke_token(self, token_id: str) -> None:
-        """End one, by its id; for administrators."""
+        """Revoke the token with this id, as an administrator."""
         self._done(self._call("DELETE", f"tokens/{_quoted(token_id)}", repeat=False))
 
     def audit(self, *, user: str = "", action: str = "", limit: int = 100) -> list[AuditRecord]:
-        """Who has changed what, and who was refused, the newest first, at most ``limit``; for administrators."""
+        """Return records of changes and of rejected calls, newest first, as an administrator.
+
+        Args:
+            user: only calls of this user.
+            action: only this action.
+            limit: maximum number of records.
+        """
         found: list[AuditRecord] = []
         before: int | None = None
         while len(found) < limit:
@@ -450,46 +546,52 @@ class Client:
         return found
 
     def schedules(self) -> list[ServiceSchedule]:
-        """Those that there are, the oldest first."""
+        """Return all schedules, oldest first."""
         return self._as(self._call("GET", "schedules"), list[ServiceSchedule])
 
     def schedule(self, schedule: str | int) -> ServiceSchedule:
-        """One, by its id or its number. Raises JobNotFound."""
+        """Return one schedule, by its id or its number. Raises JobNotFound."""
         return self._as(self._call("GET", f"schedules/{_quoted(schedule)}"), ServiceSchedule)
 
     def change_schedule(self, schedule: str | int, what: str) -> None:
-        """``pause`` or ``resume``; what was due meanwhile is not made up for."""
+        """Pause or resume a schedule; starts that were due during the pause are not repeated.
+
+        Args:
+            schedule: id or number of the schedule.
+            what: ``pause`` or ``resume``.
+        """
         self._done(self._call("POST", f"schedules/{_quoted(schedule)}/{_quoted(what)}", {}))
 
     def trigger_schedule(self, schedule: str | int) -> ServiceJob:
-        """Start its job now, besides its times."""
+        """Start a schedule's job now, in addition to its planned times, and return it."""
         found = self._call("POST", f"schedules/{_quoted(schedule)}/trigger", {}, repeat=False)
         return self._as(found, ServiceJob)
 
     def remove_schedule(self, schedule: str | int) -> None:
-        """Start nothing more; its jobs stay."""
+        """Delete a schedule so that it starts no more jobs; jobs that it has started remain."""
         self._done(self._call("DELETE", f"schedules/{_quoted(schedule)}", repeat=False))
 
     def put_secret(self, name: str, value: str) -> None:
-        """Keep a value for one's own jobs, which name it under ``secrets``; nobody can read it again."""
+        """Store a secret for this user's jobs, which name it under ``secrets``; its value cannot be read again."""
         self._done(self._call("PUT", f"secrets/{_quoted(name)}", {"value": value}))
 
     def secrets(self) -> list[SecretRecord]:
-        """One's own, by name, without their values."""
+        """Return the records of this user's secrets by name, without their values."""
         return self._as(self._call("GET", "secrets"), list[SecretRecord])
 
     def remove_secret(self, name: str) -> None:
-        """Forget one of one's own."""
+        """Delete one of this user's secrets."""
         self._done(self._call("DELETE", f"secrets/{_quoted(name)}", repeat=False))
 
     def _changed(self, job: str | int, what: str, asked: Mapping[str, Any] | None = None) -> ServiceJob:
+        """Request an action on a job, and return the job."""
         repeat = what != "clone"
         return self._as(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), ServiceJob)
 
     # ------------------------------------------------------------------------------------ HTTP
 
     def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
-        """A stream of events. Raises OSError where the server is away, and what it refuses as ``_call`` does."""
+        """Open a stream of events. Raises OSError if the server is unavailable, else errors as ``_call`` does."""
         url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
         try:
@@ -500,7 +602,8 @@ class Client:
             refused.close()
             if refused.code == 404:
                 raise log_stream.NoStreamHere from None
-            raise ConnectionError(f"HTTP {refused.code}") from None  # told to wait, or it starts anew behind a proxy
+            # Too many calls, or the server restarts behind a proxy.
+            raise ConnectionError(f"HTTP {refused.code}") from None
 
     def _call(
         self,
@@ -514,6 +617,7 @@ class Client:
         repeat: bool = True,
         tries: int = _TRIES,
     ) -> Any:
+        """Send a request, repeatedly if it is safe, and return the JSON of the response."""
         url = f"{self._address}/api/v1/{path}"
         if query:
             url += "?" + urllib.parse.urlencode(
@@ -536,21 +640,22 @@ class Client:
                 return self._json(said or b"null")
             except urllib.error.HTTPError as refused:
                 wait_s = _wait_s(refused)
-                if refused.code == 503 and wait_s is not None:  # its database is away, for instance
+                if refused.code == 503 and wait_s is not None:  # for instance, its database is unavailable
                     refusal, asked_s = self._refusal(refused), wait_s
                     continue
                 if wait_s is None or time.monotonic() + wait_s > patient_until:
                     raise self._refusal(refused) from None
                 refused.close()
                 time.sleep(wait_s)
-                attempts = iter(range(tries if repeat else 1))  # nothing was done: it may be repeated, whatever it is
+                # The request was not processed, so that any request may be repeated.
+                attempts = iter(range(tries if repeat else 1))
             except (OSError, UnicodeError, http.client.IncompleteRead) as error:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLError):
                     raise _distrust(self._address, reason) from None
                 if isinstance(reason or error, TimeoutError):
                     problem = f"it has said nothing for {TIMEOUT_S:g} s"
-                    break  # it is there and stands still: who asks again waits as long again
+                    break  # the server accepts connections but hangs: another attempt would wait as long
                 problem = str(reason or error)
             except http.client.HTTPException as error:
                 raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None
@@ -562,29 +667,35 @@ class Client:
         )
 
     def _as(self, found: Any, kind: type[T]) -> T:
+        """Convert a response to a type. Raises ServiceError if it does not fit."""
         try:
             return msgspec.convert(found, kind)
         except msgspec.ValidationError as error:
             raise self._stranger(str(error)) from None
 
     def _done(self, found: Any) -> None:
-        """A service has nothing to say where something is done."""
+        """Check that a response is empty, as the service sends it for a completed action."""
         self._as(found, type(None))
 
     def _text(self, name: str, found: Any) -> str:
+        """Return a string field of a response. Raises ServiceError without it."""
         text = self._as(found, dict[str, Any]).get(name)
         if not isinstance(text, str):
             raise self._stranger(f"its answer has no {name}")
         return text
 
     def _json(self, said: bytes) -> Any:
+        """Parse a response as JSON. Raises ServiceError if it is none."""
         try:
             return json.loads(said)
         except ValueError:
             raise self._stranger(f"it says {said[:60].decode(errors='replace')!r}") from None
 
     def _refusal(self, refused: urllib.error.HTTPError) -> Exception:
-        """What the service has refused, in its words; what is no answer of a service is said to be none."""
+        """Return the error for a response with an error status, with the service's message.
+
+        A response that has none is reported as that of another server.
+        """
         try:
             with refused:
                 said = json.loads(refused.read())
@@ -597,6 +708,7 @@ class Client:
         return ArgumentError(text) if refused.code in (400, 422) else ServiceError(text)
 
     def _stranger(self, said: str) -> ServiceError:
+        """Return the error for a server that is no job service of this version."""
         return ServiceError(
             f"what answers at {self._address} is no job service of this hopsml ({' '.join(said.split())}); set "
             "HOPSML_SERVER to the address that `hopsml server` has printed"
@@ -604,18 +716,21 @@ class Client:
 
 
 def state_folder() -> Path:
-    """Where this user's server keeps what it has: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
+    """Return the folder with the state of this user's server: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
     return Path(os.environ.get("HOPSML_SERVER_STATE") or Path.home() / ".hopsml" / "server")
 
 
 def _trust(certificate: str | Path) -> ssl.SSLContext:
-    """The system's authorities, and a file's: one with a server's own certificate, too. Raises ArgumentError."""
+    """Return a context that trusts the system's authorities and the certificates of a file.
+
+    A server's own certificate in the file suffices. Raises ArgumentError.
+    """
     made = ssl.create_default_context()
     if certificate:
         made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             made.load_verify_locations(certificate)
-        except OSError as error:  # among them ssl.SSLError
+        except OSError as error:  # includes ssl.SSLError
             said = getattr(error, "reason", None) or error.strerror or error
             raise ArgumentError(
                 f"{CA}={certificate}: there are no certificates to read ({said}); name a PEM file with the server's "
@@ -625,7 +740,7 @@ def _trust(certificate: str | Path) -> ssl.SSLContext:
 
 
 def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
-    """Why a server over TLS is not spoken to."""
+    """Return the error for a server with which TLS fails."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message.rstrip(".")
         return ServiceError(
@@ -638,10 +753,11 @@ def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
 
 
 def _quoted(job: str | int) -> str:
+    """Return a job's id as part of a URL's path."""
     return urllib.parse.quote(str(job), safe="")
 
 
 def _wait_s(refused: urllib.error.HTTPError) -> float | None:
-    """After how many seconds the server takes the call, or may; None where it does not say that."""
+    """Return the seconds of the header Retry-After; None without one."""
     said = refused.headers.get("Retry-After", "") if refused.code in (429, 503) else ""
     return max(float(said), 0.05) if said.isdecimal() else None

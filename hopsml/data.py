@@ -1,5 +1,4 @@
-"""Data on shared storage, divided among the workers of a run: ``hopsml.data.parquet("hdfs:///data/clicks")``, and beside it
-``tfrecords`` and ``files``.
+"""Data sets on shared storage, divided among the workers of a run: ``parquet``, ``tfrecords`` and ``files``.
 
 rows = hopsml.data.parquet("hdfs:///data/clicks").batch(1024).shuffle(seed=1).repeat(10)
 for batch in state.resume(rows):

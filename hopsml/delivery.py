@@ -1,8 +1,8 @@
-"""Calls functions of the user's (displays, callbacks, logging handlers) on a thread beside the work.
+"""Asynchronous calls of user functions (displays, callbacks, logging handlers) on separate threads.
 
-Whoever publishes never waits: an item goes into a bounded backlog and a thread, which is there while there is something to
-hand over, calls the function. What is too slow, or stands still for ever (a pager that nobody scrolls, a stopped terminal),
-misses updates and is told how many; what is said once (notes, phases, the end) waits for it.
+The publisher never waits: an item is put into a bounded backlog, and a thread, which exists while there are items,
+calls the function. A function that is too slow, or blocks forever (a pager that is not scrolled, a stopped terminal),
+misses updates and receives their number; items that occur once (notes, phases, the end) wait for it.
 """
 
 from __future__ import annotations
@@ -23,34 +23,40 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
 
 MOST_UPDATES = 2_000  # that wait for one reader
-MOST_BYTES = 1 << 20  # of them together
+MOST_BYTES = 1 << 20  # of these updates together
 MOST_NEWS = 10_000
-SETTLE_S = 3.0  # at the end of a run, of a search, of the program: for what has not been read yet; not longer
-LINGER_S = 0.2  # a thread without anything to do; the next item would start another
+SETTLE_S = 3.0  # longest wait for undelivered items at the end of a run, a search or the program
+LINGER_S = 0.2  # idle time after which a thread ends; the next item starts another one
 Worth = Literal["update", "news", "end"]
 
 
 class Rule(Protocol[T]):
-    """Strategy of a backlog: how much an item weighs, and what of it may be dropped."""
+    """Strategy of a backlog: the class and size of an item, and the treatment of dropped items."""
 
     def worth(self, item: T) -> Worth:
-        """``update``: dropped when there are too many. ``news``: dropped when there are very many. ``end``: never."""
+        """Return the class of an item.
+
+        ``update``: dropped if many wait; ``news``: dropped if very many wait; ``end``: never dropped.
+        """
 
     def size(self, item: T) -> int:
-        """The memory in bytes that an update takes."""
+        """Return the memory that an update takes, in bytes."""
 
     def same_as(self, item: T) -> Hashable | None:
-        """Of dropped updates with the same key the newest is kept; None: none is kept."""
+        """Return a key for retaining updates: of dropped ones with the same key the newest is retained.
+
+        None: it is not retained.
+        """
 
     def count(self, item: T, skipped: Counter[str]) -> None:
-        """Count in ``skipped``, by kind, what is dropped with this item."""
+        """Count in ``skipped``, by kind, what is lost with a dropped item."""
 
     def told(self, skipped: Counter[str]) -> T:
-        """An item that tells the reader what was dropped."""
+        """Return an item that informs the reader about dropped items."""
 
 
 class Backlog(Generic[T]):
-    """A bounded queue for one reader; items that find it full are dropped as its ``Rule`` allows."""
+    """Bounded queue for one reader; items that find it full are dropped as its ``Rule`` specifies."""
 
     def __init__(
         self, rule: Rule[T], updates: int = MOST_UPDATES, most_bytes: int = MOST_BYTES, news: int = MOST_NEWS
@@ -66,7 +72,10 @@ class Backlog(Generic[T]):
         return bool(self._items or self._skipped)
 
     def put(self, item: T) -> None:
-        """Append an item. If too many wait it is dropped and counted, but the newest of its kind is kept."""
+        """Append an item to the queue; if too many wait it is dropped and counted.
+
+        Of dropped items with the same key the newest is retained.
+        """
         worth = self._rule.worth(item)
         if worth == "end":
             self._say_what_was_skipped()
@@ -85,6 +94,7 @@ class Backlog(Generic[T]):
         self._items.append(item)
 
     def _is_too_much(self, worth: Worth, item: T) -> bool:
+        """Return True if an item must be dropped."""
         if worth == "news":
             return self._news >= self._most_news
         # The note about dropped items must come before the items after them.
@@ -107,6 +117,7 @@ class Backlog(Generic[T]):
         return item
 
     def _say_what_was_skipped(self) -> None:
+        """Append the note about dropped items, and the newest of them."""
         if not self._skipped:
             return
         late = list(self._newest.values())
@@ -119,20 +130,26 @@ class Backlog(Generic[T]):
 
 
 class Delivery(Generic[T]):
-    """One function of a caller's, and what waits for it. Every method may be called from any thread.
+    """Asynchronous calls of one function, with the backlog of its items; thread-safe.
 
-    The function is called with one item at a time, in order, in the context (of a notebook's cell, say) of whoever made
-    this. One that raises is not called again.
+    The function is called with one item at a time, in order, in the context (for instance of a notebook's cell) in
+    which this object was created. After it has raised it is not called again.
     """
 
     def __init__(self, name: str, function: Callable[[T], object], rule: Rule[T]) -> None:
-        """``name``: of the thread."""
+        """Create the delivery to a function.
+
+        Args:
+            name: name of the thread.
+            function: called with each item.
+            rule: rule of the backlog.
+        """
         self._name, self._function, self._rule = name, function, rule
         self._context = contextvars.copy_context()
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Drop what waits and forget the thread, which does not exist in a forked process."""
+        """Reset the backlog and the thread, which does not exist in a forked process."""
         self._backlog = Backlog(self._rule)
         self._changed = threading.Condition()
         self._thread_is_there = self._is_calling = self._closed = False
@@ -150,17 +167,18 @@ class Delivery(Generic[T]):
         threading.Thread(target=self._context.run, args=(self._deliver,), name=self._name, daemon=True).start()
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until everything has been delivered, at most ``timeout_s`` seconds; whether it has."""
+        """Wait until everything has been delivered, at most ``timeout_s`` seconds; return True if it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or not (self._backlog or self._is_calling), timeout_s)
 
     def close(self) -> None:
-        """Deliver nothing more; a call that is under way goes on."""
+        """Stop calling the function; a call in progress continues."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _deliver(self) -> None:
+        """Call the function with queued items, until none has come for a while."""
         while True:
             with self._changed:
                 self._is_calling = False
@@ -179,31 +197,36 @@ class Delivery(Generic[T]):
 
 
 def immediate(function: C) -> C:
-    """Mark an observer of our own that only notes what it is told: it needs no thread, and is called by who publishes."""
+    """Mark an internal observer that only records items: it is called on the publisher's thread."""
     function.immediate = True  # type: ignore[attr-defined]
     return function
 
 
 def is_immediate(function: Callable[..., object]) -> bool:
-    """Whether the function is marked to be called at once, on the caller's thread."""
+    """Return True if the function is marked to be called at once, on the caller's thread."""
     return bool(getattr(function, "immediate", False))
 
 
 class Observers(Generic[T]):
-    """The observers of one run, or of one search. Every method may be called from any thread."""
+    """Observers of one run or one search, which all receive the same items; thread-safe."""
 
     def __init__(self, name: str, rule: Rule[T]) -> None:
-        """``name`` of the threads on which observers are called; ``rule`` for what waits for one of them."""
-        self.lock = threading.RLock()  # of what is observed as well: what it holds and what observers are told agree
+        """Create an empty set of observers.
+
+        Args:
+            name: name of the threads on which observers are called.
+            rule: rule of the observers' backlogs.
+        """
+        self.lock = threading.RLock()  # also guards the observed state, so that it agrees with the items that were sent
         self._name, self._rule = name, rule
         self._immediate: list[Callable[[T], object]] = []
         self._deliveries: list[Delivery[T]] = []
 
     def add(self, observer: Callable[[T], object]) -> Callable[[T], object]:
-        """Have the observer called with every item from now on; returns what tells it alone.
+        """Register an observer for all further items, and return a function that sends an item to it alone.
 
-        It is called on a thread of its own, or, where it is marked as ``immediate``, by whoever tells. One that raises is
-        dropped.
+        It is called on its own thread or, if it is marked as ``immediate``, on the publisher's. An observer that raises
+        is removed.
         """
         with self.lock:
             if is_immediate(observer):
@@ -213,7 +236,7 @@ class Observers(Generic[T]):
             return self._deliveries[-1].put
 
     def tell(self, item: T, note: Callable[[], object] = lambda: None) -> None:
-        """Let all have an item, without waiting for any; ``note`` records it first, under the lock."""
+        """Send an item to all observers without waiting; ``note`` first records it, under the lock."""
         with self.lock:
             note()
             immediate_ones = list(self._immediate)
@@ -227,7 +250,7 @@ class Observers(Generic[T]):
                     self._immediate = [each for each in self._immediate if each is not observer]
 
     def settle(self, timeout_s: float = SETTLE_S) -> bool:
-        """Wait until all have been told everything, at most ``timeout_s`` seconds together; whether they have."""
+        """Wait until all observers have received all items, at most ``timeout_s`` seconds; return True if they have."""
         deadline = time.monotonic() + timeout_s
         with self.lock:
             deliveries = list(self._deliveries)
@@ -235,9 +258,9 @@ class Observers(Generic[T]):
 
 
 def wait_for(stream: object) -> None:
-    """Wait until a terminal or a pipe takes something: outside of the stream and of whatever lock a program's end needs.
+    """Wait until a terminal or a pipe accepts output, without holding any lock that the end of the program needs.
 
-    Returns at once for what is no file.
+    Returns at once for an object that is not a file.
     """
     try:
         descriptor = stream.fileno()  # type: ignore[attr-defined]
@@ -252,47 +275,55 @@ def wait_for(stream: object) -> None:
 
 
 class _Records:
-    """Rule of log records: as many wait as an hour of trouble makes; further ones are counted."""
+    """Rule of log records: those that find the backlog full are dropped and counted."""
 
     def worth(self, item: logging.LogRecord) -> Worth:
+        """Return the class of records, which may be dropped only if very many wait."""
         return "news"
 
     def size(self, item: logging.LogRecord) -> int:
+        """Return 0: only updates have a size."""
         return 0
 
     def same_as(self, item: logging.LogRecord) -> None:
+        """Return None: dropped records are not retained."""
         return None
 
     def count(self, item: logging.LogRecord, skipped: Counter[str]) -> None:
+        """Count a dropped record."""
         skipped["records"] += 1
 
     def told(self, skipped: Counter[str]) -> logging.LogRecord:
+        """Return a warning with the number of dropped records."""
         text = f"{skipped['records']} further messages were not logged: a logging handler is too slow"
         return logging.LogRecord("hopsml", logging.WARNING, __file__, 0, text, None, None)
 
 
 class _Aside(logging.Handler):
-    """A handler that passes records to the logger of the same name on the thread of ``RECORDS``."""
+    """Handler that passes records to the logger of the same name on the thread of ``RECORDS``."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record if its logger's level permits it."""
         if logging.getLogger(record.name).isEnabledFor(record.levelno):
             RECORDS.put(record)
 
 
 def _log(record: logging.LogRecord) -> None:
+    """Pass a record to its logger's handlers, once their streams accept output."""
     logger = logging.getLogger(record.name)
     for stream in _streams_of(logger):
         wait_for(stream)
-    with contextlib.suppress(Exception):  # a handler that is broken; the next record may pass
+    with contextlib.suppress(Exception):  # a handler fails; the next record may succeed
         logger.handle(record)
 
 
 def _streams_of(logger: logging.Logger) -> list[object]:
-    """The streams that this logger's handlers, and those of its parents, write to."""
+    """Return the streams that this logger's handlers, and those of its parents, write to."""
     handlers: list[logging.Handler] = []
     at: logging.Logger | None = logger
     while at is not None:
-        handlers += [each for each in at.handlers if not type(each).__module__.startswith("hopsml.")]  # ours only clean
+        # Hopsml's own handlers only mask secrets.
+        handlers += [each for each in at.handlers if not type(each).__module__.startswith("hopsml.")]
         at = at.parent if at.propagate else None
     if not handlers and logging.lastResort is not None:
         handlers = [logging.lastResort]
@@ -301,11 +332,11 @@ def _streams_of(logger: logging.Logger) -> list[object]:
 
 RECORDS: Delivery[logging.LogRecord] = Delivery("hopsml-log", _log, _Records())
 atexit.register(RECORDS.settle, SETTLE_S)
-os.register_at_fork(after_in_child=RECORDS.begin_anew)  # the thread is the parent's
+os.register_at_fork(after_in_child=RECORDS.begin_anew)  # the thread exists only in the parent
 
 
 def logger_aside(name: str) -> logging.Logger:
-    """The logger of this name for threads that must not block: its handlers are called on another thread."""
+    """Return a logger for threads that must not block: its handlers are called on another thread."""
     logger = logging.Logger(name)
     logger.addHandler(_Aside())
     return logger

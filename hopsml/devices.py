@@ -1,4 +1,4 @@
-"""How many accelerators this worker has."""
+"""Number of accelerators of this worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_num_gpus() -> int:
-    """GPUs of this worker; outside a worker those that CUDA would show. 0 without any; never raises."""
+    """Return the number of GPUs of this worker; outside a worker, of those that CUDA shows. Never raises."""
     worker = context.current()
     if worker is not None:
         return len(worker.gpu_indices)
@@ -20,6 +20,6 @@ def get_num_gpus() -> int:
         host = gpus.host_gpus()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         return len(host if visible is None else gpus.visible_gpus(host, visible))
-    except Exception:  # a driver may fail in ways of its own; the caller only wants a number
+    except Exception:  # drivers fail in many ways, and the caller only needs a number
         logger.warning("the GPUs of this host cannot be counted; 0 is assumed", exc_info=True)
         return 0

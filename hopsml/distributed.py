@@ -1,10 +1,12 @@
-"""Who is who in a run of any framework, and a way to exchange values: ``experiment.distributed(train)``.
+"""Ranks and addresses of a run's workers in any framework, and exchange of values between them.
 
     def train():
         addresses = hopsml.distributed.exchange(f"{hopsml.distributed.host()}:{hopsml.distributed.port()}")
         ...
 
-Outside of a run there is one worker, of rank 0. ``hopsml.all_reduce`` and its like exchange arrays.
+    experiment.distributed(train)
+
+Outside of a run there is one worker, with rank 0. ``hopsml.all_reduce`` and related functions exchange arrays.
 """
 
 from hopsml.training.exchange import exchange

@@ -1,4 +1,4 @@
-"""Training in a group that may change: ``hopsml.elastic.State``, ``hopsml.elastic.Sampler``, ``hopsml.elastic.resize``.
+"""Elastic training, in a group that may change: ``hopsml.elastic.State``, ``Sampler`` and ``resize``.
 
     state = hopsml.elastic.State(model=model, optimizer=optimizer)
     data = hopsml.elastic.Sampler(len(x), global_batch_size=128, seed=1, epochs=10)

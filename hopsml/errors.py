@@ -1,52 +1,52 @@
-"""Every error that hopsml raises on purpose, in one tree.
+"""Hierarchy of all errors that hopsml raises on purpose.
 
     HopsmlError
-    ├── ArgumentError (ValueError)            a call that cannot be carried out; nothing was started
-    │   ├── CaptureError                      the training function cannot be shipped, and what in it is why
+    ├── ArgumentError (ValueError)            a call that cannot be executed; nothing was started
+    │   ├── CaptureError                      the training function cannot be pickled; names the cause
     │   ├── BoundsError (AssertionError)      bounds of a hyper-parameter that are not two, or not ascending
-    │   ├── UnknownName (KeyError)            no such searcher or stopper; the message lists those that there are
+    │   ├── UnknownName (KeyError)            no such searcher or stopper; the message lists the existing ones
     │   ├── ModelNotFound (LookupError)       the registry has no such model, version or alias
     │   ├── ModelExists                       the registry has this version already
-    │   ├── JobFileError                      a job file with mistakes; the message has them all, a line each
+    │   ├── JobFileError                      a job file with mistakes; the message lists all, one per line
     │   ├── AlreadyServed                     another server has this name; the message has its address
-    │   └── ServingNotFound (LookupError)     nothing of this name is, or was, served
+    │   └── ServingNotFound (LookupError)     no model is or was served under this name
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
-    ├── EnvironmentConflict                   the user's environment already holds what hopsml would set
+    ├── EnvironmentConflict                   the user's environment already has a variable that hopsml would set
     ├── UnsupportedVersion                    a framework version that is known not to work
     ├── RunError (RuntimeError)               a run that was started and did not finish
     │   ├── StartTimeout                      members missing at the start deadline, each with its reason
-    │   ├── NotEnoughSlots                    the cluster can never give what was asked for
+    │   ├── NotEnoughSlots                    the run needs more slots than the cluster can provide
     │   ├── WorkerFailed                      a worker failed: rank, host, cause, remote traceback, log
     │   ├── RunCancelled                      cancelled by the user or by an interrupt
-    │   └── CoordinatorLost                   the launcher itself broke (Spark stopped, agents' job failed)
-    ├── ServingError (RuntimeError)           a server that could not be started, changed or asked
-    ├── CollectiveError (RuntimeError)        an operation of a group of processes failed; ``rank``: who is to blame
+    │   └── CoordinatorLost                   the coordinator itself failed (Spark stopped, agents' job failed)
+    ├── ServingError (RuntimeError)           a server could not be started, changed or queried
+    ├── CollectiveError (RuntimeError)        an operation of a group failed; ``rank``: the member that caused it
     │   ├── PeerLost (ConnectionError)        a member has ended or cannot be reached
-    │   ├── CollectiveTimeout (TimeoutError)  a member took no part in time
+    │   ├── CollectiveTimeout (TimeoutError)  a member did not take part in time
     │   ├── CollectiveMismatch                members called different operations
-    │   ├── CollectiveRefused                 somebody does not know the group's secret, or is of another generation
+    │   ├── CollectiveRefused                 a process lacks the group's secret, or is of another generation
     │   ├── CollectiveEnded                   the group was ended in this process
-    │   ├── CollectiveChanged                 the group has other members than the call was made for
-    │   └── CollectiveUnavailable             the native library is not there
-    ├── ServiceError (RuntimeError)           the job service cannot do what was asked
-    │   ├── StoreError                        its database is away, full, locked, or of a newer version
+    │   ├── CollectiveChanged                 the group's members are not those that the call was made for
+    │   └── CollectiveUnavailable             the native library is missing
+    ├── ServiceError (RuntimeError)           the job service cannot process a request
+    │   ├── StoreError                        its database is unavailable, full, locked, or of a newer version
     │   ├── JobNotFound (LookupError)         it has no such job
-    │   └── ProviderError                     nodes could not be listed, added or ended; the message has the provider's words
-    ├── ClusterError (RuntimeError)           YARN refused what was asked; the message has its words
-    │   ├── ApplicationNotFound (LookupError) the ResourceManager knows no such application
+    │   └── ProviderError                     nodes could not be listed, added or ended; has the provider's message
+    ├── ClusterError (RuntimeError)           YARN rejected a request; the message contains YARN's
+    │   ├── ApplicationNotFound (LookupError) the ResourceManager has no such application
     │   └── ClusterUnavailable                no ResourceManager answers at the addresses
-    └── StorageError (OSError)                a file operation; names the path
+    └── StorageError (OSError)                a file operation failed; names the path
         ├── PathNotFound (FileNotFoundError)
         ├── PathExists (FileExistsError)
         ├── PermissionRefused (PermissionError)
-        ├── QuotaExceeded                     permanent until somebody raises the quota
-        ├── SafeMode                          passing: the NameNode is starting
-        ├── StorageUnavailable                nobody answers at the address
+        ├── QuotaExceeded                     permanent until the quota is raised
+        ├── SafeMode                          temporary: the NameNode is starting
+        ├── StorageUnavailable                no server answers at the address
         └── StorageTimeout (TimeoutError)     the call did not end within its deadline
 
-Messages name the value, the rule and the remedy.
+Messages contain the value, the rule and the remedy.
 
-    TrialStopped (BaseException)              no error: the search wants this trial to end here
+    TrialStopped (BaseException)              not an error: the search ends this trial here
 """
 
 from __future__ import annotations
@@ -57,45 +57,51 @@ from hopsml import redact, tracebacks
 
 
 class HopsmlError(Exception):
-    """Base of all errors that hopsml raises on purpose. Its text holds no secret, whoever's words are quoted in it."""
+    """Base class of all errors that hopsml raises on purpose; secrets are masked in the message."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact.text(arg) if isinstance(arg, str) else arg for arg in args))
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the user's own frames and the message."""
+        """Return what IPython shows: the frames of the user's code and the message."""
         return tracebacks.render(self)
 
 
 class ArgumentError(HopsmlError, ValueError):
-    """A call with an argument that cannot be used; nothing was started."""
+    """Error raised for a call with an argument that cannot be used; nothing was started."""
 
 
 class CaptureError(ArgumentError):
-    """The training function cannot be pickled for the workers; the message names the object in it that is to blame."""
+    """Error raised when the training function cannot be pickled.
+
+    The message names the object in it that prevents it.
+    """
 
 
 class BoundsError(ArgumentError, AssertionError):
-    """The bounds of a hyper-parameter are not two, or not ascending; callers of Maggy expect an AssertionError."""
+    """Error raised for bounds of a hyper-parameter that are not two, or not ascending.
+
+    It is also an AssertionError, which callers of Maggy expect.
+    """
 
 
 class UnknownName(ArgumentError, KeyError):
-    """No searcher or stopper has this name; callers of Maggy expect a KeyError."""
+    """Error raised when no searcher or stopper has the name; also a KeyError, which callers of Maggy expect."""
 
-    def __str__(self) -> str:  # KeyError would quote the whole message
+    def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class ModelNotFound(ArgumentError, LookupError):
-    """The registry has no such model, version or alias; the message has the names that are spelt nearly so."""
+    """Error raised when the registry has no such model, version or alias; the message lists similar names."""
 
 
 class ModelExists(ArgumentError):
-    """The registry has this version already, and it was not to be overwritten."""
+    """Error raised when the registry has the version already, and it must not be overwritten."""
 
 
 class JobFileError(ArgumentError):
-    """A job file that cannot be used. ``problems``: all that is wrong with it, as far as that can be told, a line each."""
+    """Error raised for an invalid job file; ``problems`` are all mistakes that could be detected, one per line."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -103,27 +109,27 @@ class JobFileError(ArgumentError):
 
 
 class AlreadyServed(ArgumentError):
-    """Another server has this name."""
+    """Error raised when another server already has the name; the message has its address."""
 
 
 class ServingNotFound(ArgumentError, LookupError):
-    """Nothing of this name is served, or was created to be; the message has the names that are spelt nearly so."""
+    """Error raised when no model is served or was created under the name; the message lists similar names."""
 
 
 class ArgumentTypeError(HopsmlError, TypeError):
-    """A call with an argument of the wrong type; nothing was started."""
+    """Error raised for a call with an argument of the wrong type; nothing was started."""
 
 
 class EnvironmentConflict(HopsmlError):
-    """The user's environment already holds a variable that hopsml would set."""
+    """Error raised when the user's environment already has a variable that hopsml would set."""
 
 
 class UnsupportedVersion(HopsmlError):
-    """A framework version that is known not to work; the message lists those that do."""
+    """Error raised for a framework version that is known not to work; the message lists those that do."""
 
 
 class RunError(HopsmlError, RuntimeError):
-    """Base of errors of a run that was started and did not finish."""
+    """Base class of errors of a run that was started and did not finish."""
 
     def __init__(self, message: str, run_dir: str | None = None) -> None:
         super().__init__(message)
@@ -131,18 +137,23 @@ class RunError(HopsmlError, RuntimeError):
 
 
 class StartTimeout(RunError):
-    """Workers were missing when the time allowed for the start was over."""
+    """Error raised when workers are missing at the start deadline."""
 
 
 class NotEnoughSlots(RunError):
-    """The run needs more slots than the cluster can ever give."""
+    """Error raised when a run needs more slots than the cluster can ever provide."""
 
 
 class WorkerFailed(RunError):
-    """A worker failed; the first one that did is named.
+    """Error raised when a worker has failed; of several failures, the first one is reported.
 
-    Attributes: ``rank``, ``host``, ``cause`` (one line), ``remote_traceback`` (may be empty), ``log`` (its path),
-    ``log_tail`` (its last lines, as far as they have arrived).
+    Attributes:
+        rank: rank of the worker.
+        host: its host.
+        cause: the error in one line.
+        remote_traceback: traceback in the worker; may be empty.
+        log: path of the worker's log.
+        log_tail: last lines of the log, as far as they have arrived.
     """
 
     def __init__(
@@ -167,19 +178,29 @@ class WorkerFailed(RunError):
 
 
 class RunCancelled(RunError):
-    """The run was cancelled by the user or by an interrupt."""
+    """Error raised when the run was cancelled by the user or by an interrupt."""
 
 
 class CoordinatorLost(RunError):
-    """What all workers depend on failed: Spark was stopped, its JVM ended, or the agents' Spark job failed."""
+    """Error raised when what all workers depend on has failed.
+
+    Spark was stopped, its JVM ended, or the agents' Spark job failed.
+    """
 
 
 class ServingError(HopsmlError, RuntimeError):
-    """A server could not be started or changed, or did not answer; the message has its words, or names its log."""
+    """Error raised when a model server cannot be started or changed, or does not answer.
+
+    The message contains the server's error, or names its log.
+    """
 
 
 class CollectiveError(HopsmlError, RuntimeError):
-    """An operation of a group of processes failed, and the group with it. ``rank``: the member that is to blame, or None."""
+    """Error raised when an operation of a group of processes fails, and with it the group.
+
+    Attributes:
+        rank: the member that caused the failure, or None.
+    """
 
     def __init__(self, message: str, *, rank: int | None = None) -> None:
         super().__init__(message)
@@ -187,68 +208,86 @@ class CollectiveError(HopsmlError, RuntimeError):
 
 
 class PeerLost(CollectiveError, ConnectionError):
-    """A member of the group has ended or cannot be reached."""
+    """Error raised when a member of the group has ended or cannot be reached."""
 
 
 class CollectiveTimeout(CollectiveError, TimeoutError):
-    """A member of the group took no part in time."""
+    """Error raised when a member of the group does not take part in an operation in time."""
 
 
 class CollectiveMismatch(CollectiveError):
-    """Members of the group called different operations; the message has both, and ``rank`` is one of those that differ."""
+    """Error raised when members of the group call different operations.
+
+    The message has both operations, and ``rank`` is one of the members that differ.
+    """
 
 
 class CollectiveRefused(CollectiveError):
-    """Somebody who was to be a member does not know the group's secret, is of another generation, or does not encrypt as
-    the others do; or somebody has changed what went encrypted between two members."""
+    """Error raised when a process is not admitted to the group, or traffic between members was manipulated.
+
+    The process lacks the group's secret, is of another generation, or uses another encryption setting than the others;
+    or encrypted data between two members was changed.
+    """
 
 
 class CollectiveEnded(CollectiveError):
-    """The group was ended in this process, or this process is a fork of the one that formed it."""
+    """Error raised when the group was ended in this process, or was formed by the parent of this forked process."""
 
 
 class CollectiveChanged(CollectiveError):
-    """The group has other members than the call's arrays were made for; nothing was done, and the call can be made anew."""
+    """Error raised when the group has other members than the call's arrays were made for.
+
+    Nothing was done, and the call can be repeated.
+    """
 
 
 class CollectiveUnavailable(CollectiveError):
-    """The native library is not there, or OpenSSL's, which encryption needs; the message says how to get it."""
+    """Error raised when the native library is missing, or OpenSSL's, which encryption needs.
+
+    The message explains how to install it.
+    """
 
 
 class ServiceError(HopsmlError, RuntimeError):
-    """The job service cannot do what was asked of it."""
+    """Error raised when the job service cannot process a request."""
 
 
 class StoreError(ServiceError):
-    """The service's database is away, full, locked, or of a newer version; the message has its words."""
+    """Error raised when the service's database is unavailable, full, locked, or of a newer version.
+
+    The message has the database's error.
+    """
 
 
 class JobNotFound(ServiceError, LookupError):
-    """The service has no such job."""
+    """Error raised when the service has no such job."""
 
 
 class ProviderError(ServiceError):
-    """Whoever gives nodes could not list, add or end some; the message has its words. It is asked again."""
+    """Error raised when a node provider cannot list, add or end nodes; the message has its error.
+
+    The request is repeated.
+    """
 
 
 class ClusterError(HopsmlError, RuntimeError):
-    """YARN refused a request."""
+    """Error raised when YARN rejects a request."""
 
 
 class ApplicationNotFound(ClusterError, LookupError):
-    """The ResourceManager knows no such application."""
+    """Error raised when the ResourceManager has no such application."""
 
 
 class ClusterUnavailable(ClusterError):
-    """No ResourceManager answers; the same call may succeed later."""
+    """Error raised when no ResourceManager answers; the same call may succeed later."""
 
 
 class TrialStopped(BaseException):
-    """The search ends this trial, or pauses it; raised where the training function reports.
+    """Signal that the search ends or pauses this trial, raised where the training function reports.
 
-    It is control flow as ``KeyboardInterrupt`` and ``asyncio.CancelledError`` are, and like them no ``Exception``: training
-    code is full of ``except Exception`` that would swallow it and train on. Catch it by its name, to save; whatever the
-    function does then, its trial counts as ended by the search. ``how`` is "stop" or "pause".
+    It is control flow, as ``KeyboardInterrupt`` and ``asyncio.CancelledError`` are, and like them no ``Exception``: an
+    ``except Exception`` in training code would swallow it, and the training would continue. Catch it by its name, to
+    save; whatever the function does then, its trial counts as ended by the search. ``how`` is "stop" or "pause".
     """
 
     def __init__(self, how: str = "stop", step: int | None = None) -> None:
@@ -258,39 +297,39 @@ class TrialStopped(BaseException):
 
 
 class StorageError(HopsmlError, OSError):
-    """A file operation failed; ``path`` is the URL that it was about."""
+    """Error raised when a file operation fails; ``path`` is the URL of the file."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
 
-    def __str__(self) -> str:  # OSError would print the errno pair
+    def __str__(self) -> str:  # OSError would show the errno pair
         return str(self.args[0]) if self.args else ""
 
 
 class PathNotFound(StorageError, FileNotFoundError):
-    """There is no such file or directory."""
+    """Error raised when a file or directory does not exist."""
 
 
 class PathExists(StorageError, FileExistsError):
-    """The target exists already and was not to be overwritten."""
+    """Error raised when the target exists already and must not be overwritten."""
 
 
 class PermissionRefused(StorageError, PermissionError):
-    """The file system refuses this user."""
+    """Error raised when the file system does not permit this user an operation."""
 
 
 class QuotaExceeded(StorageError):
-    """A space or name quota is used up; nothing but a higher quota or fewer files helps."""
+    """Error raised when a space or name quota is used up; only a higher quota or fewer files help."""
 
 
 class SafeMode(StorageError):
-    """The NameNode is in safe mode; trying again later helps."""
+    """Error raised while the NameNode is in safe mode; the same call may succeed later."""
 
 
 class StorageUnavailable(StorageError):
-    """The storage service does not answer, or the connection broke."""
+    """Error raised when the storage service does not answer, or the connection broke."""
 
 
 class StorageTimeout(StorageError, TimeoutError):
-    """A storage call did not return within its deadline."""
+    """Error raised when a storage call does not return within its deadline."""

@@ -1,6 +1,6 @@
-"""How to install what a part of hopsml needs beyond its core: from where this hopsml itself came.
+"""Commands that install optional dependencies of hopsml, from the source that this hopsml was installed from.
 
-The name alone does not do: a package index may hold somebody else's project of the same name.
+The package name alone is not sufficient: a package index may have another project of the same name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,22 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def install(extra: str) -> str:
-    """The command, for instance ``pip install '/wheels/hopsml-0.1.0-py3-none-any.whl[mlflow]'``."""
+    """Return the command that installs an extra of hopsml.
+
+    An example is ``pip install '/wheels/hopsml-0.1.0-py3-none-any.whl[mlflow]'``.
+    """
     return command(extra, _origin(), version(), _PACKAGE.parent)
 
 
 def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> str:
-    """As ``install``; ``origin`` is pip's record of it (direct_url.json), ``beside`` the folder with the package in it."""
+    """Return the command that installs an extra from a known origin.
+
+    Args:
+        extra: name of the extra.
+        origin: pip's record of the installation (direct_url.json).
+        version: version of hopsml.
+        beside: folder that contains the package.
+    """
     path = Path(urllib.parse.unquote(urllib.parse.urlsplit(origin.get("url", "")).path or "."))
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
     if origin.get("url", "").startswith("file:") and path.exists():
@@ -31,6 +41,7 @@ def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> s
 
 
 def _origin() -> dict[str, Any]:
+    """Return pip's record of the installation; empty without one."""
     try:
         installed = importlib.metadata.distribution("hopsml")
         content: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
@@ -40,7 +51,7 @@ def _origin() -> dict[str, Any]:
 
 
 def version() -> str:
-    """Of hopsml itself; "*" where it is not installed but lies on the path."""
+    """Return the version of hopsml; "*" if it is only on the path and not installed."""
     try:
         return importlib.metadata.version("hopsml")
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""Inside a task of a job: where the workers of another task listen.
+"""Functions for a task of a job: the addresses at which another task's workers listen.
 
-hopsml.job.addresses("server")      # ["node2:41001", "node5:41007"], as soon as all of them are there
+hopsml.job.addresses("server")      # ["node2:41001", "node5:41007"], once all workers are registered
 """
 
 from hopsml.training.discovery.lookup import addresses

@@ -1,4 +1,4 @@
-"""Training with large batches: a recipe that was tuned at one batch size, at another in one line.
+"""Training with large batches: transfer of a recipe that was tuned at one batch size to another one.
 
     recipe = hopsml.large_batch.Recipe(reference_batch_size=256, learning_rate=0.1, epochs=90, optimizer="lars")
     plan = recipe.at(8192, n_samples=len(x))
@@ -46,11 +46,13 @@ __all__ = [
 
 
 def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """A torch module's trained parameters in two groups: with ``weight_decay``, and biases and normalisations without.
+    """Return a torch module's trained parameters in two groups, with and without weight decay.
 
-    For any optimizer of torch; with LARS and LAMB the second group has no ratio of its own either.
+    Biases and normalizations have none. The groups suit any optimizer of torch; with LARS and LAMB the second group
+    also has no layerwise ratio.
 
-    Raises ArgumentError for a module that has nothing to train.
+    Raises:
+        ArgumentError: the module has no parameters to train.
     """
     from hopsml.training.torch import layerwise_optimizers
 
@@ -58,48 +60,68 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
 
 
 def reduce_statistics(model: Any) -> int:
-    """Give every batch normalisation of a model the moving statistics of all workers; all call it, before validation.
+    """Set the moving statistics of all batch normalizations to those of all workers.
 
-    The mean is that of the means, the variance E[variance] + E[mean^2] - E[mean]^2, as each worker's batches are a part of
-    the whole. Under ``hopsml.tensorflow.strategy()`` statistics are the same on all workers anyway.
+    All workers call it, before validation. The mean is the mean of the means, the variance E[variance] + E[mean^2] -
+    E[mean]^2, as each worker's batches are a part of the whole. Under ``hopsml.tensorflow.strategy()`` the statistics
+    are the same on all workers anyway.
 
     Args:
-        model: of Keras 3, or a torch module.
+        model: a Keras 3 model, or a torch module.
 
-    Returns how many normalisations there are. Raises ArgumentTypeError for another object.
+    Returns:
+        The number of batch normalizations.
+
+    Raises:
+        ArgumentTypeError: another object was given.
     """
     found: int = _normalisations(model).reduce_statistics(model)
     return found
 
 
 def reduced_statistics() -> Any:
-    """A callback for Keras's ``fit`` that calls ``reduce_statistics`` before each validation, and behind the training."""
+    """Return a callback for Keras's ``fit`` that synchronizes the moving statistics of batch normalizations.
+
+    It calls ``reduce_statistics`` before each validation and after the training.
+    """
     from hopsml.training.tensorflow import normalisations
 
     return normalisations.ReducedStatistics()
 
 
 def synchronize(model: Any) -> int:
-    """Have every batch normalisation take mean and variance over the batches of all workers, on CPUs, too.
+    """Make every batch normalization use mean and variance over the batches of all workers, also on CPUs.
 
     Args:
-        model: of Keras 3, where layers become ``synchronized=True``, before its first step; or a torch module, whose
-            normalisations are replaced by ones with the same parameters: before it is prepared and has an optimizer.
+        model: a Keras 3 model, whose layers become ``synchronized=True``, before its first step; or a torch module,
+            whose normalizations are replaced by ones with the same parameters, before it is prepared and has an
+            optimizer.
 
-    Returns how many were changed. Raises ArgumentTypeError for another object.
+    Returns:
+        The number of changed normalizations.
+
+    Raises:
+        ArgumentTypeError: another object was given.
     """
     found: int = _normalisations(model).synchronize(model)
     return found
 
 
 def zero_last_gamma(model: Any) -> list[str]:
-    """Have every residual block begin as its shortcut: gamma of its last normalisation is 0 (arXiv 1706.02677, section 5.1).
+    """Set gamma of each residual block's last normalization to 0, so that the block starts as its shortcut.
+
+    The method is that of arXiv 1706.02677, section 5.1.
 
     Args:
-        model: a functional model of Keras 3, where an Add's longer branch counts; a torch module whose blocks name their
-            shortcut ``downsample`` or ``shortcut`` and their normalisations ``bn3`` or ``bn2``; or a list of normalisations.
+        model: a functional Keras 3 model, where the longer branch of an Add is used; a torch module whose blocks name
+            their shortcut ``downsample`` or ``shortcut`` and their normalizations ``bn3`` or ``bn2``; or a list of
+            normalizations.
 
-    Returns the names of what was changed. Raises ArgumentError where nothing is found.
+    Returns:
+        The names of the changed normalizations.
+
+    Raises:
+        ArgumentError: no such normalization is found.
     """
     given = list(model) if isinstance(model, (list, tuple)) else []
     if given:
@@ -110,7 +132,7 @@ def zero_last_gamma(model: Any) -> list[str]:
 
 
 def _normalisations(model: Any) -> ModuleType:
-    """The file of the framework that the model is of."""
+    """Return the module with the functions for the model's framework."""
     if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
         from hopsml.training.torch import normalisations
 

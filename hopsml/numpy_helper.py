@@ -1,6 +1,6 @@
-"""numpy's files in the project, under the predecessor's names: ``numpy_helper.load("Resources/x.npy")``.
+"""NumPy files in the project, under the predecessor's names: ``numpy_helper.load("Resources/x.npy")``.
 
-A path is one of ``hopsml.hdfs``; keyword arguments are those of numpy's function of the same name.
+Paths are those of ``hopsml.hdfs``; keyword arguments are those of NumPy's function of the same name.
 """
 
 from __future__ import annotations
@@ -15,58 +15,65 @@ from hopsml.hdfs.paths import AnyPath
 
 
 def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """Read a file of the project by ``numpy.load``."""
+    """Read a file of the project with ``numpy.load``."""
     return _read("load", hdfs_filename, **kwds)
 
 
 def loadtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """Read a file of the project by ``numpy.loadtxt``."""
+    """Read a file of the project with ``numpy.loadtxt``."""
     return _read("loadtxt", hdfs_filename, **kwds)
 
 
 def genfromtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """Read a file of the project by ``numpy.genfromtxt``."""
+    """Read a file of the project with ``numpy.genfromtxt``."""
     return _read("genfromtxt", hdfs_filename, **kwds)
 
 
 def fromregex(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """Read a file of the project by ``numpy.fromregex``."""
+    """Read a file of the project with ``numpy.fromregex``."""
     return _read("fromregex", hdfs_filename, **kwds)
 
 
 def fromfile(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """Read a file of the project by ``numpy.fromfile``."""
+    """Read a file of the project with ``numpy.fromfile``."""
     return _on_disk("fromfile", hdfs_filename, **kwds)
 
 
 def memmap(hdfs_filename: AnyPath, **kwds: Any) -> Any:
-    """``numpy.memmap`` of a temporary local copy, removed with the array; changes do not reach the project."""
+    """Return ``numpy.memmap`` of a temporary local copy, which is removed with the array.
+
+    Changes do not reach the project.
+    """
     return _on_disk("memmap", hdfs_filename, **kwds)
 
 
 def save(hdfs_filename: AnyPath, data: Any) -> None:
-    """Write an array to the project by ``numpy.save``; an existing file is replaced."""
+    """Write an array to the project with ``numpy.save``; an existing file is replaced."""
     _write("save", hdfs_filename, data)
 
 
 def savez(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
-    """Write arrays to the project by ``numpy.savez``; an existing file is replaced."""
+    """Write arrays to the project with ``numpy.savez``; an existing file is replaced."""
     _write("savez", hdfs_filename, *args, **kwds)
 
 
 def savez_compressed(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
-    """Write arrays to the project by ``numpy.savez_compressed``; an existing file is replaced."""
+    """Write arrays to the project with ``numpy.savez_compressed``; an existing file is replaced."""
     _write("savez_compressed", hdfs_filename, *args, **kwds)
 
 
 def _read(name: str, path: AnyPath, **kwds: Any) -> Any:
+    """Read a file through memory with NumPy's function of this name."""
     import numpy
 
     return getattr(numpy, name)(io.BytesIO(hdfs.load(path)), **kwds)
 
 
 def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
-    """Read by a local copy, for functions that need a file descriptor; a mapping outlives the file's name."""
+    """Read a file through a local copy, for functions that need a file descriptor.
+
+    A mapping outlives the file's name.
+    """
     import numpy
 
     with tempfile.TemporaryDirectory(prefix="hopsml-numpy-") as folder:
@@ -74,7 +81,7 @@ def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
 
 
 def _write(name: str, path: AnyPath, *args: Any, **kwds: Any) -> None:
-    """Write by a buffer, adding the ending that numpy adds to a file's name but not to an open file."""
+    """Write a file through a buffer, with the suffix that NumPy adds to a file's name but not to an open file."""
     import numpy
 
     buffer = io.BytesIO()

@@ -1,16 +1,19 @@
-"""Profiles: where a job runs, as YAML in ``conf/``; the same script moves between them by the profile's name alone.
+"""Profiles, YAML files in ``conf/`` that describe where jobs run, so that a script needs only a name.
 
-    extends: yarn                        # another profile, whose values stand where this one has none
-    master: local-cluster[2,2,1024]      # or "none": agents are subprocesses, there is no Spark
-    deploy_mode: client                  # client | cluster; what spark-submit is told
-    store: ""                            # project URL; empty: HDFS where it is configured, else ./.hopsml
-    spark: {spark.executor.memory: 1g}   # Spark's own settings, as they are; {conf} is the folder of this file
+    extends: yarn                        # another profile, whose values apply where this one has none
+    master: local-cluster[2,2,1024]      # or "none": agents are subprocesses, without Spark
+    deploy_mode: client                  # client | cluster; passed to spark-submit
+    store: ""                            # project URL; empty: HDFS if configured, else ./.hopsml
+    spark: {spark.executor.memory: 1g}   # Spark's settings, unchanged; {conf} is the folder of this file
     environment: {}                      # variables for the driver
-    class_data: false                    # whether JVMs start from class-data archives, where `hopsml class-data` made them
-    ship_environment: never              # never | auto | always | URL of an archive: packages that travel to YARN's nodes
+    class_data: false                    # whether JVMs start from class-data archives, where `hopsml class-data` made
+    them
+    ship_environment: never              # never | auto | always | URL of an archive: packages that travel to YARN's
+    nodes
 
-Order: profile < environment (HOPSML_...) < arguments. Files are looked for in $HOPSML_CONF_DIR, else in ./conf and among
-those that came with hopsml: the repository's conf/, which an installed package carries as hopsml/conf.
+Arguments override the environment (HOPSML_...), which overrides the profile. Files are searched in $HOPSML_CONF_DIR,
+else in ./conf and among those that are part of hopsml: the repository's conf/, which an installed package contains as
+hopsml/conf.
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ _KEYS = (
     "description",
 )  # fmt: skip
 
-TYPING_ERROR = 0.9  # of how much two names are alike, in suggestions.py
+TYPING_ERROR = 0.9  # least similarity of two names for a typing error, see suggestions.py
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where and how jobs run, one file of ``conf/``. ``spark``: Spark settings; ``store``: URL of projects, or ""."""
+    """Description of where and how jobs run, from one file of ``conf/``.
+
+    ``spark`` contains Spark settings; ``store`` is the URL of projects, or empty.
+    """
 
     name: str
     master: str
@@ -49,21 +55,27 @@ class Profile:
 
     @property
     def uses_spark(self) -> bool:
-        """Whether agents run as Spark tasks, not as processes of this machine."""
+        """True if agents run as Spark tasks, not as processes of this machine."""
         return self.master != "none"
 
     @property
     def grows(self) -> bool:
-        """Whether an application may get more slots while it runs, and give some back."""
+        """True if an application may gain and release slots while it runs."""
         return not self.uses_spark or self.spark.get("spark.dynamicAllocation.enabled") == "true"
 
     def settings(self) -> dict[str, str]:
-        """The Spark settings, with this machine's class-data archives if the profile uses them and they exist."""
+        """Return the Spark settings, with this machine's class-data archives if the profile uses them.
+
+        Archives that do not exist are left out.
+        """
         return class_data.with_archives(self.spark) if self.class_data else dict(self.spark)
 
 
 def folders() -> list[Path]:
-    """Folders that are searched for profiles, in this order; ArgumentError where the working directory is gone."""
+    """Return the folders that are searched for profiles, in order.
+
+    Raises ArgumentError if the working directory is gone.
+    """
     named = os.environ.get("HOPSML_CONF_DIR")
     if named:
         return [Path(named)]
@@ -77,21 +89,27 @@ def folders() -> list[Path]:
 
 
 def own_folder(package: Path) -> Path:
-    """The profiles that came with hopsml, whose modules are in ``package``; in a repository they lie beside it.
+    """Return the folder of the profiles that are part of hopsml.
 
-    Beside an installed package lie other people's: what they call conf is not looked at.
+    Args:
+        package: folder of hopsml's modules. Installed, it contains conf/; in a repository conf/ is next to it. A folder
+            conf/ next to an installed package belongs to other software and is not used.
     """
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 def names() -> list[str]:
-    """Names of all profiles in ``folders()``, sorted."""
+    """Return the names of all profiles in ``folders()``, sorted."""
     return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
 
 
 def load(name: str | None = None) -> Profile:
-    """The profile of this name, else of $HOPSML_PROFILE, else "local". Raises ArgumentError for an unknown one."""
+    """Return the profile of this name, else that of $HOPSML_PROFILE, else "local".
+
+    Raises:
+        ArgumentError: there is no such profile, or it is invalid.
+    """
     wanted = name or os.environ.get("HOPSML_PROFILE") or "local"
     for folder in folders():
         path = folder / f"{wanted}.yaml"
@@ -102,10 +120,12 @@ def load(name: str | None = None) -> Profile:
 
 
 def check(name: str, *, may_lie_elsewhere: bool) -> None:
-    """Raise ArgumentError for a profile that nobody has, where it is only named and a session is there already.
+    """Raise ArgumentError for an unknown profile, where it is only named because a session exists already.
 
-    ``may_lie_elsewhere``: the session was begun where other profiles may lie; one that is a letter apart from a known one
-    is refused all the same.
+    Args:
+        name: name of the profile.
+        may_lie_elsewhere: whether the session was created where other profiles may exist; then only a name that differs
+            by about a letter from a known one is rejected.
     """
     known = names()
     meant = suggestions.similar(name, known, TYPING_ERROR if may_lie_elsewhere else suggestions.LEAST)
@@ -114,6 +134,7 @@ def check(name: str, *, may_lie_elsewhere: bool) -> None:
 
 
 def _unknown(name: str, meant: list[str]) -> ArgumentError:
+    """Return the error for an unknown profile, with similar names."""
     return ArgumentError(
         f"profile '{name}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
         + (f"; did you mean {' or '.join(meant)}?" if meant else "")
@@ -121,7 +142,7 @@ def _unknown(name: str, meant: list[str]) -> ArgumentError:
 
 
 def _with_environment(profile: Profile) -> Profile:
-    """HOPSML_SPARK_MASTER for a profile with Spark, HOPSML_LOCAL_SLOTS (how many workers at a time) for one without."""
+    """Apply HOPSML_SPARK_MASTER to a profile with Spark, or HOPSML_LOCAL_SLOTS (concurrent workers) to one without."""
     master, slots = os.environ.get("HOPSML_SPARK_MASTER"), os.environ.get("HOPSML_LOCAL_SLOTS")
     if profile.uses_spark:
         return dataclasses.replace(profile, master=master) if master else profile
@@ -135,7 +156,16 @@ def _with_environment(profile: Profile) -> Profile:
 
 
 def parse(name: str, text: str, source: str) -> Profile:
-    """The profile in a YAML ``text``; ``source`` names it in errors. Raises ArgumentError where it is not valid."""
+    """Parse a profile from YAML.
+
+    Args:
+        name: name of the profile.
+        text: the YAML.
+        source: name of the file, for messages.
+
+    Raises:
+        ArgumentError: the text is not a valid profile.
+    """
     import yaml
 
     try:
@@ -171,7 +201,7 @@ def parse(name: str, text: str, source: str) -> Profile:
 
 
 def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
-    """``content`` with the base's values where it has none; Spark settings and variables are merged by key."""
+    """Return ``content`` with the base's values where it has none; Spark settings and variables are merged by key."""
     merged = {**dataclasses.asdict(base), **content}
     for table in ("spark", "environment"):
         merged[table] = {**getattr(base, table), **(content.get(table) or {})}
@@ -179,4 +209,5 @@ def _below(base: Profile, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """Convert a YAML value to the text of a setting."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""HTTP proxies of the environment: bypassed by a run's own connections, and named in the errors of failed requests."""
+"""HTTP proxies of the environment: connections that bypass them, and their names in errors of failed requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ def host_of(address: str) -> str:
 
 
 def hosts_of(cluster_json: str, addresses: Iterable[str]) -> list[str]:
-    """Return the hosts of all tasks of TF_CONFIG's "cluster" ("" for none) and of ``addresses`` (host:port), each once."""
+    """Return the hosts of a cluster's tasks and of further addresses, each once.
+
+    Args:
+        cluster_json: TF_CONFIG's "cluster" as JSON; empty for none.
+        addresses: further addresses, host:port.
+    """
     tasks = json.loads(cluster_json) if cluster_json else {}
     listed = [str(address) for of_role in tasks.values() for address in of_role]
     return list(dict.fromkeys(host for address in [*listed, *addresses] if (host := host_of(address))))
 
 
 def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
+    """Return the variables that make HTTP clients and gRPC connect to ``hosts`` directly, whatever proxy is set.
 
-    gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and waits for
-    ever if the proxy does not answer. Hosts that the user has excluded stay excluded.
+    gRPC sends the connections of TensorFlow's server and of JAX's coordination service through ``http_proxy``, and
+    waits forever if the proxy does not answer. Hosts that the user has excluded stay excluded.
 
     Args:
         hosts: names or addresses, without ports.
@@ -51,7 +56,7 @@ def bypassing(hosts: Iterable[str], *environments: Mapping[str, str]) -> dict[st
 
 
 def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """Return the opener for ``url``: direct for this machine's addresses, through the environment's proxy for others.
+    """Return the opener for ``url``: direct for this machine's addresses, else through the environment's proxy.
 
     ``urllib.request.urlopen`` would use the proxies that the environment had at its first call in this process.
     """
@@ -60,7 +65,7 @@ def opener(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.Op
 
 
 def explain(url: str) -> str:
-    """Return the part of an error message that names the proxy through which ``url`` is requested; "" without a proxy."""
+    """Return the part of an error message that names the proxy of ``url``; empty if it is requested directly."""
     parts, host = urllib.parse.urlsplit(url), _host(url)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -70,10 +75,12 @@ def explain(url: str) -> str:
 
 
 def _host(url: str) -> str:
+    """Return the host of a URL; empty without one."""
     return urllib.parse.urlsplit(url).hostname or ""
 
 
 def _is_loopback(host: str) -> bool:
+    """Return True for a loopback address or "localhost"."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -81,5 +88,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _joined(excluded: str, hosts: Iterable[str]) -> str:
+    """Append hosts to a comma-separated list, without duplicates."""
     names = [name for part in excluded.split(",") if (name := part.strip())]
     return ",".join(dict.fromkeys([*names, *hosts]))

@@ -1,9 +1,9 @@
-"""Keeps secrets out of whatever leaves this process: errors, notes, logs, records, code and command lines.
+"""Masking of secrets in everything that leaves this process: errors, notes, logs, records, code and command lines.
 
-A secret is known by the name that it stands under (``db_password``, ``HF_TOKEN``), by its value (what variables and
-arguments named so hold is masked wherever it occurs, URL-encoded too), and by its shape (``user:password@`` in URLs,
-``token=``, ``Bearer``, private keys, keys of well-known services). Settings and variables are judged by name rather once
-too often than once too little; arguments of the training function more closely: ``max_tokens`` and ``pad_token`` are none.
+A secret is recognized by its name (``db_password``, ``HF_TOKEN``), by its value (values of such variables and arguments
+are masked wherever they occur, URL-encoded too), and by its shape (``user:password@`` in URLs, ``token=``, ``Bearer``,
+private keys, keys of well-known services). For settings and variables the names are matched broadly, in favour of
+masking; for arguments of the training function more strictly: ``max_tokens`` and ``pad_token`` are not secrets.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 REDACTED = "(redacted)"
-SOURCE = "source"  # the entry of a record that holds a program
-SHORTEST = 6  # a value of fewer characters is masked under its name alone: elsewhere it may be any word
+SOURCE = "source"  # key of a record whose value is program text
+SHORTEST = 6  # shorter values are masked only under their name: elsewhere they may be ordinary words
 
 # ------------------------------------------------------------------------------------------------ by name
 
 _SETTING = re.compile(r"password|passwd|passphrase|secret|token|credential|key", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_ALONE = {  # one of these as a word of a setting's name
+_ALONE = {  # words of a setting's name that mark a secret
     "pwd", "pass", "auth", "authorization", "dsn", "cookie", "cookies", "creds", "pat", "sas", "jwt", "webhook",
 }  # fmt: skip
-_LAST = {  # one of these as the last word of an argument's name
+_LAST = {  # last words of an argument's name that mark a secret
     "password", "passwd", "passwort", "passphrase", "pwd", "pass", "secret", "token", "credential", "credentials", "cred",
     "creds", "auth", "authorization", "dsn", "cookie", "pat", "jwt", "apikey",
 }  # fmt: skip
 _NUMBERS_TOO = {"password", "passwd", "passwort", "passphrase", "pwd", "secret", "pin"}
 _FUSED = re.compile(r"(?:password|passwd|passphrase|apikey|accesskey|secretkey|privatekey|authtoken|accesstoken)$")
-_KEYS = {  # before "key"
+_KEYS = {  # words before "key"
     "api", "access", "secret", "private", "account", "signing", "encryption", "ssh", "license", "service", "storage",
     "shared", "master", "auth", "deploy", "subscription",
 }  # fmt: skip
-_TEXT_TOKENS = {  # before "token": of a language model's vocabulary
+_TEXT_TOKENS = {  # words before "token" that refer to a language model's vocabulary
     "pad", "unk", "eos", "bos", "mask", "cls", "sep", "start", "end", "stop", "special", "oov", "image", "next",
 }  # fmt: skip
-_MEANINGS = {"value", "string", "text", "str", "prod", "dev", "test", "staging", "id"}  # may stand behind: ..._KEY_ID
+# Words that may follow the marking one, as in ..._KEY_ID.
+_MEANINGS = {"value", "string", "text", "str", "prod", "dev", "test", "staging", "id"}
 _NO_SECRETS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "HADOOP_TOKEN_FILE_LOCATION", "HADOOP_SECURITY_AUTHENTICATION"}
-# What is well known and stands in every manual hides nothing, and would mask half of a record.
+# Well-known defaults, which appear in every manual, are not secret, and masking them would make records unreadable.
 _WELL_KNOWN = {
     "password", "passwort", "changeit", "changeme", "postgres", "secret", "hadoop", "default", "example", "public",
     "private", "localhost", "disabled", "enabled", "required", "optional", "simple", "kerberos", "anonymous",
@@ -55,7 +56,7 @@ _DATA = (str, bytes)
 
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting or variable of this name is kept out of every record."""
+    """Return True if the value of a setting or variable with this name is masked in every record."""
     if name in _NO_SECRETS:
         return False
     return _SETTING.search(name) is not None or not _ALONE.isdisjoint(_words(name))
@@ -63,7 +64,7 @@ def is_secret(name: str) -> bool:
 
 @functools.lru_cache(4096)
 def names_a_secret(name: str) -> bool:
-    """Whether text in an argument, variable or dict key of this name is a secret."""
+    """Return True if text in an argument, variable or dict key of this name is a secret."""
     words = _words(name)
     while len(words) > 1 and (words[-1] in _MEANINGS or words[-1].isdecimal()):
         words = words[:-1]
@@ -78,21 +79,28 @@ def names_a_secret(name: str) -> bool:
 
 
 def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a name in camel case or with separators, in lower case."""
     return tuple(word.lower() for word in _WORDS.findall(name))
 
 
 def _numbers_too(name: str) -> bool:
+    """Return True if numbers under this name are secret as well."""
     return not _NUMBERS_TOO.isdisjoint(_words(name))
 
 
 # ------------------------------------------------------------------------------------------------ by value
 
 _lock = threading.Lock()
-_registered: dict[str, str] = {}  # value -> the name that it was first met under
+_registered: dict[str, str] = {}  # value -> the first name under which it was registered
 
 
 def register(name: str, value: object) -> None:
-    """Mask this value from now on, wherever it occurs; text and bytes, in containers too. Others are left alone."""
+    """Mask a value from now on, wherever it occurs.
+
+    Args:
+        name: name of the value.
+        value: text or bytes, or containers of these; other values are ignored.
+    """
     for inner, leaf in leaves(name, value):
         text = leaf.decode(errors="ignore") if isinstance(leaf, bytes) else str(leaf)
         if is_telling(text):
@@ -101,14 +109,14 @@ def register(name: str, value: object) -> None:
 
 
 def register_settings(values: Mapping[str, str]) -> None:
-    """Mask, from now on, the values of those settings or variables whose names say that they are secret."""
+    """Mask, from now on, the values of those settings or variables whose names mark them as secret."""
     for name, value in values.items():
         if names_a_secret(name):
             register(name, value)
 
 
 def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
-    """The texts inside a value with a secret's name, each with a name of its own: ``auth_0``, ``credentials_user``."""
+    """Yield the texts inside a value with a secret's name, each with its own name: ``auth_0``, ``credentials_user``."""
     if (isinstance(value, _DATA) and value and value != REDACTED) or (
         isinstance(value, int) and not isinstance(value, bool) and _numbers_too(name)
     ):
@@ -124,7 +132,7 @@ def leaves(name: str, value: object) -> Iterator[tuple[str, str | bytes | int]]:
 
 
 def is_telling(text: str) -> bool:
-    """Whether a secret value is long and rare enough to be masked wherever it occurs."""
+    """Return True if a secret value is long and rare enough to be masked wherever it occurs."""
     if len(text) < SHORTEST or text.lower() in _WELL_KNOWN:
         return False
     plain = text.isdecimal() or (text.isalpha() and text.islower())
@@ -132,12 +140,15 @@ def is_telling(text: str) -> bool:
 
 
 def of_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Value -> name of those variables or settings that hold secrets."""
+    """Return the names of those variables or settings that hold secrets, by their values."""
     return {value: name for name, value in variables.items() if names_a_secret(name) and is_telling(value)}
 
 
 def known() -> dict[str, str]:
-    """Every value that is masked wherever it occurs, with its name: from the environment and from ``register``."""
+    """Return the names of all values that are masked wherever they occur, by value.
+
+    They come from the environment and from ``register``.
+    """
     return dict(_current()[0])
 
 
@@ -145,7 +156,7 @@ _latest: tuple[object, dict[str, str], re.Pattern[str] | None] = (None, {}, None
 
 
 def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
-    """The known secrets and their pattern; recomputed when environment or registered values have changed."""
+    """Return the known secrets and their pattern, recomputed when environment or registered values have changed."""
     global _latest
     variables: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # as bytes: nothing is decoded
     state = hash(tuple(variables.items())), id(_registered), len(_registered)
@@ -157,6 +168,7 @@ def _current() -> tuple[dict[str, str], re.Pattern[str] | None]:
 
 
 def _spellings(value: str) -> set[str]:
+    """Return a value and its stripped, URL-encoded and escaped forms."""
     from urllib.parse import quote, quote_plus
 
     quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
@@ -166,7 +178,10 @@ def _spellings(value: str) -> set[str]:
 
 @functools.lru_cache(16)
 def values_pattern(values: frozenset[str]) -> re.Pattern[str] | None:
-    """A pattern that finds any of these values, URL-encoded and escaped forms included; None if there are none."""
+    """Return a pattern that finds any of these values, URL-encoded and escaped forms included.
+
+    None if there are none.
+    """
     spellings = sorted({one for value in values for one in _spellings(value)}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, spellings))) if spellings else None
 
@@ -174,7 +189,8 @@ def values_pattern(values: frozenset[str]) -> re.Pattern[str] | None:
 # ------------------------------------------------------------------------------------------------ by shape
 
 _SHAPES: tuple[tuple[str, int], ...] = (
-        # https://user:abc@host, redis://:abc@host; a token alone in front of a web host. abfs://container@account is none.
+        # https://user:abc@host, redis://:abc@host; a token alone before a web host. abfs://container@account has no
+        # secret.
         (r"(?<=://)[^\s/:@'\"<>?#]*:(?P<secret>[^\s/'\"<>?#]+)(?=@)", 0),
         (r"(?<=http://)(?P<secret>[^\s/:@'\"<>?#]{6,})(?=@)|(?<=https://)(?P<secret2>[^\s/:@'\"<>?#]{6,})(?=@)", 0),
         (r"[?&](?:[\w.-]*token|delegation|sig|signature|x-amz-signature|x-amz-credential|key|api[-_]?key|password|pwd)="
@@ -190,7 +206,7 @@ _SHAPES: tuple[tuple[str, int], ...] = (
 _HINTS = ("://", "=", "earer", "EARER", "egotiate", "uthorization", "UTHORIZATION", "PRIVATE KEY", "AKIA", "ASIA", "gh",
           "glpat-", "hf_", "xox", "sk-", "AIza", "dapi", "eyJ")  # fmt: skip
 _WORD = r"(?:passwor[dt]|passwd|passphrase|pwd|secret|token|credentials?|creds?|auth|dsn|key|cookie|jwt|delegation|pat|pass)"
-# A name that may be a secret's, and what is assigned to it; whether it is one is asked of ``names_a_secret``.
+# A name that may be that of a secret, and the assigned value; ``names_a_secret`` decides.
 _ASSIGNED = (
     _WORD
     + r"(?P<rest>[\w.-]{0,24})['\"]?\]?(?:\s{0,4}:\s{0,4}[\w.\[\]| ]{1,24}(?=\s{0,4}=))?\s{0,4}(?P<sign>==?>?|:)\s{0,4}"
@@ -206,16 +222,19 @@ _NO_VALUE = re.compile(
 
 
 @functools.cache
-def _shapes() -> list[re.Pattern[str]]:  # compiled when they are first needed: that takes longer than all other imports
+def _shapes() -> list[re.Pattern[str]]:  # compiled on first use: that takes longer than all other imports
+    """Return the compiled patterns of ``_SHAPES``."""
     return [re.compile(pattern, flags) for pattern, flags in _SHAPES]
 
 
 @functools.cache
 def _assignment() -> re.Pattern[str]:
+    """Return the compiled pattern of ``_ASSIGNED``."""
     return re.compile(_ASSIGNED, re.IGNORECASE)
 
 
 def _of_shape(text: str, code: bool, assignments: bool) -> Iterator[tuple[int, int]]:
+    """Yield the spans of secrets that are recognized by their shape."""
     if any(hint in text for hint in _HINTS):
         for pattern in _shapes():
             for found in pattern.finditer(text):
@@ -227,6 +246,7 @@ def _of_shape(text: str, code: bool, assignments: bool) -> Iterator[tuple[int, i
 
 
 def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
+    """Yield the spans of values that are assigned to a secret's name."""
     literals: list[tuple[int, int]] | None = None
     for found in _assignment().finditer(text):
         before = _NAME_BEFORE.search(text, max(0, found.start() - 64), found.start())
@@ -239,7 +259,8 @@ def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
             start, end = found.start("literal") + 1, found.end("literal") - 1
         else:
             start, end = found.span("bare")
-            # In code what stands bare is a variable, or within a literal; behind a colon, in prose, any word.
+            # In code an unquoted value is a variable, unless it is within a literal; after a colon, in prose, it may be
+            # any word.
             if (code or found["sign"] == ":") and not _looks_random(found["bare"]):
                 continue
             if code:
@@ -251,30 +272,38 @@ def _assigned(text: str, code: bool) -> Iterator[tuple[int, int]]:
 
 
 def _literals(program: str) -> list[tuple[int, int]]:
-    """Where a program's string literals stand; it need not be whole, nor be Python to the last line."""
+    """Return the spans of a program's string literals; the program may be incomplete, or not entirely Python."""
     return [found.span() for found in _LITERAL.finditer(program) if found[0][0] != "#"]
 
 
 def _looks_random(value: str) -> bool:
+    """Return True if a value is long and has both digits and letters."""
     return len(value) >= SHORTEST and any(c.isdecimal() for c in value) and any(c.isalpha() for c in value)
 
 
 def _is_a_word(name: str, value: str) -> bool:
-    """Whether a short value is no secret: its name has other meanings, too (``token="<pad>"``, ``pass="first"``)."""
+    """Return True if a short value is not a secret, because its name is ambiguous.
+
+    Examples are ``token="<pad>"`` and ``pass="first"``.
+    """
     return len(value) < 3 or (len(value) < SHORTEST and _words(name)[-1] in ("token", "pass", "auth", "key"))
 
 
 def _is_value(text: str) -> bool:
+    """Return True if a text is a value, not a placeholder."""
     return bool(text) and REDACTED not in text and _NO_VALUE.fullmatch(text) is None
 
 
-# ------------------------------------------------------------------------------------------------ what is asked
+# ------------------------------------------------------------------------------------------------ public functions
 
 
 def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tuple[int, int]]:
-    """Where in a text secrets stand, in order, not overlapping. ``code``: it is a program, in which names stand bare.
+    """Return the spans of secrets in a text, in order and without overlaps.
 
-    ``assignments``: what stands behind ``password=`` and the like counts as well.
+    Args:
+        text: the text.
+        code: whether the text is a program, in which unquoted names are variables.
+        assignments: whether values after ``password=`` and the like count as well.
     """
     found = list(_of_shape(text, code, assignments))
     pattern = _current()[1]
@@ -290,16 +319,17 @@ def spans(text: str, *, code: bool = False, assignments: bool = True) -> list[tu
 
 
 def text(value: str) -> str:
-    """``value`` with all known secrets masked."""
+    """Return ``value`` with all known secrets masked."""
     return _masked(value, spans(value))
 
 
 def code(value: str) -> str:
-    """The text of a program: literals under a secret's name are masked, variables are not."""
+    """Return program text with literals under a secret's name masked; variables remain."""
     return _masked(value, spans(value, code=True))
 
 
 def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
+    """Replace the spans of a text by ``REDACTED``."""
     parts, at = [], 0
     for start, end in where:
         parts += [value[at:start], REDACTED]
@@ -308,21 +338,26 @@ def _masked(value: str, where: Iterable[tuple[int, int]]) -> str:
 
 
 def settings(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings or environment variables, by name; the values of secret ones replaced by ``REDACTED``."""
+    """Return settings or environment variables, sorted by name, with secret values replaced by ``REDACTED``."""
     return {name: REDACTED if is_secret(name) else text(str(values[name])) for name in sorted(values)}
 
 
 def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the training function: what stands under a secret's name is replaced, at any depth; numbers stay."""
+    """Return arguments of the training function with secret texts replaced, at any depth; most numbers remain."""
     cleaned: dict[str, Any] = record(values)
     return cleaned
 
 
 def record(value: Any, name: str = "", held: bool = False) -> Any:
-    """A record of plain values, at any depth: text under a secret's name is replaced, other text cleaned.
+    """Return a record of plain values with secrets masked at any depth.
 
-    What is no text, list or dict stays as it is, and so does a number, but under the name of a password. ``held``: it lies
-    within something that has a secret's name.
+    Text under a secret's name is replaced, other text is masked. Values other than text, lists and dicts remain, and so
+    do numbers, except under the name of a password.
+
+    Args:
+        value: the value.
+        name: name of the value.
+        held: whether it is within a value that has a secret's name.
     """
     held = held or names_a_secret(name)
     if isinstance(value, Mapping):
@@ -337,11 +372,15 @@ def record(value: Any, name: str = "", held: bool = False) -> Any:
 
 
 def _key(key: Any) -> Any:
+    """Mask a dict key if it is text."""
     return text(key) if isinstance(key, str) else key
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """A command line: ``--token=abc`` and ``--token abc`` lose the value, and so does ``--conf name=abc``."""
+    """Return a command line with masked secrets.
+
+    They are the values in ``--token=abc``, ``--token abc`` and ``--conf name=abc``, and secrets within other words.
+    """
     cleaned: list[str] = []
     hide = False
     for word in words:
@@ -360,10 +399,10 @@ def command(words: Sequence[str]) -> list[str]:
 
 
 class CleaningHandler(logging.Handler):
-    """A handler at a package's logger that masks secrets in each record before parents' handlers write it."""
+    """Handler of a package's logger that masks secrets in each record before the parents' handlers write it."""
 
     def emit(self, entry: logging.LogRecord) -> None:
-        """Mask secrets in the record itself, before handlers of parent loggers see it."""
+        """Mask secrets in the record itself, before handlers of parent loggers receive it."""
         try:
             entry.msg, entry.args = text(entry.getMessage()), None
         except Exception:  # noqa: BLE001 the caller's format does not fit its arguments: whoever writes it says so
@@ -379,7 +418,7 @@ class CleaningHandler(logging.Handler):
 
 
 def _has_another(name: str) -> bool:
-    """Whether a handler writes the records of the logger; where none does, logging itself writes warnings to stderr."""
+    """Return True if a handler writes the logger's records; otherwise ``logging`` writes warnings to stderr."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(handler, CleaningHandler) for handler in logger.handlers):
@@ -389,7 +428,7 @@ def _has_another(name: str) -> bool:
 
 
 def clean_log(name: str) -> None:
-    """Mask secrets in the records of this logger and those below it. Further calls change nothing."""
+    """Mask secrets in the records of this logger and those below it; repeated calls have no effect."""
     logger = logging.getLogger(name)
     with _lock:
         if not any(isinstance(handler, CleaningHandler) for handler in logger.handlers):

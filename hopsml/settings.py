@@ -1,6 +1,6 @@
-"""Where things lie and how long to wait: the environment and Hadoop's client configuration, read when asked.
+"""Locations and timeouts, from environment variables and Hadoop's client configuration.
 
-A changed environment or file counts at once.
+They are read at each call, so that a changed variable or file takes effect at once.
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from pathlib import Path
 from hopsml.errors import ArgumentError
 
 DEFAULT_STORAGE_TIMEOUT_S = 30.0
-SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # workers get it as a variable
+SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # passed to workers as a variable
 DEFAULT_SYSTEM_METRICS_S = 5.0
-ENCRYPTION = "HOPSML_ENCRYPTION"  # of the driver
-CORES = "HOPSML_CORES"  # of the driver, or of a run's environment; agents read it there
-PORT_RANGE = "HOPSML_PORT_RANGE"  # of the driver; workers get it as a variable
-AGENT_PORTS = 6  # two of its worker, two held for the next one, commits, the check of the network
+ENCRYPTION = "HOPSML_ENCRYPTION"  # in the driver's environment
+CORES = "HOPSML_CORES"  # in the environment of the driver or of a run, where agents read it
+PORT_RANGE = "HOPSML_PORT_RANGE"  # in the driver's environment; passed to workers as a variable
+AGENT_PORTS = 6  # two of its worker, two reserved for the next one, commits, the check of the network
 PORT_NEEDS = (
     f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each "
     "process group of gloo's; the driver needs one"
 )
-KEEPALIVE = "HOPSML_KEEPALIVE_S"  # workers get it as a variable
+KEEPALIVE = "HOPSML_KEEPALIVE_S"  # passed to workers as a variable
 DEFAULT_KEEPALIVE_S = 15.0  # firewalls drop the state of idle connections after a minute or more
-DEFAULT_DRAIN_S = 30.0  # what Kubernetes gives, and the least that clouds give
-LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # workers get it as "1" where the run was asked for with local_logdir=True
-HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://: key=value, with commas between
-_CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")  # later ones win
+DEFAULT_DRAIN_S = 30.0  # Kubernetes' default, and the least of the cloud providers
+LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # passed to workers as "1" in a run with local_logdir=True
+HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://, as comma-separated key=value
+# Later ones override earlier ones.
+_CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")
 
 
 def storage_timeout_s() -> float:
-    """Deadline of one storage step (one remote call, or one chunk of a transfer), in seconds.
+    """Return the deadline of one storage step (one remote call, or one chunk of a transfer), in seconds.
 
-    From ``HOPSML_STORAGE_TIMEOUT_S``, else 30.
+    The value of ``HOPSML_STORAGE_TIMEOUT_S``, by default 30.
     """
     return _seconds("HOPSML_STORAGE_TIMEOUT_S", DEFAULT_STORAGE_TIMEOUT_S, " above 0", least=sys.float_info.min)
 
 
 def system_metrics_s() -> float:
-    """How often a worker's use of its machine is looked at, in seconds; 0: never.
+    """Return the interval at which a worker's resource usage is sampled, in seconds; 0: never.
 
-    From ``HOPSML_SYSTEM_METRICS_S``, else 5.
+    The value of ``HOPSML_SYSTEM_METRICS_S``, by default 5.
     """
     return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
 
 
 def port_range() -> tuple[int, int] | None:
-    """Return the ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any. ArgumentError."""
+    """Return the ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any.
+
+    Raises:
+        ArgumentError: the variable is not a range of ports.
+    """
     text = os.environ.get(PORT_RANGE, "")
     if not text:
         return None
@@ -82,9 +87,9 @@ def keepalive_s() -> float:
 
 
 def drain_s() -> float:
-    """How long a node has from its warning to its end, in seconds, where the cluster does not say.
+    """Return the time between a node's warning and its end, in seconds, for clusters that do not report it.
 
-    From ``HOPSML_DRAIN_S``, else 30.
+    The value of ``HOPSML_DRAIN_S``, by default 30.
     """
     return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
 
@@ -92,7 +97,10 @@ def drain_s() -> float:
 def ui_memory_bytes() -> int:
     """Return the memory that the web page's server may use for cached data of viewed runs, in bytes.
 
-    The value of ``HOPSML_UI_MEMORY_MB``, by default 256. Raises ArgumentError.
+    The value of ``HOPSML_UI_MEMORY_MB``, by default 256.
+
+    Raises:
+        ArgumentError: the variable is not a number of megabytes in the allowed range.
     """
     text = os.environ.get("HOPSML_UI_MEMORY_MB", "") or "256"
     if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
@@ -101,9 +109,12 @@ def ui_memory_bytes() -> int:
 
 
 def encryption() -> bool:
-    """Whether hopsml's collective encrypts in all runs, whatever they are asked for.
+    """Return True if hopsml's collective encrypts in all runs, whatever they request.
 
-    From ``HOPSML_ENCRYPTION``: 1, or 0 or nothing. Raises ArgumentError.
+    True if ``HOPSML_ENCRYPTION`` is 1; by default it is 0.
+
+    Raises:
+        ArgumentError: the variable is neither 0 nor 1.
     """
     text = os.environ.get(ENCRYPTION, "") or "0"
     if text not in ("0", "1"):
@@ -114,8 +125,13 @@ def encryption() -> bool:
 
 
 def cores_of(environment: Mapping[str, str]) -> int | None:
-    """Cores that each worker shall have for itself, of these variables' ``HOPSML_CORES``: a number, 0 to leave them to the
-    system, None for "auto" and where nothing is said. Raises ArgumentError.
+    """Return the number of cores that each worker has for itself, from ``HOPSML_CORES`` in these variables.
+
+    Returns:
+        The number of cores; 0 to leave the assignment to the system; None for "auto", which is the default.
+
+    Raises:
+        ArgumentError: the variable has another value.
     """
     text = environment.get(CORES, "") or "auto"
     if text != "auto" and not text.isdecimal():
@@ -126,7 +142,11 @@ def cores_of(environment: Mapping[str, str]) -> int | None:
 
 
 def num_parameter_servers() -> int | None:
-    """The predecessor's NUM_TF_PS; None without it. Raises ArgumentError for a value that is no whole number."""
+    """Return the value of the predecessor's variable NUM_TF_PS; None without it.
+
+    Raises:
+        ArgumentError: the variable is not a whole number.
+    """
     value = os.environ.get("NUM_TF_PS", "").strip()
     if not value:
         return None
@@ -136,7 +156,10 @@ def num_parameter_servers() -> int | None:
 
 
 def _seconds(variable: str, default_s: float, which: str, least: float = 0.0) -> float:
-    """The number in an environment variable, else the default; ``which`` are allowed is for the error's text."""
+    """Return the number in an environment variable, else the default.
+
+    ``which`` describes allowed numbers in the error.
+    """
     text = os.environ.get(variable, "")
     try:
         seconds = float(text) if text else default_s
@@ -150,9 +173,9 @@ def _seconds(variable: str, default_s: float, which: str, least: float = 0.0) ->
 
 
 def mlflow_tracking_uri(profile_environment: Mapping[str, str]) -> str:
-    """Where runs are tracked: ``MLFLOW_TRACKING_URI``, else what the profile's ``environment`` says; "" for nowhere.
+    """Return MLflow's tracking URI: ``MLFLOW_TRACKING_URI``, else that of the profile's ``environment``.
 
-    MLflow's own ``set_tracking_uri`` sets the variable. ``HOPSML_MLFLOW=0`` switches tracking off.
+    Empty for none. MLflow's own ``set_tracking_uri`` sets the variable. ``HOPSML_MLFLOW=0`` disables tracking.
     """
     if os.environ.get("HOPSML_MLFLOW", "") == "0":
         return ""
@@ -160,7 +183,11 @@ def mlflow_tracking_uri(profile_environment: Mapping[str, str]) -> str:
 
 
 def hadoop_conf_dir() -> Path | None:
-    """Hadoop's client configuration: ``HADOOP_CONF_DIR``, else what Spark ships into a YARN container, else None."""
+    """Return the folder of Hadoop's client configuration; None without one.
+
+    It is ``HADOOP_CONF_DIR``, else the folder that Spark ships into a YARN container, else ``etc/hadoop`` in
+    ``HADOOP_HOME``.
+    """
     named = os.environ.get("HADOOP_CONF_DIR")
     if named:
         return Path(named).absolute()
@@ -174,7 +201,7 @@ def hadoop_conf_dir() -> Path | None:
 
 
 def hadoop_settings() -> Mapping[str, str]:
-    """Settings of the Hadoop client configuration (core-site.xml and the like); empty without one."""
+    """Return the settings of the Hadoop client configuration (core-site.xml and the like); empty without one."""
     folder = hadoop_conf_dir()
     settings: dict[str, str] = {}
     for name in _CONF_FILES if folder else ():
@@ -186,8 +213,9 @@ def hadoop_settings() -> Mapping[str, str]:
 
 
 def yarn_settings() -> Mapping[str, str]:
-    """Key -> value of yarn-site.xml, of ``YARN_CONF_DIR`` where that is set, else of Hadoop's configuration;
-    empty without one.
+    """Return the settings of yarn-site.xml, by key; empty without one.
+
+    The file is that in ``YARN_CONF_DIR``, else that of Hadoop's configuration.
     """
     named = os.environ.get("YARN_CONF_DIR")
     for folder in (Path(named).absolute() if named else None, hadoop_conf_dir()):
@@ -201,7 +229,10 @@ def yarn_settings() -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
-    """The settings of one file, cached; time and size are part of the key, so a changed file is read again."""
+    """Return the settings of one file, cached.
+
+    Time and size are part of the key, so that a changed file is read again.
+    """
     try:
         root = ElementTree.parse(file).getroot()
     except (OSError, ElementTree.ParseError) as error:
@@ -217,29 +248,32 @@ def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
 
 
 def default_fs() -> str | None:
-    """``fs.defaultFS`` without a slash at the end (``hdfs://ns1``); None without a configuration."""
+    """Return ``fs.defaultFS`` without a trailing slash (``hdfs://ns1``); None without a remote one."""
     value = hadoop_settings().get("fs.defaultFS", "")
     return value.rstrip("/") if value and not value.startswith("file:") else None
 
 
 def user_name() -> str:
-    """The user in whose name files are written: ``HADOOP_USER_NAME``, else the login user."""
+    """Return the user on whose behalf files are written: ``HADOOP_USER_NAME``, else the login user."""
     named = os.environ.get("HADOOP_USER_NAME")
     if named:
         return named
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's uid without a name
+    except (OSError, KeyError):  # user id of a container without a name
         return str(os.getuid())
 
 
 def project_name() -> str:
-    """The project: ``HOPSML_PROJECT``, else the user's name (``<project>__<user>`` names both)."""
+    """Return the project: ``HOPSML_PROJECT``, else the user's name (``<project>__<user>`` contains both)."""
     return os.environ.get("HOPSML_PROJECT") or user_name().partition("__")[0]
 
 
 def _profiles_store() -> str:
-    """Under spark-submit the variable says it: the profile's file is where the job was submitted."""
+    """Return the store of the profile in ``HOPSML_PROFILE``; empty without one.
+
+    It is also empty under spark-submit, where the profile's file may not exist and ``HOPSML_PROJECT_URL`` is set.
+    """
     if not os.environ.get("HOPSML_PROFILE") or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""
     from hopsml import profiles
@@ -248,22 +282,28 @@ def _profiles_store() -> str:
 
 
 def project_url(project: str | None = None, local: Path | None = None) -> str:
-    """Root of a project's files, without a slash at the end.
+    """Return the root URL of a project's files, without a trailing slash.
 
-    ``HOPSML_PROJECT_URL`` if set; else the ``store`` of the profile that ``HOPSML_PROFILE`` names; else
-    ``<fs.defaultFS>/Projects/<project>`` where a Hadoop configuration names an HDFS; else the folder ``.hopsml`` of the
-    working directory, or ``local``. Another ``project`` is a sibling of this folder. Raises ArgumentError if there is no
-    such profile.
+    It is ``HOPSML_PROJECT_URL`` if set; else the ``store`` of the profile that ``HOPSML_PROFILE`` names; else
+    ``<fs.defaultFS>/Projects/<project>`` if a Hadoop configuration names an HDFS; else the folder ``.hopsml`` of the
+    working directory, or ``local``.
+
+    Args:
+        project: name of another project, a sibling of this folder; None: the present one.
+        local: local folder in place of ``.hopsml``.
+
+    Raises:
+        ArgumentError: there is no such profile, or the URL is malformed.
     """
     own = (os.environ.get("HOPSML_PROJECT_URL") or _profiles_store()).rstrip("/")
     name = project or project_name()
     if own.startswith("hdfs:///") and default_fs():
-        own = f"{default_fs()}{own[len('hdfs://') :]}"  # the NameNode's name stands in every path that is told
+        own = f"{default_fs()}{own[len('hdfs://') :]}"  # so that every displayed path contains the NameNode's name
     if own:
         if found := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", own):
             raise ArgumentError(f"HOPSML_PROJECT_URL={own}: it has one slash after {found[1]}: write {found[1]}:///...")
         if "://" not in own:
-            own = f"file://{Path(own).absolute()}"  # workers run in folders of their own
+            own = f"file://{Path(own).absolute()}"  # workers have other working directories
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"
     base = default_fs()
     if base and base.partition(":")[0] in ("hdfs", "viewfs", "hopsfs"):

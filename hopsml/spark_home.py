@@ -1,4 +1,4 @@
-"""Where Spark lies on this machine, found without importing it."""
+"""Location of Spark on this machine, found without importing pyspark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from hopsml.errors import ArgumentError
 
 
 def spark_submit() -> str:
-    """Path of spark-submit: $SPARK_HOME's, else the installed pyspark's, else the one on PATH."""
+    """Return the path of spark-submit: that of $SPARK_HOME, else of the installed pyspark, else the one on PATH.
+
+    Raises:
+        ArgumentError: there is no spark-submit.
+    """
     home = os.environ.get("SPARK_HOME")
     candidates = [Path(home, "bin", "spark-submit")] if home else []
     spec = find_spec("pyspark")

@@ -1,4 +1,4 @@
-"""Suggests what somebody who misspelt a name has probably meant."""
+"""Suggestions of similar names for a misspelt one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import difflib
 import re
 from collections.abc import Iterable
 
-LEAST = 0.7  # of difflib's ratio, where 1 is the same text: "worker" and "num_workers" have 0.71
-SAME_WORDS = 0.8  # what a name counts for that has all words of the other: "scope" and "merge_scope" have 0.63
-MARGIN = 0.06  # what is so much less like it than the best is not named beside it
+LEAST = 0.7  # least similarity by difflib's ratio, where 1 is equality: "worker" and "num_workers" have 0.71
+# least similarity if all words of the given name occur in the other: "scope" and "merge_scope" have a ratio of 0.63
+SAME_WORDS = 0.8
+MARGIN = 0.06  # names that are less similar than the best one by more than this are left out
 MOST = 3
-FEW = 6  # so many names can be read
+FEW = 6  # most names that are all listed
 
 
 def similar(name: str, known: Iterable[str], least: float = LEAST) -> list[str]:
-    """Those of ``known`` that are spelt nearly as ``name``, in their order; at most three, and only the nearest.
+    """Return the names among ``known`` that are most similar to ``name``, in their order; at most three.
 
-    ``least``: how much alike, from 0 to 1; with 0.9 they are a letter or a hyphen apart.
+    Args:
+        name: the misspelt name.
+        known: the existing names.
+        least: least similarity, from 0 to 1; with 0.9 names differ by a letter or a hyphen.
     """
     wanted = _plain(name)
     ratios = {each: _likeness(wanted, _plain(each)) for each in known}
@@ -27,10 +31,15 @@ def similar(name: str, known: Iterable[str], least: float = LEAST) -> list[str]:
 
 
 def instead(name: str, known: Iterable[str], where_all_are: str) -> str:
-    """The end of a message that says what there is instead of ``name``.
+    """Return the end of an error message that suggests existing names in place of ``name``.
 
-    "did you mean num_workers?" where something is spelt alike; all of ``known`` where these are few; else where they can be
-    read (``where_all_are``: a sentence's end such as "help(launch) lists them").
+    It is "did you mean num_workers?" if a name is similar; else the list of all names if they are few; else
+    ``where_all_are``.
+
+    Args:
+        name: the misspelt name.
+        known: the existing names.
+        where_all_are: end of a sentence, such as "help(launch) lists them".
     """
     names = list(known)
     if found := similar(name, names):
@@ -39,11 +48,11 @@ def instead(name: str, known: Iterable[str], where_all_are: str) -> str:
 
 
 def _likeness(wanted: str, known: str) -> float:
-    """Similarity of two names, from 0 to 1."""
+    """Return the similarity of two names, from 0 to 1."""
     ratio = difflib.SequenceMatcher(None, wanted, known).ratio()
     return max(ratio, SAME_WORDS) if set(wanted.split("_")) <= set(known.split("_")) else ratio
 
 
 def _plain(name: str) -> str:
-    """The name in lower case with underscores: numWorkers and num-workers as num_workers."""
+    """Convert a name to lower case with underscores: numWorkers and num-workers to num_workers."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()

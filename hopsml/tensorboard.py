@@ -13,17 +13,21 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 
 LOCAL_FOLDER = "local_logdir"
-_OF_RUN = re.compile(r"events|trials|generation\.\d+")  # folders of a run's directory that are called its log directory
+# Folders of a run directory that also count as its log directory.
+_OF_RUN = re.compile(r"events|trials|generation\.\d+")
 _DEBUGGERS = ("interactive_debugger", "non_interactive_debugger")
 
 
 def logdir() -> str:
-    """The directory for event files, inside the training function; the same call on every rank. It exists.
+    """Return the directory for event files, inside the training function; every rank can call it, and it exists.
 
-    It is a local path that TensorFlow can write (TensorFlow has no ``hdfs://`` any more). Where the run directory is
-    remote, what is written there is mirrored in the background, and the path ends in the remote URL, so that
-    ``hdfs.mkdir(tensorboard.logdir() + "/model")`` and code that looks for ``hdfs://`` in it work as well. With
-    ``local_logdir=True`` there is no URL in it; what is written there comes to the run directory all the same.
+    It is a local path, because TensorFlow no longer writes to ``hdfs://``. If the run directory is remote, the
+    directory is mirrored to it in the background, and the path ends in the remote URL, so that
+    ``hdfs.mkdir(tensorboard.logdir() + "/model")`` and code that searches for ``hdfs://`` in it work as well. With
+    ``local_logdir=True`` the path contains no URL, and is mirrored all the same.
+
+    Raises:
+        ArgumentError: called outside a training function.
     """
     context = current()
     if context is None:
@@ -35,11 +39,15 @@ def logdir() -> str:
 
 
 def _is_local() -> bool:
+    """Return True if the run was started with ``local_logdir=True``."""
     return os.environ.get(settings.LOCAL_LOGDIR) == "1"
 
 
 def _without_url(context: WorkerContext, path: str) -> str:
-    """Another name of a folder that is mirrored; beside the worker's folder, which holds nothing but the user's files."""
+    """Return a symbolic link, without a URL in its name, to a mirrored folder.
+
+    It is next to the worker's folder, which contains only the user's files.
+    """
     name = LOCAL_FOLDER if context.trial is None else f"{LOCAL_FOLDER}-{context.trial.trial_id}"
     plain = re.sub("[^A-Za-z0-9_.=-]", "-", name)
     if plain != name:  # otherwise two trials could write into one folder
@@ -47,15 +55,21 @@ def _without_url(context: WorkerContext, path: str) -> str:
     link = context.work_dir.parent / plain
     try:
         link.symlink_to(path, target_is_directory=True)
-    except FileExistsError:  # of an earlier call
+    except FileExistsError:  # created by an earlier call
         pass
     return str(link)
 
 
 def visualize(hdfs_root_logdir: str) -> None:
-    """Show the events below a run's directory or log directory: in a notebook a TensorBoard in the cell, else its address.
+    """Show the events of a run directory or log directory in TensorBoard.
 
-    Outside a notebook it runs until Ctrl-C. Raises ArgumentError for what is no run.
+    In a notebook it is shown in the cell. Otherwise its address is printed, and it runs until Ctrl-C.
+
+    Args:
+        hdfs_root_logdir: URL or path of the directory.
+
+    Raises:
+        ArgumentError: the directory is not that of a run.
     """
     from hopsml.notebook import frontend, magics, tensorboard_server
     from hopsml.storage.run_dir import find

@@ -1,9 +1,9 @@
-"""TensorFlow under hopsml: the strategy with merge settings in force, checkpoints, callbacks, export.
+"""TensorFlow integration: strategy with the effective merge settings, checkpoints, callbacks, export.
 
     strategy = hopsml.tensorflow.strategy()      # CollectiveAllReduceStrategy for this worker
     with strategy.scope(): ...
 
-Importing this module imports no TensorFlow; the first call does.
+Importing this module does not import TensorFlow; the first call does.
 """
 
 from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback

@@ -1,4 +1,4 @@
-"""The oldest name of ``experiment.launch``: ``tflauncher.launch(spark, train, args_dict)``."""
+"""Oldest import path of ``experiment.launch``: ``tflauncher.launch(spark, train, args_dict)``."""
 
 from hopsml.experiment import launch
 

@@ -1,4 +1,4 @@
-"""PyTorch under hopsml: one model on all workers, whose process group is there when the function begins.
+"""PyTorch integration: one model on all workers; the process group exists when the training function starts.
 
     def train():
         model = hopsml.torch.prepare(Net())
@@ -6,7 +6,7 @@
         ...
     experiment.torch(train, num_workers=8)
 
-Importing this module imports no torch; the first call does.
+Importing this module does not import torch; the first call does.
 """
 
 from hopsml.training.torch.prepare import device, no_sync, prepare

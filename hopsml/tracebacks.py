@@ -1,6 +1,6 @@
-"""Tracebacks without hopsml's own frames, which lead only to where the error is.
+"""Tracebacks without hopsml's own frames, which do not help to find an error in the user's code.
 
-In a notebook an error of ours is shown by ``render``, which IPython asks for; with ``%xmode Verbose`` all frames stay.
+In a notebook, IPython shows hopsml's errors with ``render``; with ``%xmode Verbose`` all frames remain.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _LIBRARY = (sysconfig.get_path("stdlib") + "/", *(sysconfig.get_path(name) + "/" for name in ("purelib", "platlib")))
 E = TypeVar("E", bound=BaseException)
 
-on_render: list[Callable[[BaseException], None]] = []  # called with an error that is about to be shown to a person
+on_render: list[Callable[[BaseException], None]] = []  # called with an error before it is displayed
 
 
 def is_own(file: str) -> bool:
-    """Whether ``file`` is one of hopsml's own source files."""
+    """Return True if ``file`` is one of hopsml's own source files."""
     return file.startswith(_OWN)
 
 
 def of_user(found: TracebackType | None) -> TracebackType | None:
-    """What of a traceback is the user's: everything up to the call of hopsml, and what that called of the user's again.
+    """Return the user's part of a traceback: everything up to the call of hopsml, and user code that it called.
 
-    None where nothing is.
+    None if no frame is the user's.
     """
     kept: list[TracebackType] = []
     seen_own = False
@@ -50,7 +50,7 @@ def of_user(found: TracebackType | None) -> TracebackType | None:
 
 
 def from_user(found: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not hopsml's on; all of it if every frame is."""
+    """Return the traceback from the first frame on that is not hopsml's; all of it if every frame is."""
     inner = found
     while inner is not None and is_own(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next
@@ -58,7 +58,7 @@ def from_user(found: TracebackType | None) -> TracebackType | None:
 
 
 def with_source(text: str) -> str:
-    """A worker's traceback with the lines of code that only this process knows: those of a notebook's cells."""
+    """Return a worker's traceback with the source lines that only this process has: those of a notebook's cells."""
     lines, found = text.splitlines(keepends=True), ""
     for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
         found += line
@@ -70,9 +70,9 @@ def with_source(text: str) -> str:
 
 
 def render(error: BaseException) -> list[str]:
-    """The lines that IPython shows: the user's frames and the error, without chained errors."""
+    """Return the lines that IPython shows: the user's frames and the error, without chained errors."""
     for tell in on_render:
-        with contextlib.suppress(Exception):  # a display's trouble must not hide an error
+        with contextlib.suppress(Exception):  # a failure of a display must not hide the error
             tell(error)
     shell = sys.modules["IPython"].get_ipython()
     formatter: Any = shell.InteractiveTB
@@ -87,6 +87,6 @@ def render(error: BaseException) -> list[str]:
 
 
 def shortened(error: E) -> E:
-    """Make IPython show this error without hopsml's frames, as it shows errors of hopsml's own; returns the error."""
+    """Make IPython show this error without hopsml's frames, as it shows hopsml's own errors; return the error."""
     error._render_traceback_ = lambda: render(error)  # type: ignore[attr-defined]
     return error

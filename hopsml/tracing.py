@@ -1,7 +1,8 @@
-"""Traces of launches, for whatever takes OpenTelemetry's: spans whose beginnings and ends are known when they are recorded.
+"""OpenTelemetry traces of launches; spans are recorded after they have ended.
 
-Off, and nothing imported, unless ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or its like for traces alone) says where they go. A
-context is W3C's ``traceparent``: it goes from process to process in the variable ``TRACEPARENT``.
+Tracing is off, and nothing is imported, unless ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or its counterpart for traces alone)
+names the receiver. A context is W3C's ``traceparent``, which is passed between processes in the variable
+``TRACEPARENT``.
 """
 
 from __future__ import annotations
@@ -27,34 +28,40 @@ PARENT = "TRACEPARENT"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _SETTINGS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_CERTIFICATE")
 _CONTEXT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
-_SEND_S, _EVERY_MS = 3.0, 1000  # for one batch to arrive; between two
+_SEND_S, _EVERY_MS = 3.0, 1000  # timeout of one batch; interval between batches
 
 
 def is_on() -> bool:
-    """Whether anybody takes spans."""
+    """Return True if a receiver of spans is configured."""
     return any(os.environ.get(name) for name in _ENDPOINTS)
 
 
 def given() -> str:
-    """The context in which this process was started; "" for none, or for one that is malformed."""
+    """Return the context in which this process was started; empty if there is none or it is malformed."""
     context = os.environ.get(PARENT, "")
     return context if _CONTEXT.fullmatch(context) else ""
 
 
 def named(text: str) -> str:
-    """The context of a trace that everybody finds who knows its name, as a service after it was started anew."""
+    """Return the context of a trace that is determined by its name, so that a restarted service continues it."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"00-{digest[:32]}-{digest[32:48]}-01"
 
 
 def child(parent: str) -> str:
-    """The context of a new span in the trace of its parent, or in one of its own."""
+    """Return the context of a new span in the trace of its parent, or in a new trace without a parent."""
     trace = parent.split("-")[1] if parent else secrets.token_hex(16)
     return f"00-{trace}-{secrets.token_hex(8)}-01"
 
 
 def variables(context: str, with_headers: bool = True) -> dict[str, str]:
-    """What a process needs to go on in this context. Headers may hold a token: they go where nobody else reads them."""
+    """Return the environment variables with which a process continues in this context.
+
+    Args:
+        context: the context.
+        with_headers: whether to include the headers, which may contain a token: pass them only where no other user can
+            read them.
+    """
     names = (*_ENDPOINTS, *(_SETTINGS if with_headers else ()))
     return {PARENT: context, **{name: os.environ[name] for name in names if os.environ.get(name)}}
 
@@ -62,7 +69,17 @@ def variables(context: str, with_headers: bool = True) -> dict[str, str]:
 def record(
     name: str, context: str, parent: str, begin_s: float, end_s: float, problem: str = "", **attributes: str | int
 ) -> None:
-    """Send a span that is over, soon, and never wait for it; ``problem``: why it failed, "" if it did not."""
+    """Send a span that has ended, asynchronously.
+
+    Args:
+        name: name of the span.
+        context: its context.
+        parent: context of its parent; empty without one.
+        begin_s: its beginning, seconds since 1970.
+        end_s: its end, likewise.
+        problem: reason of a failure; empty if it succeeded.
+        **attributes: attributes of the span.
+    """
     processor = _processor()
     if processor is None:
         return
@@ -84,12 +101,13 @@ def record(
 
 
 def flush() -> None:
-    """Wait, for some seconds at most, until what was recorded has been sent."""
+    """Wait, for some seconds at most, until recorded spans have been sent."""
     if is_on() and (processor := _processor()) is not None:
         processor.force_flush(int(_SEND_S * 1000))
 
 
 def _span_context(context: str) -> SpanContext:
+    """Convert a ``traceparent`` to OpenTelemetry's type."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     _, trace, span, _ = context.split("-")
@@ -98,6 +116,7 @@ def _span_context(context: str) -> SpanContext:
 
 @functools.cache
 def _resource() -> Resource:
+    """Return the attributes that identify this process."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "hopsml"), "process.pid": os.getpid()})
@@ -105,7 +124,7 @@ def _resource() -> Resource:
 
 @functools.cache
 def _processor() -> BatchSpanProcessor | None:
-    """What sends spans, on a thread of its own; None, which is said once, where the packages for it are missing."""
+    """Return what sends spans on its own thread; None, with one warning, if its packages are missing."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -1,4 +1,4 @@
-"""Helpers by which training scripts learn about the cluster, under the predecessor's names."""
+"""Functions by which training scripts query the cluster, under the predecessor's names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")
 
 
 def num_executors(spark: object = None) -> int:
-    """How many executors the application may use: in a worker the world size, on the driver Spark's limit.
+    """Return the number of executors that the application may use.
 
-    That is ``spark.dynamicAllocation.maxExecutors``, else ``spark.executor.instances``, else those that are
-    there; 1 without Spark. ``spark`` is accepted for old code and not used.
+    In a worker it is the world size, on the driver Spark's limit: ``spark.dynamicAllocation.maxExecutors``, else
+    ``spark.executor.instances``, else the number of present executors; it is 1 without Spark. ``spark`` is accepted for
+    old code and not used.
     """
     worker = context.current()
     if worker is not None:
         return worker.world_size
-    pyspark = sys.modules.get("pyspark")  # without it imported there can be no active Spark
+    pyspark = sys.modules.get("pyspark")  # Spark can be active only if pyspark is imported
     active = pyspark.SparkContext._active_spark_context if pyspark is not None else None
     if active is None:
         return 1
@@ -36,7 +37,7 @@ def num_executors(spark: object = None) -> int:
 
 
 def executor_limit(conf: Mapping[str, str], master: str) -> int | None:
-    """The number of executors that Spark's settings allow; None if they leave it to the cluster."""
+    """Return the number of executors that Spark's settings allow; None if they leave it to the cluster."""
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         limit = conf.get("spark.dynamicAllocation.maxExecutors")
     else:
@@ -46,18 +47,25 @@ def executor_limit(conf: Mapping[str, str], master: str) -> int | None:
 
 
 def num_param_servers(spark: object = None) -> int:
-    """The value of NUM_TF_PS, 0 without it. ``spark`` is accepted for old code and not used.
+    """Return the value of NUM_TF_PS, 0 without it; ``spark`` is accepted for old code and not used.
 
-    Raises ArgumentError if the variable is no number of parameter servers.
+    Raises:
+        ArgumentError: the variable is not a number of parameter servers.
     """
     return settings.num_parameter_servers() or 0
 
 
 def grid_params(*arguments: Any) -> dict[str, list[Any]]:
-    """Every combination of the given values, as equally long lists that ``experiment.launch`` takes.
+    """Return every combination of the given values, as equally long lists that ``experiment.launch`` accepts.
 
-    {'a': [1, 2], 'b': [3]} gives {'a': [1, 2], 'b': [3, 3]}. Takes one dict of lists; old code passes its SparkSession
-    before it, which is not used. Raises ArgumentTypeError for anything else, ArgumentError for an empty list.
+    {'a': [1, 2], 'b': [3]} becomes {'a': [1, 2], 'b': [3, 3]}.
+
+    Args:
+        *arguments: a dict of lists; old code passes its SparkSession before it, which is not used.
+
+    Raises:
+        ArgumentTypeError: something else was given.
+        ArgumentError: a list is empty.
     """
     if not 1 <= len(arguments) <= 2 or not isinstance(arguments[-1], Mapping):
         given = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
@@ -68,6 +76,7 @@ def grid_params(*arguments: Any) -> dict[str, list[Any]]:
 
 
 def _listed(name: str, choices: object) -> list[Any]:
+    """Return the values of one argument. Raises an error if they are no list, or an empty one."""
     if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
         raise ArgumentTypeError(f"grid_params: {name!r} is {choices!r}; a list of values was expected")
     listed = list(choices)

@@ -1,8 +1,9 @@
-"""hopsml in Airflow: operators, a sensor, triggers. Loaded when first used, since only Airflow's own environment has it.
+"""Airflow integration of hopsml: operators, sensors and triggers.
 
     from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
 
-``jobs``, ``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
+The classes are imported on first use, because Airflow is installed only in its own environment. ``jobs``,
+``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _refusal(name: str) -> str:
-    """Return why this Python has none of the names of ``_WHERE``; "" for any other name."""
+    """Return why ``name`` cannot be imported in this Python; an empty string if it is not one of ``_WHERE``."""
     if name not in _WHERE:
         return ""
     return (

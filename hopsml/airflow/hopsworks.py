@@ -1,10 +1,11 @@
-"""The predecessor's operators, by name and arguments, for DAGs that exist; also importable as ``hopsworks_plugin``.
+"""Operators with the names and arguments of the predecessor, for existing DAGs.
 
-A job that they name is described by ``<project>/Jobs/<job_name>.json`` with the predecessor's keys: ``appPath`` (the
-script: a path of the Airflow worker's machine, or a URL of the store), ``args``, ``spark.executor.instances`` and other
-Spark settings; and hopsml's ``profile`` (default yarn-cluster). Keys that mean nothing here are named in the task's log.
-What was started last is noted in ``<project>/Jobs/<job_name>.execution.json``, for the sensor. As these files choose what is
-run, they, and a script of the store, must belong to Airflow's user or to one of ``HOPSML_TRUSTED_OWNERS``.
+Also importable as ``hopsworks_plugin``. A job is described by ``<project>/Jobs/<job_name>.json`` with the predecessor's
+keys: ``appPath`` (the script: a path on the Airflow worker's machine, or a URL of the store), ``args``,
+``spark.executor.instances`` and other Spark settings; and hopsml's ``profile`` (default yarn-cluster). Keys without
+effect are named in the task's log. The latest started job is recorded in ``<project>/Jobs/<job_name>.execution.json``,
+for the sensor. Because these files select the code that runs, they, and a script on the store, must be owned by
+Airflow's user or one of ``HOPSML_TRUSTED_OWNERS``.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ FOLDER = "Jobs"
 
 
 def project_of(project_name: str | None) -> str:
-    """URL of a project's folder, by default the user's own. Uses $HOPSML_PROJECT_URL and HDFS as elsewhere."""
+    """Return the URL of a project's folder, by default the user's own.
+
+    ``HOPSML_PROJECT_URL`` and HDFS apply as elsewhere.
+    """
     return settings.project_url(project_name or None)
 
 
 def described(project_url: str, job_name: str) -> dict[str, Any]:
-    """The description of a job. Raises ArgumentError if there is none, or if it names no script."""
+    """Return the description of a job.
+
+    Raises:
+        ArgumentError: there is none, it names no script, or another user could have written it.
+    """
     url = urls.join(project_url, FOLDER, f"{job_name}.json")
     content = _believed(url, "it says which script is run")
     if content is None or not content.get("appPath"):
@@ -48,16 +56,20 @@ def described(project_url: str, job_name: str) -> dict[str, Any]:
 
 
 class HopsworksLaunchOperator(HopsMLOperator):
-    """``HopsworksLaunchOperator(job_name=..., project_name=..., job_arguments=...)``; see ``HopsMLOperator`` for the rest.
+    """Operator that runs a job described in the project, with the predecessor's arguments.
+
+    Further arguments are those of ``HopsMLOperator``.
 
     Args:
-        job_name: a file of ``Jobs/``.
-        project_name: whose; by default $HOPSML_PROJECT.
-        job_arguments: a string as in a shell, or a list; in the place of the description's ``args``.
+        job_name: name of a file in ``Jobs/``, without ``.json``.
+        project_name: project of the job; by default $HOPSML_PROJECT.
+        job_arguments: arguments of the script, as a string in shell syntax or a list, which replace the description's
+            ``args``.
         wait_for_completion: False: succeed as soon as the job has been started.
-        poke_interval_s: between two looks at the job.
-        wait_timeout_s: the task fails, and its job is ended, after so long; 0 or less for no limit.
-        project_id, hopsworks_conn_id: accepted, and said to have no effect.
+        poke_interval_s: seconds between two checks of the job.
+        wait_timeout_s: seconds after which the task fails and its job is ended; 0 or less for no limit.
+        project_id: accepted without effect, which a warning reports.
+        hopsworks_conn_id: accepted without effect, which a warning reports.
     """
 
     template_fields: Sequence[str] = (*HopsMLOperator.template_fields, "job_name", "job_arguments", "project_name")
@@ -102,13 +114,17 @@ class HopsworksLaunchOperator(HopsMLOperator):
         return super().request(context)
 
     def _start(self, kind: Jobs, request: Request) -> Job:
+        """Start the job, and record it for the sensor."""
         job = super()._start(kind, request)
         job_record.write(_execution(request.project_url, self.job_name), job.as_dict())
         return job
 
 
 class HopsworksJobSuccessSensor(BaseSensorOperator):
-    """Succeeds when the last execution of a job has; fails when that has failed. Waits while there was none yet."""
+    """Sensor that succeeds when the latest execution of a job has succeeded, and fails when that has failed.
+
+    It waits while there is no execution.
+    """
 
     template_fields: Sequence[str] = ("job_name", "project_name")
 
@@ -125,7 +141,11 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
         self.job_name, self.project_name = job_name, project_name
 
     def poke(self, context: Context) -> bool:
-        """Whether the job's last execution has succeeded."""
+        """Return True if the job's latest execution has succeeded.
+
+        Raises:
+            AirflowException: it has ended without success.
+        """
         content = _believed(_execution(project_of(self.project_name), self.job_name), "it says which job is waited for")
         if content is None:
             return False
@@ -143,11 +163,12 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
 
 
 def _execution(project_url: str, job_name: str) -> str:
+    """Return the URL of the record of a job's latest execution."""
     return urls.join(project_url, FOLDER, f"{job_name}.execution.json")
 
 
 def _believed(url: str, what: str) -> dict[str, Any] | None:
-    """The record at a URL, None without one. Raises ArgumentError where another user could have written it."""
+    """Return the record at a URL, None without one. Raises ArgumentError if another user could have written it."""
     try:
         trust.check(filesystem.for_url(url).status(url), what)
     except PathNotFound:
@@ -156,7 +177,7 @@ def _believed(url: str, what: str) -> dict[str, Any] | None:
 
 
 def _fetched(path: str, folder: str) -> str:
-    """The local path of a script; one that lies on the store is copied to a place below ``folder``."""
+    """Return the local path of a script; a script on the store is copied below ``folder``."""
     if urls.split(path)[0] in ("", "file"):
         return urls.split(path)[2]
     trust.check(filesystem.for_url(path).status(path), "it is what is run")

@@ -1,8 +1,8 @@
-"""Jobs of tasks: their states, how a job is found again, and what a task has to do about one that it finds.
+"""Jobs of tasks: their states, how a job is found again, and the decision what a task does with one that it finds.
 
-A job is a YARN application (``yarn_jobs``) or a process on this machine (``local_jobs``). It is known by its tag, which
-follows from the task instance alone, so that a task that was killed between starting a job and writing down its id
-finds it again. Nothing here knows Airflow.
+A job is a YARN application (``yarn_jobs``) or a process on this machine (``local_jobs``). It is identified by a tag,
+which depends on the task instance alone, so that a task that was killed between starting a job and recording its id
+finds it again. This module does not depend on Airflow.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from hopsml.profiles import Profile
 
 TAG_PREFIX = "hopsml-task-"
 LOG_PIECE_BYTES = 256 * 1024
-LIMIT_S = 900.0  # with a ResourceManager or a store that does not answer
+LIMIT_S = 900.0  # longest tolerated outage of a ResourceManager or a store
 
 
 class JobState(enum.StrEnum):
-    """The state of a job."""
+    """State of a task's job."""
 
     WAITING = "WAITING"  # accepted, no resources yet
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     KILLED = "KILLED"
-    GONE = "GONE"  # unknown to YARN, or its folder is gone
+    GONE = "GONE"  # unknown to YARN, or its folder was removed
 
     @property
     def is_active(self) -> bool:
-        """Whether the job has not ended."""
+        """True if the job has not ended."""
         return self in (JobState.WAITING, JobState.RUNNING)
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The state of a job at one moment; ``detail``: an explanation for people, may be empty."""
+    """State of a job at one moment; ``detail`` is an explanation for users and may be empty."""
 
     state: JobState
     detail: str = ""
@@ -50,19 +50,19 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Job:
-    """Identifies a started job in any process; stored in XCom, the trigger and Airflow's task state."""
+    """Identifier of a started job, valid in any process; stored in XCom, the trigger and Airflow's task state."""
 
     kind: str  # "yarn" | "local"
     id: str  # YARN's application id; the folder of a local job
-    where: Mapping[str, Any] = field(default_factory=dict)  # the ResourceManagers; nothing for a local job
+    where: Mapping[str, Any] = field(default_factory=dict)  # the ResourceManagers; empty for a local job
 
     def as_dict(self) -> dict[str, Any]:
-        """The job as JSON values, for ``from_dict``."""
+        """Return the job as JSON values, for ``from_dict``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Job:
-        """The job that ``as_dict`` described. Raises ArgumentError for anything else."""
+        """Return the job that ``as_dict`` described. Raises ArgumentError for anything else."""
         try:
             return cls(str(content["kind"]), str(content["id"]), dict(content.get("where") or {}))
         except (KeyError, TypeError, AttributeError) as error:
@@ -71,7 +71,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Request:
-    """Everything needed to start a task's job."""
+    """Parameters from which a task's job is started."""
 
     tag: str
     script: str
@@ -88,7 +88,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Known:
-    """A job found by its tag; ``delivered``: a task has passed its result on."""
+    """Job found by its tag; ``delivered`` is True if a task has returned its result."""
 
     job: Job
     state: JobState
@@ -96,58 +96,65 @@ class Known:
 
 
 class Jobs(Protocol):
-    """Interface to one kind of job. Every call has a deadline of its own and raises HopsmlErrors."""
+    """Interface to one kind of job; every call has a deadline and raises subclasses of ``HopsmlError``."""
 
     def find(self, request: Request) -> list[Known]:
-        """All jobs started for the request's tag, newest first."""
+        """Return all jobs started for the request's tag, newest first."""
 
     def start(self, request: Request) -> Job:
-        """Start a job; from its return on ``find`` finds the job by its tag."""
+        """Start a job for the request; ``find`` finds it by its tag once this returns."""
 
     def look(self, job: Job) -> JobStatus:
-        """The job's present state."""
+        """Return the job's present state."""
 
     def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
-        """What the driver has printed from ``offset`` on (at most LOG_PIECE_BYTES), and the offset behind it; ``last``: the
-        job is over, what is still on its way is waited for.
+        """Read the driver's output from a byte offset.
+
+        Args:
+            job: the job.
+            offset: bytes that were read before.
+            last: whether the job has ended, so that output that is still being stored is waited for.
+
+        Returns:
+            At most LOG_PIECE_BYTES of text, and the offset after it.
         """
 
     def errors(self, job: Job) -> str:
-        """Further text that explains a job's failure; may be empty."""
+        """Return further text that explains a job's failure; may be empty."""
 
     def end(self, job: Job) -> None:
-        """End the job and all its processes, and wait for it; nothing happens if it is over."""
+        """End the job and all its processes, and wait for that; has no effect if it has ended."""
 
     def outcome(self, job: Job, request: Request) -> dict[str, Any]:
-        """The result of the run that the driver announced; without one, what its log says of metrics."""
+        """Return the result of the run that the driver recorded; without one, metrics from its log."""
 
     def mark_delivered(self, job: Job, request: Request) -> None:
-        """Note that the job's result was passed on: a later task with the same tag starts another job."""
+        """Record that the job's result was returned: a later task with the same tag starts another job."""
 
 
 _MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_jobs"}
 
 
 def of_kind(kind: str) -> Jobs:
-    """The module that handles jobs of this kind. Raises ArgumentError for an unknown one."""
+    """Return the module that implements ``Jobs`` for this kind. Raises ArgumentError for an unknown one."""
     if kind not in _MODULES:
         raise ArgumentError(f"a job of kind {kind!r} is not known; there are: {', '.join(_MODULES)}")
     return cast("Jobs", importlib.import_module(_MODULES[kind]))
 
 
 def kind_of(profile: Profile) -> str:
-    """The kind of job under a profile: "yarn" in YARN's cluster mode, else "local", a process of this machine."""
+    """Return the kind of job under a profile: "yarn" in YARN's cluster mode, else "local"."""
     return "yarn" if submission.is_detachable(profile) else "local"
 
 
 def tag_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
-    """A tag that all tries of a task instance share and no other task has; lower case and short, for YARN."""
+    """Return a tag that all tries of a task instance share and no other task has; lower case and short, for YARN."""
     text = "\0".join((dag_id, run_id, task_id, str(map_index)))
     return TAG_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class TaskStep(enum.Enum):
-    """What a task has to do first: start a job, follow a running one, or collect the result of one that has ended."""
+    """First step of a task: start a job, follow a running one, or collect the result of one that has ended."""
 
     START = "start"
     FOLLOW = "follow"
@@ -157,12 +164,15 @@ class TaskStep(enum.Enum):
 def decide(
     stored: tuple[Job, JobState] | None, done: Sequence[str], found: Sequence[Known]
 ) -> tuple[TaskStep, Job | None, str]:
-    """Start a job, follow one, or collect the result of one that is over; and why, for the log.
+    """Decide whether to start a job, follow one, or collect the result of one that has ended.
 
     Args:
-        stored: the job that an earlier try of this task wrote down, and how it stands now.
-        done: ids of jobs whose results were passed on already: the task was cleared to run again since.
-        found: what bears the task's tag, the youngest first.
+        stored: the job that an earlier try of this task recorded, and its present state.
+        done: ids of jobs whose results were returned already: since then the task was cleared to run again.
+        found: jobs with the task's tag, newest first.
+
+    Returns:
+        The step, its job (None to start one), and the reason, for the log.
     """
     if stored is not None and stored[0].id not in done:
         job, state = stored
@@ -187,22 +197,27 @@ def decide(
 
 
 class Patience:
-    """Tolerates a service that does not answer, for a limited time; logs when that begins and ends, not each time."""
+    """Tolerance of a service outage for a limited time; its beginning and its end are logged, not each failure."""
 
     def __init__(self, say: Callable[..., Any], limit_s: float = LIMIT_S) -> None:
-        """``say``: a logger's method, called with a format and its values."""
+        """Create the tolerance of one service's outages.
+
+        Args:
+            say: method of a logger, called with a format and its values.
+            limit_s: longest tolerated outage, in seconds.
+        """
         self._say, self._limit_s = say, limit_s
         self._answered, self._away = time.monotonic(), False
 
     def answered(self) -> None:
-        """Note that the service has answered."""
+        """Record that the service has answered."""
         now = time.monotonic()
         if self._away:
             self._say("it answers again, after %.0f s", now - self._answered)
         self._answered, self._away = now, False
 
     def away(self, error: Exception) -> None:
-        """Note that the service did not answer; raises ``error`` once that has lasted for the whole limit."""
+        """Record that the service did not answer; raise ``error`` once the outage exceeds the limit."""
         if time.monotonic() - self._answered > self._limit_s:
             raise error
         if not self._away:
@@ -220,7 +235,7 @@ _REASONS = {
 
 
 def without_effect(description: Mapping[str, Any], job_name: str) -> list[str]:
-    """A sentence for each key of the predecessor's description of a job that is ignored here."""
+    """Return a message for each key of the predecessor's job description that hopsml ignores."""
     strange = [
         key
         for key in description

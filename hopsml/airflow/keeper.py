@@ -1,8 +1,9 @@
-"""Keeps one local driver: ``python -m hopsml.airflow.keeper FOLDER LOCK_FD`` with the order as JSON on standard input.
+"""Supervisor of one local driver: ``python -m hopsml.airflow.keeper FOLDER LOCK_FD``.
 
-Detached from whoever started it; the lock that it inherits says that it lives. It ends the driver on SIGTERM, with
-everything that the driver started, and writes ``exit.json`` last. Standard library and hopsml's process control alone:
-it is small, and it has nothing to do with Airflow.
+It reads the order as JSON from standard input. It is detached from the process that started it; the file lock that it
+inherits shows that it is alive. On SIGTERM it ends the driver with all processes that the driver started; it writes
+``exit.json`` last. It uses only the standard library and hopsml's process control: it is small, and independent of
+Airflow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hopsml.tracking import machine
 
 INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files
 TERMINATE_S = 5.0
-SERVER = b"\0-m\0hopsml.serving.supervisor\0"  # how it is called
+SERVER = b"\0-m\0hopsml.serving.supervisor\0"  # part of its command line
 _ENDS = (signal.SIGTERM,)
 
 
@@ -33,9 +34,9 @@ class _Ended(BaseException):
 
 
 def main(folder: Path) -> None:
-    """Read the order, detach from the process that gave it, and run the driver to its end."""
+    """Read the order, detach from the starting process, and run the driver to its end."""
     order = json.load(sys.stdin)
-    if os.fork():  # the starter waits for this process alone, and has nothing to reap later
+    if os.fork():  # the starter waits only for this process, and has no child to reap later
         os._exit(0)
     os.setsid()
     processes.become_subreaper()
@@ -48,13 +49,16 @@ def main(folder: Path) -> None:
 
 
 def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
-    """Run the driver; its end state, and how it ended in words. ``job.json`` tells others which process to signal."""
+    """Run the driver, and return its end state and an explanation.
+
+    ``job.json`` records the process to signal.
+    """
     driver: subprocess.Popen[bytes] | None = None
     stays: Callable[[int], bool] = processes.nobody
     try:
         line = redact.command(order["command"])
         _write(folder / "job.json", {"command": line, "keeper": machine.who(), "started": time.time()})
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # not while the driver runs and is not known here yet
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # blocked until ``driver`` is set
         driver = _start(order)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         code = driver.wait()
@@ -75,7 +79,7 @@ def _run(order: dict[str, Any], folder: Path) -> tuple[str, str]:
 
 
 def _serves(pid: int) -> bool:
-    """Whether a process is a server of ``hopsml.serving``, which outlives who started it unless that is ended midway."""
+    """Return True for a server process of ``hopsml.serving``, which outlives its starter unless that is ended early."""
     try:
         return SERVER in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -83,6 +87,7 @@ def _serves(pid: int) -> bool:
 
 
 def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the driver so that it ends with this process."""
     me = os.getpid()
 
     def begin() -> None:
@@ -95,7 +100,7 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _end(driver: subprocess.Popen[bytes]) -> None:
-    """Interrupt the driver as Ctrl-C would, so that it cancels its run; then terminate it, then kill it."""
+    """Interrupt the driver as Ctrl-C does, so that it cancels its run; then terminate it, then kill it."""
     for number, patience_s in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, TERMINATE_S)):
         processes.kill_quietly(driver.pid, number)
         try:
@@ -108,10 +113,12 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Unwind the main thread on SIGTERM."""
     raise _Ended
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically."""
     aside = path.with_suffix(".tmp")
     aside.write_text(json.dumps(content))
     os.replace(aside, path)

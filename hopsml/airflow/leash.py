@@ -1,7 +1,7 @@
-"""Runs a command that must not go on when its task is gone: ``python -m hopsml.airflow.leash PARENT_PID COMMAND...``
+"""Parent guard: run a command that ends with its parent, ``python -m hopsml.airflow.leash PARENT_PID COMMAND...``.
 
-A submission that outlived a killed task could reach YARN after the next try has looked for it there: then there would be
-two. On SIGTERM, and when the parent has ended, the command is killed with everything below it.
+A submission that outlives a killed task could reach YARN after the next try has searched for it there, so that two
+applications would run. On SIGTERM, and when the parent has ended, the command is killed with all its descendants.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hopsml.cluster.shared import processes
 
 
 class _Ended(BaseException):
-    """Raised when SIGTERM comes or the parent has ended."""
+    """Raised on SIGTERM, which is also sent when the parent has ended."""
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Run ``command``, ended when process ``parent`` ends; returns its exit status."""
+    """Run ``command`` until it or process ``parent`` ends; return its exit status."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     processes.become_subreaper()
     try:
@@ -35,6 +35,7 @@ def main(parent: int, command: list[str]) -> int:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Unwind the main thread on SIGTERM."""
     raise _Ended
 
 

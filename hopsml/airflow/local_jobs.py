@@ -1,13 +1,13 @@
 """Jobs whose driver is a process of this machine: profiles without Spark, and Spark in client mode.
 
 <folder>/<tag>/<n>/
-    lock          held by the keeper as long as it lives: this is how others know that it does
-    job.json      what the keeper runs, and who it is
-    output.log    what the driver printed
-    exit.json     how it ended; written last
+    lock          locked by the supervisor while it is alive
+    job.json      command and process id of the supervisor
+    output.log    output of the driver
+    exit.json     end state and explanation; written last
 
-The keeper (``keeper.py``) is detached from the task that started it, so the driver goes on when the task is killed or
-Airflow is restarted. The driver is killed when its keeper is.
+The supervisor (``keeper.py``) is detached from the task that started it, so that the driver continues when the task is
+killed or Airflow is restarted. The driver is killed when its supervisor is.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from hopsml.storage import job_record
 from hopsml.submission import hidden
 from hopsml.tracking import machine
 
-KEEP_S = 7 * 86400.0  # jobs that are over for so long are removed when another one starts
+KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
 DELIVERED = "delivered"
-# The driver runs in the project's interpreter, which has nothing to do with Airflow's settings: they hold passwords.
+# The driver runs in the project's interpreter, which must not get Airflow's settings: they contain passwords.
 DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
 
 
 def default_folder() -> str:
-    """``$AIRFLOW_HOME/hopsml_jobs``, which all of Airflow's processes on a machine share."""
+    """Return ``$AIRFLOW_HOME/hopsml_jobs``, which all of Airflow's processes on a machine share."""
     return str(Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow", "hopsml_jobs"))
 
 
-# ---------------------------------------------------------------------- the calls of Jobs
+# ---------------------------------------------------------------------- implementation of Jobs
 
 
 def find(request: Request) -> list[Known]:
-    """All jobs started for the request's tag, newest first."""
+    """Return all jobs started for the request's tag, newest first."""
     found = []
     for number in sorted(_numbers(Path(request.folder, request.tag)), reverse=True):
         folder = Path(request.folder, request.tag, str(number))
@@ -59,10 +59,11 @@ def find(request: Request) -> list[Known]:
 
 
 def start(request: Request) -> Job:
-    """Start a keeper process with the driver below it. Raises ArgumentError if a job with this tag is active."""
+    """Start a supervisor process with the driver below it. Raises ArgumentError if a job with this tag is active."""
     above = Path(request.folder, request.tag)
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _forget_old(Path(request.folder), besides=request.tag)  # whose numbers must not come again
+    # This tag's folders remain, because their numbers must not be reused.
+    _forget_old(Path(request.folder), besides=request.tag)
     with _locked(above / "starting"):
         active = [known for known in find(request) if known.state.is_active]
         if active:
@@ -78,12 +79,12 @@ def start(request: Request) -> Job:
 
 
 def look(job: Job) -> JobStatus:
-    """The job's present state."""
+    """Return the job's present state."""
     folder = Path(job.id)
     ended = _read(folder / "exit.json")
     if ended is None and _is_held(folder / "lock"):
         return JobStatus(JobState.RUNNING)
-    ended = ended or _read(folder / "exit.json")  # it may have ended between the two looks
+    ended = ended or _read(folder / "exit.json")  # it may have been written since the first read
     if ended is not None:
         return JobStatus(JobState(ended["state"]), str(ended["detail"]))
     if not folder.is_dir():
@@ -96,7 +97,7 @@ def look(job: Job) -> JobStatus:
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
-    """What the driver has printed from ``offset`` on, whole lines where there are any."""
+    """Read the driver's output from a byte offset, in whole lines while the job is active and has written any."""
     try:
         with open(Path(job.id, "output.log"), "rb") as file:
             file.seek(offset)
@@ -110,12 +111,12 @@ def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
 
 
 def errors(job: Job) -> str:
-    """Always empty: a local job's log has everything."""
+    """Return an empty string: a local job's log contains everything."""
     return ""
 
 
 def end(job: Job) -> None:
-    """End the driver and all processes below it, and wait for it. Raises ClusterError if it does not end."""
+    """End the driver and all processes below it, and wait for that. Raises ClusterError if it does not end in time."""
     folder = Path(job.id)
     if not look(job).state.is_active:
         return
@@ -131,7 +132,7 @@ def end(job: Job) -> None:
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
-    """The result of the run that the driver announced; without one, what its log says of metrics."""
+    """Return the result of the run that the driver recorded; without one, metrics from its log."""
     found = outcomes.of_record(record_url(job))
     if found:
         return found
@@ -144,13 +145,13 @@ def outcome(job: Job, request: Request) -> dict[str, Any]:
 
 
 def mark_delivered(job: Job, request: Request) -> None:
-    """Note that the job's result was passed on: a later task with the same tag starts another job."""
+    """Record that the job's result was returned: a later task with the same tag starts another job."""
     if Path(job.id).is_dir():
         Path(job.id, DELIVERED).touch()
 
 
 def record_url(job: Job) -> str:
-    """URL of the file in which the driver announces its run."""
+    """Return the URL of the file in which the driver records its run."""
     return f"file://{Path(job.id, 'record.json')}"
 
 
@@ -158,7 +159,7 @@ def record_url(job: Job) -> str:
 
 
 def command(request: Request) -> list[str]:
-    """The driver's command line: the script alone without Spark, ``hopsml submit`` with it."""
+    """Return the driver's command line: the script itself without Spark, ``hopsml submit`` with it."""
     profile = profiles.load(request.profile)
     if not profile.uses_spark:
         if request.conf:
@@ -171,7 +172,7 @@ def command(request: Request) -> list[str]:
 
 
 def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> list[str]:
-    """``hopsml submit`` in the project's interpreter, with those settings that other users may read."""
+    """Return the command line of ``hopsml submit``, with those settings that other users may read."""
     line = [
         request.python,
         "-c",
@@ -189,13 +190,16 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
 
 
 def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """The variable that tells ``hopsml submit`` those settings that its command line must not show; {} without any."""
+    """Return the variable that passes confidential settings to ``hopsml submit``; empty without any."""
     held = hidden.split(conf)[1]
     return {hidden.VARIABLE: json.dumps(held)} if held else {}
 
 
 def environment(request: Request, job: Job) -> dict[str, str]:
-    """The driver's environment: the profile's, below this process's (without Airflow's settings), below the request's."""
+    """Return the driver's environment.
+
+    The profile's variables are overridden by this process's (without Airflow's settings), and these by the request's.
+    """
     profile = profiles.load(request.profile)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     slots = (
@@ -215,11 +219,13 @@ def environment(request: Request, job: Job) -> dict[str, str]:
 
 
 def _start_keeper(request: Request, folder: Path, lock: int) -> None:
+    """Start the supervisor, and return once it has detached itself."""
     order = {"command": command(request), "environment": environment(request, Job("local", str(folder)))}
     with open(folder / "output.log", "ab") as output:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "hopsml.airflow.keeper", str(folder), str(lock)],
-            stdin=subprocess.PIPE,  # the environment may hold secrets: it goes to no file and to no command line
+            # The environment may contain secrets, which must not appear in a file or a command line.
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
@@ -227,10 +233,11 @@ def _start_keeper(request: Request, folder: Path, lock: int) -> None:
             start_new_session=True,
             text=True,
         )
-        keeper.communicate(json.dumps(order))  # returns at once: it makes itself another process's child
+        keeper.communicate(json.dumps(order))  # returns once the supervisor has detached itself
 
 
 def _signal(keeper: dict[str, Any], job: Job) -> None:
+    """Send SIGTERM to the supervisor, unless its process id belongs to another process by now."""
     if keeper["pid_namespace"] != machine.pid_namespace():
         raise ClusterError(f"{job.id} runs on {keeper['host']}, out of reach from here; end it there")
     if machine.process_started(keeper["pid"]) == keeper["process_started"]:
@@ -239,6 +246,7 @@ def _signal(keeper: dict[str, Any], job: Job) -> None:
 
 
 def _is_held(lock: Path) -> bool:
+    """Return True if another process holds the lock."""
     try:
         with lock.open() as file:
             try:
@@ -252,12 +260,14 @@ def _is_held(lock: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive file lock while the context is active."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _numbers(above: Path) -> list[int]:
+    """Return the numbers of a tag's job folders."""
     try:
         return [int(entry) for entry in os.listdir(above) if entry.isdigit()]
     except FileNotFoundError:
@@ -265,6 +275,7 @@ def _numbers(above: Path) -> list[int]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """Return a JSON file's content; None if it does not exist."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
@@ -273,6 +284,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _forget_old(root: Path, besides: str) -> None:
+    """Remove folders of jobs that ended long ago, except those with the tag ``besides``."""
     horizon = time.time() - KEEP_S
     for ended in root.glob("*/*/exit.json"):
         with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
-"""``HopsMLOperator``: a script under a profile as an Airflow task; its job outlives Airflow's processes.
+"""Operator that runs a script under a profile as an Airflow task; its job outlives Airflow's processes.
 
     train = HopsMLOperator(
         task_id="train", script="/jobs/train.py", arguments=["--data", "{{ ti.xcom_pull('etl')['run_dir'] }}"],
         profile="yarn-cluster", num_workers=8,
     )
 
-The task's result (XCom) is ``{"run_dir", "run_id", "state", "metrics", "job"}``; ``run_dir`` and ``metrics`` are pushed
-under these keys as well.
+The task's result (XCom) is ``{"run_dir", "run_id", "state", "metrics", "job"}``; ``run_dir`` and ``metrics`` are also
+pushed under these keys.
 """
 
 from __future__ import annotations
@@ -35,30 +35,32 @@ class _KilledWhileStarting(AirflowException):
     """Raised by the handler of SIGTERM while the job is being started."""
 
 
-JOB_KEY, DONE_KEY = "hopsml_job", "hopsml_done"  # in Airflow's task state, which outlives a try
+JOB_KEY, DONE_KEY = "hopsml_job", "hopsml_done"  # keys of Airflow's task state, which outlives a try
 
 
 class HopsMLOperator(BaseOperator):
-    """Run a script on the cluster of a profile, follow it, and hand on its run directory and metrics.
+    """Operator that runs a script on a profile's cluster, follows it, and returns its run directory and metrics.
 
-    A task that was killed, or whose Airflow was restarted, finds its job again and follows it; nothing is started twice.
-    Killing the task, or its ``execution_timeout``, ends the job.
+    A task that was killed, or whose Airflow was restarted, finds its job again and follows it; no job is started twice.
+    Killing the task, or exceeding its ``execution_timeout``, ends the job.
 
     Args:
         script: path of the script, on the machine of the Airflow worker.
-        profile: name of a file in conf/ ($HOPSML_CONF_DIR); in YARN's cluster mode the job is YARN's, in others a process
-            of the worker's machine.
-        arguments: what the script gets.
+        profile: name of a file in conf/ ($HOPSML_CONF_DIR); in YARN's cluster mode the job is a YARN application, else
+            a process on the worker's machine.
+        arguments: command-line arguments of the script.
         num_workers: executors, or local workers for a profile without Spark.
-        conf: Spark settings; win over the profile's.
-        name: of the application.
-        environment: variables for the driver.
-        project_url: where the driver puts its runs; by default $HOPSML_PROJECT_URL, the profile's store, or HDFS.
+        conf: Spark settings, which override the profile's.
+        name: name of the application.
+        environment: environment variables of the driver.
+        project_url: URL below which the driver creates its runs; by default $HOPSML_PROJECT_URL, the profile's store,
+            or HDFS.
         python: interpreter that has pyspark and the frameworks; by default $HOPSML_PYTHON, else Airflow's own.
-        deferrable: wait in the triggerer, so that no worker slot is taken; False for an Airflow without one.
-        poll_interval_s: between two looks at the job.
+        deferrable: wait in the triggerer, without occupying a worker slot; False for an Airflow without a triggerer.
+        poll_interval_s: seconds between two checks of the job.
         wait_for_completion: False: succeed as soon as the job has been started.
-        jobs_folder: of local jobs, on a disk that task and triggerer share; by default $AIRFLOW_HOME/hopsml_jobs.
+        jobs_folder: folder of local jobs, on a disk that task and triggerer share; by default
+            $AIRFLOW_HOME/hopsml_jobs.
     """
 
     template_fields: Sequence[str] = (
@@ -95,7 +97,7 @@ class HopsMLOperator(BaseOperator):
         self._request: Request | None = None
         self._is_starting = False
 
-    # ------------------------------------------------------------------------------------------ Airflow's calls
+    # ------------------------------------------------------------------------------------------ called by Airflow
 
     def execute(self, context: Context) -> Any:
         """Start the job, or find the one that an earlier try of this task has started, and follow it."""
@@ -121,12 +123,12 @@ class HopsMLOperator(BaseOperator):
         return self._conclude(context, job, seen, offset)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Called by Airflow when the trigger has seen the end of the job; returns the result."""
+        """Return the job's result, when Airflow resumes the task after the trigger's event."""
         job = self._job = Job.from_dict(event["job"])
         return self._conclude(context, job, JobStatus(JobState(event["state"]), event["detail"]), int(event["offset"]))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """As BaseOperator's; ends the job if the wait took longer than ``execution_timeout``."""
+        """Resume the task, as in BaseOperator; end the job if the wait exceeded ``execution_timeout``."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
@@ -136,8 +138,8 @@ class HopsMLOperator(BaseOperator):
             raise
 
     def on_kill(self) -> None:
-        """Called by Airflow when the task is killed: end the job and everything that it started."""
-        if self._is_starting:  # in a signal handler: the interrupted start cleans up after itself
+        """End the job and all processes that it started, when Airflow kills the task."""
+        if self._is_starting:  # called from a signal handler: the interrupted start cleans up after itself
             raise _KilledWhileStarting("the task was killed while its job was being started")
         if self._job is not None:
             self._end(self._job)
@@ -146,10 +148,10 @@ class HopsMLOperator(BaseOperator):
                 if known.state.is_active:
                     self._end(known.job)
 
-    # ------------------------------------------------------------------------------------------ parts
+    # ------------------------------------------------------------------------------------------ steps
 
     def request(self, context: Context) -> Request:
-        """Build the request; templated fields must have been rendered."""
+        """Build the request for this task's job; templated fields must have been rendered."""
         ti = context["ti"]
         store = self.project_url or os.environ.get("HOPSML_PROJECT_URL") or profiles.load(self.profile).store
         return Request(
@@ -168,9 +170,11 @@ class HopsMLOperator(BaseOperator):
 
     @staticmethod
     def _kind(request: Request) -> Jobs:
+        """Return the implementation of ``Jobs`` for the request's profile."""
         return jobs.of_kind(jobs.kind_of(profiles.load(request.profile)))
 
     def _start(self, kind: Jobs, request: Request) -> Job:
+        """Start the job; if SIGTERM arrives during that, end it."""
         self._is_starting = True
         try:
             job = kind.start(request)
@@ -184,10 +188,12 @@ class HopsMLOperator(BaseOperator):
         return job
 
     def _end(self, job: Job) -> None:
+        """End the job and all its processes."""
         self.log.info("ending %s", job.id)
         jobs.of_kind(job.kind).end(job)
 
     def _decide(self, kind: Jobs, request: Request, context: Context) -> tuple[TaskStep, Job | None, str]:
+        """Find the jobs of this task, and decide whether to start, follow or collect one."""
         memory = context["task_state_store"]
         content, done = memory.get(JOB_KEY), memory.get(DONE_KEY) or []
         found: list[Known] = kind.find(request)
@@ -206,7 +212,7 @@ class HopsMLOperator(BaseOperator):
                 seen = kind.look(job)
                 offset = self._tell_log(kind, job, offset)
                 patience.answered()
-            except ClusterError as error:  # also one that a ResourceManager in trouble answers
+            except ClusterError as error:  # includes errors that a failing ResourceManager reports
                 patience.away(error)
                 seen = JobStatus(JobState.RUNNING)
             if not seen.state.is_active:
@@ -217,6 +223,7 @@ class HopsMLOperator(BaseOperator):
             time.sleep(self.poll_interval_s)
 
     def _tell_log(self, kind: Jobs, job: Job, offset: int, last: bool = False) -> int:
+        """Copy the driver's log from ``offset`` on to the task's log, and return the new offset."""
         while True:
             text, offset = kind.read_log(job, offset, last)
             if not text:
@@ -225,7 +232,10 @@ class HopsMLOperator(BaseOperator):
                 self.log.info("%s", line)
 
     def _outcome(self, kind: Jobs, context: Context, job: Job, seen: JobStatus) -> dict[str, Any]:
-        """The job's result; if the store cannot be read the job's own error is still the one that is raised."""
+        """Return the job's result.
+
+        Empty if that of a failed job cannot be read, so that the job's own error is raised.
+        """
         try:
             return kind.outcome(job, self.request(context))
         except HopsmlError as error:
@@ -235,7 +245,7 @@ class HopsMLOperator(BaseOperator):
             return {}
 
     def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
-        """Log the rest, return the result. Raises AirflowException for a job that did not succeed."""
+        """Log the remaining output, and return the result. Raises AirflowException if the job did not succeed."""
         kind = jobs.of_kind(job.kind)
         with contextlib.suppress(ClusterError):
             self._tell_log(kind, job, offset, last=True)
@@ -254,6 +264,6 @@ class HopsMLOperator(BaseOperator):
 
     @staticmethod
     def _note_done(context: Context, job: Job) -> None:
-        """Note that the result is passed on: if this task is run again it starts another job."""
+        """Record that the result is returned: if this task is run again it starts another job."""
         memory = context["task_state_store"]
         memory.set(DONE_KEY, [*(memory.get(DONE_KEY) or []), job.id])

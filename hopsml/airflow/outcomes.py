@@ -1,4 +1,4 @@
-"""The result of a job: the run that its driver announced, with state and metrics; and that of any stored run."""
+"""Results of jobs and of stored runs: the run's directory, state and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from hopsml.tracking import catalog
 
 
 def of_record(url: str, application: str | None = None) -> dict[str, Any]:
-    """``run_dir``, ``run_id``, ``state``, ``metrics``, ``error`` of the run that was announced at ``url``.
+    """Return the result of the run that a driver has recorded at ``url``, with the keys of ``of_run``.
 
-    Empty if nothing was announced, or by another ``application`` than this. Raises StorageError.
+    Args:
+        url: the record's file.
+        application: YARN's application id that the record must have; None: any.
+
+    Returns:
+        The result; empty if there is no record, or that of another application.
+
+    Raises:
+        StorageError: the store cannot be read.
     """
     record = job_record.read(url)
     if record is None or (application is not None and record.get("application") != application):
@@ -25,7 +33,10 @@ def of_record(url: str, application: str | None = None) -> dict[str, Any]:
 
 
 def of_run(directory: RunDir) -> dict[str, Any]:
-    """State, directory and metrics of a run; ``state`` is empty as long as it has not ended."""
+    """Return ``run_dir``, ``run_id``, ``state``, ``error`` and ``metrics`` of a run.
+
+    ``state`` is empty until it has ended.
+    """
     status = directory.read_status() or {}
     try:
         metrics = directory.read_json(directory.outputs_json)
@@ -42,7 +53,10 @@ def of_run(directory: RunDir) -> dict[str, Any]:
 
 
 def of_log(text: str) -> dict[str, Any]:
-    """The JSON object in the last line of the output as metrics, for a script that made no run; {} if there is none."""
+    """Return the JSON object in the last line of the output as metrics, for a script without a run.
+
+    Empty if there is none.
+    """
     lines = text.rstrip().splitlines()
     try:
         metrics = json.loads(lines[-1]) if lines else {}
@@ -52,9 +66,14 @@ def of_log(text: str) -> dict[str, Any]:
 
 
 def ended(run: str, project_url: str) -> dict[str, Any] | None:
-    """State, directory and metrics of a run, given by id, path or URL; None while it has not begun or ended.
+    """Return the result of a run, with the keys of ``of_run``; None while it has not begun or not ended.
 
-    Raises StorageError.
+    Args:
+        run: id, path or URL of the run.
+        project_url: project in which ids are resolved.
+
+    Raises:
+        StorageError: the store cannot be read.
     """
     directory = RunDir(run if "/" in run else urls.join(project_url, EXPERIMENTS, run))
     try:
@@ -67,7 +86,7 @@ def ended(run: str, project_url: str) -> dict[str, Any] | None:
 
 
 def checked_states(name: str, states: Collection[str]) -> tuple[str, ...]:
-    """Names of end states, validated. Raises ArgumentError for an unknown one."""
+    """Validate the names of end states, and return them. Raises ArgumentError for an unknown one."""
     for state in states:
         if state not in ENDS:
             raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(ENDS)}")

@@ -1,4 +1,4 @@
-"""The description of this package for Airflow (entry point ``apache_airflow_provider``)."""
+"""Description of this package for Airflow (entry point ``apache_airflow_provider``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """This package's description by Airflow's schema for providers."""
+    """Return this package's description by Airflow's schema for providers."""
     from hopsml import __version__
 
     name = "hopsml"

@@ -1,4 +1,4 @@
-"""``HopsMLRunSensor``: waits for a run that somebody else has started."""
+"""Sensor that waits for a run, whoever has started it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class HopsMLRunSensor(BaseSensorOperator):
-    """Succeeds when a run has ended in one of ``states``; its result is that of ``HopsMLOperator``.
+    """Sensor that succeeds when a run has ended in one of ``states``; its result is that of ``HopsMLOperator``.
 
     Args:
-        run: URL, path or id of the run; it need not have begun.
-        project_url: where ids are looked for; by default $HOPSML_PROJECT_URL, or HDFS.
+        run: URL, path or id of the run, which may not exist yet.
+        project_url: project in which ids are resolved; by default $HOPSML_PROJECT_URL, or HDFS.
         states: end states to wait for, of FINISHED, FAILED, CANCELLED, LOST; any other one fails the task.
         deferrable: wait in the triggerer.
     """
@@ -44,12 +44,12 @@ class HopsMLRunSensor(BaseSensorOperator):
         self.states = outcomes.checked_states("states", states)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Whether the run has ended, with its result."""
+        """Return whether the run has ended, with its result."""
         found = outcomes.ended(self.run, self.project_url or settings.project_url())
         return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
 
     def execute(self, context: Context) -> Any:
-        """Wait for the end here, or defer to ``HopsMLRunTrigger``."""
+        """Wait for the run's end in this process, or defer to ``HopsMLRunTrigger``."""
         if not self.deferrable:
             return super().execute(context)
         project_url = self.project_url or settings.project_url()
@@ -60,10 +60,11 @@ class HopsMLRunSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Called by Airflow when the trigger has seen the end of the run; returns the result."""
+        """Return the run's result, when Airflow resumes the task after the trigger's event."""
         return self._accepted(event)
 
     def _accepted(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the result. Raises AirflowException if the run ended in another state."""
         if found["state"] not in self.states:
             raise AirflowException(
                 f"run {found['run_dir']} ended as {found['state']}, and {', '.join(self.states)} was waited for: "

@@ -1,4 +1,4 @@
-"""Triggers: what waits for a deferred task. Each one can be serialised and run again anywhere, any number of times."""
+"""Triggers that wait on behalf of deferred tasks; each can be serialized, and run again anywhere and repeatedly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hopsml.errors import ClusterError, StorageError
 
 
 class HopsMLJobTrigger(BaseTrigger):
-    """Waits for the end of a job and tells its driver's log as it grows.
+    """Trigger that waits for the end of a job, and logs its driver's output as it grows.
 
-    Its event: ``{"job", "state", "detail", "offset"}``, ``offset`` being how much of the log was told.
+    Its event is ``{"job", "state", "detail", "offset"}``, where ``offset`` is the number of bytes of output that were
+    logged.
     """
 
     def __init__(self, job: dict[str, Any], poll_interval_s: float = 5.0, offset: int = 0) -> None:
@@ -24,12 +25,12 @@ class HopsMLJobTrigger(BaseTrigger):
         self.job, self.poll_interval_s, self.offset = job, poll_interval_s, offset
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer makes this trigger again."""
+        """Return class path and arguments, from which a triggerer creates this trigger again."""
         content = {"job": self.job, "poll_interval_s": self.poll_interval_s, "offset": self.offset}
         return "hopsml.airflow.triggers.HopsMLJobTrigger", content
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Follow the job; yields one event, at its end."""
+        """Follow the job until it ends, and then yield the only event."""
         job = Job.from_dict(self.job)
         kind = jobs.of_kind(job.kind)
         offset, told = self.offset, ""
@@ -39,7 +40,7 @@ class HopsMLJobTrigger(BaseTrigger):
                 seen = await asyncio.to_thread(kind.look, job)
                 text, offset = await asyncio.to_thread(kind.read_log, job, offset)
                 patience.answered()
-            except ClusterError as error:  # also one that a ResourceManager in trouble answers
+            except ClusterError as error:  # includes errors that a failing ResourceManager reports
                 patience.away(error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
@@ -53,11 +54,12 @@ class HopsMLJobTrigger(BaseTrigger):
             await asyncio.sleep(0 if text else self.poll_interval_s)
 
     async def on_kill(self) -> None:
-        """Called when somebody clears or marks the waiting task: end its job."""
+        """End the job, when a user clears or marks the waiting task."""
         job = Job.from_dict(self.job)
         await asyncio.to_thread(jobs.of_kind(job.kind).end, job)
 
     def _tell(self, seen: JobStatus, told: str) -> str:
+        """Log why the job waits, if that has changed, and return the new status text."""
         words = f"{seen.state} {seen.detail}".strip()
         if words != told and seen.state is JobState.WAITING:
             self.log.info("waiting: %s", seen.detail or "for resources")
@@ -65,19 +67,19 @@ class HopsMLJobTrigger(BaseTrigger):
 
 
 class HopsMLRunTrigger(BaseTrigger):
-    """Waits until a run has ended. Its event: ``{"state", "run_dir", ...}`` as ``outcomes.of_run`` gives it."""
+    """Trigger that waits until a run has ended; its event is the result, as ``outcomes.of_run`` returns it."""
 
     def __init__(self, run: str, project_url: str, poll_interval_s: float = 60.0) -> None:
         super().__init__()
         self.run_name, self.project_url, self.poll_interval_s = run, project_url, poll_interval_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer makes this trigger again."""
+        """Return class path and arguments, from which a triggerer creates this trigger again."""
         content = {"run": self.run_name, "project_url": self.project_url, "poll_interval_s": self.poll_interval_s}
         return "hopsml.airflow.triggers.HopsMLRunTrigger", content
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll the run; yields one event, at its end."""
+        """Poll the run until it has ended, and then yield the only event."""
         patience = Patience(self.log.warning)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Jobs in YARN's cluster mode: the driver is in a container; nothing of it is on Airflow's machines.
+"""Jobs in YARN's cluster mode, whose driver runs in a container, away from Airflow's machines.
 
 An application is found again by its tag, whatever happened to the process that submitted it.
 """
@@ -26,14 +26,14 @@ SUBMIT_TIMEOUT_S = 600.0
 END_TIMEOUT_S = 60.0
 SEEN_TIMEOUT_S = 20.0  # from spark-submit's end until the application can be found by its tag
 LAST_LINES_S = 20.0
-RECORDS = "Airflow"  # folder of the project
+RECORDS = "Airflow"  # folder in the project
 
 
-# ---------------------------------------------------------------------- the calls of Jobs
+# ---------------------------------------------------------------------- implementation of Jobs
 
 
 def find(request: Request) -> list[Known]:
-    """All applications with the request's tag, newest first."""
+    """Return all applications with the request's tag, newest first."""
     found = []
     yarn = ResourceManager.of_environment()
     for application in yarn.find(request.tag):
@@ -44,7 +44,12 @@ def find(request: Request) -> list[Known]:
 
 
 def start(request: Request) -> Job:
-    """Submit the application. Raises ClusterError with spark-submit's output if that fails; it is then ended."""
+    """Submit the application and wait until YARN lists it.
+
+    Raises:
+        ClusterError: spark-submit failed, and the message contains its output; or it did not end in time and was ended;
+            or YARN does not list the application in time.
+    """
     yarn = ResourceManager.of_environment()
     before = {application.id for application in yarn.find(request.tag)}
     asked = settings_of(request)
@@ -62,7 +67,7 @@ def start(request: Request) -> Job:
 
 
 def look(job: Job) -> JobStatus:
-    """The application's present state. Raises ClusterUnavailable when no ResourceManager answers."""
+    """Return the application's present state. Raises ClusterUnavailable if no ResourceManager answers."""
     try:
         return state_of(_manager(job).application(job.id))
     except ApplicationNotFound as error:
@@ -70,9 +75,16 @@ def look(job: Job) -> JobStatus:
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
-    """What the driver has printed from ``offset`` on; nothing where the log cannot be had just now.
+    """Read the driver's output from a byte offset; empty if the log is unavailable at present.
 
-    ``last``: the application is over; its last lines are waited for, since a NodeManager takes seconds to aggregate them.
+    Args:
+        job: the job.
+        offset: bytes that were read before.
+        last: whether the application has ended, so that its last lines are waited for: a NodeManager takes seconds to
+            aggregate them.
+
+    Returns:
+        The text, and the offset after it.
     """
     deadline = time.monotonic() + LAST_LINES_S
     while True:
@@ -83,7 +95,7 @@ def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
 
 
 def errors(job: Job) -> str:
-    """The end of the driver's stderr, where Spark says why it failed; empty if it cannot be read."""
+    """Return the end of the driver's stderr, where Spark explains a failure; empty if it cannot be read."""
     try:
         return logs.tail(_manager(job).application(job.id), "stderr", 4096).strip()
     except ClusterError:
@@ -91,19 +103,19 @@ def errors(job: Job) -> str:
 
 
 def end(job: Job) -> None:
-    """Kill the application and wait for its end. Raises ClusterError if it does not end."""
+    """Kill the application and wait for its end. Raises ClusterError if it does not end in time."""
     with contextlib.suppress(ApplicationNotFound):
         submission.end(job.id, yarn=_manager(job), timeout_s=END_TIMEOUT_S)
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
-    """The result of the run that the driver announced; without one, what its log says of metrics."""
+    """Return the result of the run that the driver recorded; without one, metrics from its log."""
     found = outcomes.of_record(record_url(request), job.id)
     return found or {"metrics": outcomes.of_log(_tail(job))}
 
 
 def mark_delivered(job: Job, request: Request) -> None:
-    """Note that the application's result was passed on: a later task with the same tag starts another one."""
+    """Record that the application's result was returned: a later task with the same tag starts another one."""
     record = job_record.read(record_url(request)) or {}
     job_record.write(record_url(request), {**record, "delivered": job.id})
 
@@ -112,7 +124,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 
 def state_of(application: YarnApplication) -> JobStatus:
-    """YARN's words as ours."""
+    """Convert YARN's state of an application."""
     if not application.over:
         state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
         return JobStatus(state, application.diagnostics)
@@ -121,12 +133,12 @@ def state_of(application: YarnApplication) -> JobStatus:
 
 
 def record_url(request: Request) -> str:
-    """URL of the file in which the driver announces its run, and in which delivery of its result is noted."""
+    """Return the URL of the file that records the driver's run, and that its result was returned."""
     return urls.join(request.project_url, RECORDS, f"{request.tag}.json")
 
 
 def settings_of(request: Request) -> dict[str, str]:
-    """Spark settings of the request, with the driver's environment variables among them."""
+    """Return the Spark settings of the request, including the driver's environment variables."""
     variables = {
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,
@@ -143,7 +155,7 @@ def settings_of(request: Request) -> dict[str, str]:
 
 
 def _submit(command: list[str], variables: Mapping[str, str]) -> str:
-    """The output of the command, which ends with this process or with this call."""
+    """Run the command, and return its output; the command ends with this process and with this call."""
     line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     with subprocess.Popen(
@@ -167,7 +179,7 @@ def _submit(command: list[str], variables: Mapping[str, str]) -> str:
 
 
 def _read(job: Job, offset: int) -> tuple[str, int, bool]:
-    """A piece of the log, the offset behind it, and whether it is complete."""
+    """Return a piece of the log, the offset after it, and whether the log is complete."""
     try:
         application = _manager(job).application(job.id)
         if not application.am_log_url:  # no container has begun
@@ -184,23 +196,26 @@ def _read(job: Job, offset: int) -> tuple[str, int, bool]:
 
 
 def _job(yarn: ResourceManager, application_id: str) -> Job:
+    """Return the job of an application, with the ResourceManagers at which it is found."""
     where = {"addresses": list(yarn.addresses), "scheme": yarn.scheme, "user": yarn.user}
     return Job("yarn", application_id, where)
 
 
 def _manager(job: Job) -> ResourceManager:
+    """Return the client of the job's ResourceManagers."""
     where = job.where
     timeout_s = float(where.get("timeout_s", TIMEOUT_S))
     return ResourceManager(tuple(where["addresses"]), str(where["scheme"]), timeout_s, user=str(where["user"]))
 
 
 def _is_delivered(request: Request, application_id: str) -> bool:
-    """Whether its result was passed on; True without a record, since then there is no result to pass on."""
+    """Return True if the application's result was returned; True also without a record, as there is no result."""
     record = job_record.read(record_url(request)) or {}
     return record.get("application") != application_id or record.get("delivered") == application_id
 
 
 def _tail(job: Job) -> str:
+    """Return the end of the driver's output; empty if it cannot be read."""
     try:
         return logs.tail(_manager(job).application(job.id))
     except ClusterError:

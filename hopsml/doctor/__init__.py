@@ -1,7 +1,8 @@
-"""``hopsml doctor``: what this machine or cluster can do, and what to do about what it cannot.
+"""Diagnostics of ``hopsml doctor``: checks of this machine and cluster, with a remedy for each problem.
 
-``facts.py`` and ``services.py`` probe (each probe with a deadline), ``checks.py`` and ``cluster_checks.py`` judge (pure:
-facts in, a finding out), ``examination.py`` runs them side by side so that nothing that hangs can hang the doctor.
+``facts.py`` and ``services.py`` are probes, each with a deadline. ``checks.py`` and ``cluster_checks.py`` evaluate
+their facts (pure: facts in, a finding out). ``examination.py`` runs the probes in parallel so that no probe that hangs
+can block the others.
 """
 
 from hopsml.doctor.examination import Examination, examine

@@ -1,4 +1,4 @@
-"""Checks of this machine. Pure: facts in, a finding out."""
+"""Checks of this machine; pure functions from facts to a finding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB, GIB = 1 << 20, 1 << 30
 PYTHONS = ((3, 10), (3, 11), (3, 12))
 JAVA_TESTED, JAVA_WORKING = 17, (17, 21)
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
-PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # the driver's, and those of an agent that is just ending
+PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # those of the driver, and of an agent that is about to exit
 
 
 def python(version: tuple[int, int, int]) -> Finding:
@@ -29,7 +29,7 @@ def python(version: tuple[int, int, int]) -> Finding:
 
 
 def java_version(output: str) -> int | None:
-    """The feature number in what ``java -version`` prints: 17 of "17.0.15", 8 of "1.8.0_402"."""
+    """Return the feature version in the output of ``java -version``: 17 for "17.0.15", 8 for "1.8.0_402"."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if not found:
         return None
@@ -37,7 +37,7 @@ def java_version(output: str) -> int | None:
 
 
 def java(facts: JavaFacts, needs: Needs) -> Finding:
-    """Check for a Java that Spark 4 can use, 17 or later; without Spark none is needed."""
+    """Check for a Java that Spark 4 supports, 17 or later; profiles without Spark do not need it."""
     install = "install Java 17 (for instance openjdk-17-jre-headless) and let JAVA_HOME name it"
     if not facts.path and not needs.spark:
         return ok("java", f"none; profile {needs.profile} runs without Spark and needs none")
@@ -60,7 +60,7 @@ def java(facts: JavaFacts, needs: Needs) -> Finding:
 
 
 def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Finding:
-    """Check pyspark, the Hadoop client that it brings, and a Spark that SPARK_HOME names."""
+    """Check pyspark, its Hadoop client, and the Spark in SPARK_HOME."""
     install = extras.install("spark")
     known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
     if "pyspark-client" in packages and facts.pyspark:
@@ -93,7 +93,7 @@ def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Findi
 
 
 def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
-    """Check the versions of TensorFlow and Keras, and for combinations that are known not to work."""
+    """Check the versions of TensorFlow and Keras, and for combinations that are known to fail."""
     names = (*TENSORFLOWS, "keras", "tf-keras", "torch", "jax")
     known = {name: packages[name] for name in names if name in packages}
     listed = ", ".join(f"{name} {version}" for name, version in known.items())
@@ -110,6 +110,7 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
 
 
 def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
+    """Return status, problem and remedy of each framework whose version is untested or known to fail."""
     problems = []
     for name in known:
         versions = TENSORFLOW if name in TENSORFLOWS else KERAS if name == "keras" else None
@@ -127,6 +128,7 @@ def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
 
 
 def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str]) -> list[tuple[Status, str, str]]:
+    """Return status, problem and remedy of each combination of packages that conflicts."""
     problems = []
     both = [packages[name] for name in TENSORFLOWS if name in packages]
     if len(both) == 2:
@@ -149,7 +151,7 @@ def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str
 
 
 def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]) -> Finding:
-    """Check that the GPUs of this machine answer; executors elsewhere may have others."""
+    """Check that the GPUs of this machine respond; executors on other machines may have different ones."""
     facts = {"gpus": [{"index": gpu.index, "uuid": gpu.uuid, "processes": gpu.processes} for gpu in found]}
     if not found and has_driver:
         return warn(
@@ -227,7 +229,12 @@ def ports(facts: PortFacts) -> Finding:
 
 
 def shared_host(others: Sequence[str], guarded: bool) -> Finding:
-    """Warn of other users' processes on this machine, which can command TensorFlow's server where it is not ``guarded``."""
+    """Warn of other users' processes on this machine, which can command TensorFlow's server unless it is guarded.
+
+    Args:
+        others: names of the users.
+        guarded: whether TensorFlow's server admits only members of its group.
+    """
     if guarded:
         people = f"{', '.join(others[:5])} beside you: " if others else ""
         summary = f"{people}TensorFlow's server in a worker lets only members of its group in"
@@ -249,7 +256,7 @@ def shared_host(others: Sequence[str], guarded: bool) -> Finding:
 
 
 def addresses(facts: AddressFacts, needs: Needs) -> Finding:
-    """Check that the address which the driver announces is one that executors can reach."""
+    """Check that executors can reach the address which the driver announces."""
     known = {"hostname": facts.hostname, "local": list(facts.local), "announced": facts.announced, "from": facts.source}
     real = [address for address in facts.local if not ipaddress.ip_address(address).is_loopback]
     choose = (
@@ -273,7 +280,7 @@ def addresses(facts: AddressFacts, needs: Needs) -> Finding:
 
 
 def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Needs) -> Finding:
-    """Check that executors' Python has the driver's minor version, which Spark requires."""
+    """Check that the executors' Python has the driver's minor version, which Spark requires."""
     known = {"asked": facts.asked, "from": facts.source, "version": facts.version, "has_hopsml": facts.has_hopsml}
     if not needs.spark:
         return ok("executors' python", "this one: workers are processes of this machine", **known)
@@ -301,4 +308,5 @@ def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Ne
 
 
 def _count(limit: int) -> str:
+    """Format a limit, where a negative number means none."""
     return "unlimited" if limit < 0 else str(limit)

@@ -1,4 +1,4 @@
-"""Checks of the profile and of services beyond this machine. Pure: facts in, a finding out."""
+"""Checks of the profile and of services beyond this machine; pure functions from facts to a finding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hopsml.storage import urls
 
 GIB = 1 << 30
 SLOW_S = 2.0
-SKEW_WARN_S, SKEW_FAIL_S = 10.0, 240.0  # Kerberos refuses from 300 on
-EARLIEST_S = 1_735_689_600  # 1 January 2025: a clock before that is not set
+SKEW_WARN_S, SKEW_FAIL_S = 10.0, 240.0  # Kerberos rejects a skew from 300 s on
+EARLIEST_S = 1_735_689_600  # 1 January 2025: an earlier clock is not set
 
 _REMEDIES = {
     "StorageUnavailable": "start it, or correct the address: fs.defaultFS in HADOOP_CONF_DIR, or HOPSML_PROJECT_URL",
@@ -26,7 +26,13 @@ _REMEDIES = {
 
 
 def profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) -> Finding:
-    """Check the profile; ``existing``: for each local file that it ships whether it exists."""
+    """Check that the profile can be loaded and that the local files that it ships exist.
+
+    Args:
+        loaded: the profile; None if it cannot be loaded.
+        problem: why it cannot be loaded.
+        existing: whether each local file that it ships exists, by path.
+    """
     if loaded is None:
         return fail(
             "profile", problem, "hopsml profiles lists those that there are; --profile or HOPSML_PROFILE names one"
@@ -41,7 +47,7 @@ def profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) 
 
 
 def shipped_files(loaded: Profile) -> list[str]:
-    """Local files that the profile's settings name, and which must exist on this machine."""
+    """Return the local files that the profile's settings name, which must exist on this machine."""
     found: list[str] = []
     for key in (
         "spark.yarn.dist.files",
@@ -61,7 +67,7 @@ def shipped_files(loaded: Profile) -> list[str]:
 
 
 def store(facts: StoreFacts, needs: Needs) -> Finding:
-    """Check that run directories can be written where the project's URL says, and that executors see the same place."""
+    """Check that run directories can be written at the project's URL, and that executors see the same storage."""
     known = {"url": facts.url, "probed": facts.probed, "seconds": round(facts.seconds, 3)}
     if facts.problem:
         remedy = _REMEDIES.get(facts.kind, "let HOPSML_PROJECT_URL name a store that can be written")
@@ -78,7 +84,7 @@ def store(facts: StoreFacts, needs: Needs) -> Finding:
 
 
 def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
-    """Check that the HDFS of the Hadoop configuration answers and has space."""
+    """Check that the HDFS of the Hadoop configuration responds and has space."""
     known = {"conf_dir": facts.conf_dir, "default_fs": facts.default_fs, "total_bytes": facts.total_bytes}
     if not facts.default_fs:
         what = f"{facts.conf_dir} names no HDFS in fs.defaultFS" if facts.conf_dir else "no Hadoop configuration"
@@ -98,7 +104,7 @@ def hdfs(facts: HdfsFacts, needs: Needs) -> Finding:
 
 
 def yarn(facts: YarnFacts, needs: Needs) -> Finding:
-    """Check that the ResourceManager of the Hadoop configuration answers and has nodes."""
+    """Check that the ResourceManager of the Hadoop configuration responds and has nodes."""
     known = {
         "addresses": list(facts.addresses),
         "nodes": facts.nodes,
@@ -138,7 +144,12 @@ def spark_master(facts: MasterFacts) -> Finding:
 
 
 def clock(now_s: float, skews: Mapping[str, float]) -> Finding:
-    """Check this machine's clock against those of the services that were asked; ``skews``: service -> seconds."""
+    """Compare this machine's clock with those of the services.
+
+    Args:
+        now_s: this machine's time, seconds since 1970.
+        skews: the service's clock minus this machine's in seconds, by service.
+    """
     facts = {"skew_s": {name: round(skew_s, 1) for name, skew_s in skews.items()}}
     remedy = "let both machines keep time (chrony or systemd-timesyncd; timedatectl shows the state)"
     if now_s < EARLIEST_S:

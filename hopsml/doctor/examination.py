@@ -1,4 +1,4 @@
-"""Runs all probes side by side, each on a thread that can be abandoned, then all checks."""
+"""Execution of all probes in parallel, each on a thread that can be abandoned, and then of all checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_S = 25.0
 
 @dataclass(frozen=True)
 class Gathered:
-    """The facts that one probe has found, or the problem that kept it from finding any."""
+    """Facts that one probe has found, or the problem that prevented it."""
 
     facts: Any = None
     problem: str = ""
@@ -33,7 +33,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings, in the order in which they are shown; ``seconds``: how long finding them took."""
+    """Report with all findings, in display order; ``seconds`` is the duration of the examination."""
 
     profile: str
     findings: tuple[Finding, ...]
@@ -41,13 +41,18 @@ class Examination:
 
     @property
     def status(self) -> Status:
-        """The worst status among the findings."""
+        """Worst status among the findings."""
         present = {finding.status for finding in self.findings}
         return next((status for status in (Status.FAIL, Status.WARN) if status in present), Status.OK)
 
 
 def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examination:
-    """Run all probes, for at most ``limit_s`` seconds, and judge their facts by what the profile needs."""
+    """Run all probes, for at most ``limit_s`` seconds, and evaluate their facts for the profile.
+
+    Args:
+        profile_name: name of the profile; None: the selected one.
+        limit_s: deadline of the probes, in seconds.
+    """
     began = time.monotonic()
     loaded, problem = _profile(profile_name)
     needs = Needs.of(loaded) if loaded is not None else Needs()
@@ -57,7 +62,7 @@ def examine(profile_name: str | None = None, limit_s: float = LIMIT_S) -> Examin
 
 
 def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, Gathered]:
-    """Run each probe on a thread of its own; one that has not ended after ``limit_s`` seconds is abandoned."""
+    """Run each probe on its own thread; a probe that has not ended after ``limit_s`` seconds is abandoned."""
     done: dict[str, Gathered] = {}
 
     def work(name: str, look: Callable[[], Any]) -> None:
@@ -78,6 +83,7 @@ def gather(looks: Mapping[str, Callable[[], Any]], limit_s: float) -> dict[str, 
 
 
 def _profile(name: str | None) -> tuple[profiles.Profile | None, str]:
+    """Return the profile, or None and the reason why it cannot be loaded."""
     try:
         return profiles.load(name), ""
     except ArgumentError as error:
@@ -85,6 +91,7 @@ def _profile(name: str | None) -> tuple[profiles.Profile | None, str]:
 
 
 def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[[], Any]]:
+    """Return the probes that apply to the profile, by the name of their finding."""
     conf = loaded.spark if loaded is not None else {}
     preset = loaded.environment if loaded is not None else {}
     packages = machine.packages()
@@ -112,12 +119,14 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
 
 
 def _project_url(loaded: profiles.Profile | None) -> str:
+    """Return the project's URL that runs under the profile use."""
     if loaded is not None and loaded.store and not os.environ.get("HOPSML_PROJECT_URL"):
         return loaded.store.rstrip("/")
     return settings.project_url()
 
 
 def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: Mapping[str, Gathered]) -> list[Finding]:
+    """Run the checks on the probes' facts, and return their findings."""
     packages = looks["frameworks"].facts
     judges: dict[str, Callable[[Any], Finding]] = {
         "java": lambda seen: checks.java(seen, needs),
@@ -149,20 +158,21 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
 
 
 def unanswered(name: str, look: Gathered, needs: Needs) -> Finding:
-    """The finding for a probe that raised or did not end: as bad as the absence of what it looks for."""
+    """Return the finding for a probe that raised or did not end: as severe as if what it probes were missing."""
     needed = {"hdfs": needs.yarn, "yarn": needs.yarn, "java": needs.spark, "spark": needs.spark, "gpus": False}
     remedy = "correct the setting that the message names; where nothing answered, look at that service itself"
     return Finding(name, needs.missing(needed.get(name, True)), look.problem, remedy)
 
 
 def _skews(looks: Mapping[str, Gathered]) -> dict[str, float]:
+    """Return the clock skews that probes have measured, in seconds, by service."""
     names = {"project store": "the project store", "yarn": "the ResourceManager"}
     seen = {names[name]: looks[name].facts.skew_s for name in names if looks[name].facts is not None}
     return {name: skew_s for name, skew_s in seen.items() if skew_s is not None}
 
 
 def as_dict(report: Examination) -> dict[str, Any]:
-    """The examination for ``--json``."""
+    """Return the report as JSON values, for ``--json``."""
     return {
         "hopsml": hopsml.__version__,
         "profile": report.profile,

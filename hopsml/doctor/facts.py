@@ -1,4 +1,7 @@
-"""Probes of this machine: versions, limits, ports, addresses. No judgement here; every process has a deadline."""
+"""Probes of this machine: versions, limits, ports, addresses.
+
+They only gather facts, with deadlines for processes.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ PROCESS_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class JavaFacts:
-    """The java that Spark would start; ``path``: "" if there is none."""
+    """Java that Spark would start; ``path`` is empty if there is none."""
 
     path: str
     source: str  # JAVA_HOME | PATH
-    output: str = ""  # of -version
+    output: str = ""  # of ``java -version``
     problem: str = ""
 
 
 def java() -> JavaFacts:
-    """As Spark looks for it: $JAVA_HOME/bin/java if the variable is set, else the one on the path."""
+    """Find Java as Spark does: $JAVA_HOME/bin/java if the variable is set, else the one on the path."""
     home = os.environ.get("JAVA_HOME")
     source = "JAVA_HOME" if home else "PATH"
     path = str(Path(home, "bin", "java")) if home else shutil.which("java") or ""
@@ -45,16 +48,16 @@ def java() -> JavaFacts:
 
 @dataclass(frozen=True)
 class SparkFacts:
-    """The installed pyspark, and a Spark that SPARK_HOME names."""
+    """Versions of the installed pyspark and of the Spark in SPARK_HOME."""
 
-    pyspark: str  # version, "" if it is not installed
-    hadoop_client: str  # of the jars that spark-submit would use
+    pyspark: str  # version; empty if not installed
+    hadoop_client: str  # version in the jars that spark-submit would use
     home: str  # SPARK_HOME
-    home_version: str  # of the Spark there
+    home_version: str  # version of the Spark in SPARK_HOME
 
 
 def spark(packages: dict[str, str]) -> SparkFacts:
-    """Versions of the installed pyspark and Hadoop client, read from packages and jar names; no JVM is started."""
+    """Return the versions of pyspark and the Hadoop client, read from packages and jar names; no JVM is started."""
     home = os.environ.get("SPARK_HOME", "")
     spec = find_spec("pyspark")
     installed = str(Path(spec.origin).parent) if spec is not None and spec.origin is not None else ""
@@ -68,6 +71,7 @@ def spark(packages: dict[str, str]) -> SparkFacts:
 
 
 def _jar_version(folder: Path, name: str) -> str:
+    """Return the version in the name of a jar; empty if the folder does not have it."""
     for jar in sorted(folder.glob(f"{name}-*.jar")) if folder.is_dir() else ():
         found = re.search(r"-(\d[\w.]*?)\.jar$", jar.name)
         if found:
@@ -77,20 +81,20 @@ def _jar_version(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True)
 class HostGpuFacts:
-    """The GPUs of this machine that answer, and whether NVIDIA's driver is installed."""
+    """GPUs of this machine that respond, and whether NVIDIA's driver is installed."""
 
     gpus: tuple[HostGpu, ...]
     has_driver: bool
 
 
 def gpus() -> HostGpuFacts:
-    """Ask NVML for GPUs, or nvidia-smi (with a deadline) where NVML is not there."""
+    """Query NVML for GPUs, or nvidia-smi (with a deadline) if NVML is unavailable."""
     return HostGpuFacts(host_gpus(), shutil.which("nvidia-smi") is not None)
 
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """What the executors' Python says of itself; ``asked``: the path or name by which it was started."""
+    """Version and packages of the executors' Python; ``asked`` is the path or name by which it was started."""
 
     asked: str
     source: str  # the variable, or "default"
@@ -100,7 +104,10 @@ class PythonFacts:
 
 
 def executors_python(configured: str) -> PythonFacts:
-    """Ask the Python that Spark starts on this machine: ``configured`` (spark.pyspark.python), PYSPARK_PYTHON or python3."""
+    """Query the Python that Spark starts on this machine.
+
+    It is ``configured`` (spark.pyspark.python), else PYSPARK_PYTHON, else python3.
+    """
     asked = configured or os.environ.get("PYSPARK_PYTHON", "")
     source = "spark.pyspark.python" if configured else "PYSPARK_PYTHON" if asked else "default"
     path = shutil.which(asked or "python3")
@@ -109,7 +116,7 @@ def executors_python(configured: str) -> PythonFacts:
     code = (
         "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], u.find_spec('hopsml') is not None)"
     )
-    # Elsewhere, as the sources here must not count as installed.
+    # In an empty folder, because this project's source tree must not count as installed.
     with tempfile.TemporaryDirectory(prefix="hopsml-doctor-") as elsewhere:
         output, problem = run([path, "-c", code], cwd=elsewhere)
     version, _, has_hopsml = output.strip().rpartition("\n")[2].partition(" ")
@@ -127,7 +134,7 @@ class LimitFacts:
 
 
 def limits() -> LimitFacts:
-    """The soft limits of this process; they count, unless the process raises them itself."""
+    """Return the soft limits of this process, which apply unless a process raises them."""
     try:
         shm = os.statvfs("/dev/shm")
         shm_bytes = shm.f_frsize * shm.f_blocks
@@ -143,11 +150,11 @@ def limits() -> LimitFacts:
 
 @dataclass(frozen=True)
 class ScratchFacts:
-    """Space in the folder where agents keep files until they are on shared storage."""
+    """Space in the folder where agents store files until these are on shared storage."""
 
     folder: str
     free_bytes: int
-    free_inodes: int  # -1 where the file system has no such number
+    free_inodes: int  # -1 if the file system does not report it
     problem: str = ""
 
 
@@ -166,9 +173,9 @@ def scratch() -> ScratchFacts:
 
 @dataclass(frozen=True)
 class PortFacts:
-    """How many ports of HOPSML_PORT_RANGE can be bound; without a range, whether any can."""
+    """Number of ports of HOPSML_PORT_RANGE that can be bound; without a range, whether any can."""
 
-    text: str  # the variable
+    text: str  # value of the variable
     tried: int
     free: int
     problem: str = ""
@@ -190,7 +197,7 @@ def ports() -> PortFacts:
 
 
 def _can_bind(port: int) -> str:
-    """Return why the port cannot be bound, by IPv4 or IPv6, whichever the host has; "" if it can."""
+    """Return why the port cannot be bound, by IPv4 or IPv6, whichever the host has; empty if it can."""
     problems = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
@@ -199,7 +206,8 @@ def _can_bind(port: int) -> str:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(("", port))
         except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # the host does not have this family
+            # The host does not have this address family.
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return error.strerror or str(error)
             problems.append(error.strerror or str(error))
     return problems[0] if len(problems) == 2 else ""
@@ -207,7 +215,7 @@ def _can_bind(port: int) -> str:
 
 @dataclass(frozen=True)
 class AddressFacts:
-    """This machine's addresses, and the one that Spark's driver would announce to executors."""
+    """Addresses of this machine, and the one that Spark's driver would announce to executors."""
 
     hostname: str
     local: tuple[str, ...]
@@ -217,9 +225,13 @@ class AddressFacts:
 
 
 def addresses(driver_host: str, local_ip: str) -> AddressFacts:
-    """Find them; arguments: the profile's ``spark.driver.host`` and SPARK_LOCAL_IP, "" if not set.
+    """Find this machine's addresses, and the one that Spark's driver would announce.
 
-    As Spark does, a host's name that means loopback is passed over for the first real address.
+    As in Spark, if the host's name resolves to loopback, the first other address is announced.
+
+    Args:
+        driver_host: the profile's ``spark.driver.host``; empty if not set.
+        local_ip: SPARK_LOCAL_IP; empty if not set.
     """
     hostname, local = socket.gethostname(), network.local_addresses()
     for value, source in ((driver_host, "spark.driver.host"), (local_ip, "SPARK_LOCAL_IP")):
@@ -233,7 +245,7 @@ def addresses(driver_host: str, local_ip: str) -> AddressFacts:
 
 
 def _resolved(name: str, source: str) -> tuple[str, str, str]:
-    """Resolve a name or address, to IPv4 if there is one; brackets around IPv6 are removed."""
+    """Resolve a name or address, to IPv4 if possible; brackets around IPv6 are removed."""
     try:
         found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
         best = min(found, key=lambda one: one[0] != socket.AF_INET)
@@ -243,7 +255,7 @@ def _resolved(name: str, source: str) -> tuple[str, str, str]:
 
 
 def run(command: list[str], timeout_s: float = PROCESS_TIMEOUT_S, cwd: str | None = None) -> tuple[str, str]:
-    """``(output, problem)`` of a process; standard error is part of the output. It is killed at the deadline."""
+    """Run a process, and return its output (including standard error) and its problem; it is killed at the deadline."""
     try:
         done = subprocess.run(
             command,
@@ -262,5 +274,5 @@ def run(command: list[str], timeout_s: float = PROCESS_TIMEOUT_S, cwd: str | Non
 
 
 def python_version() -> tuple[int, int, int]:
-    """The version of this interpreter, which is the driver's."""
+    """Return the version of this interpreter, which is the driver's."""
     return sys.version_info[:3]

@@ -1,4 +1,4 @@
-"""The result of a check, and what checks must know of the profile."""
+"""Result of a check, and the requirements of a profile that checks depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.profiles import Profile
 
 
 class Status(str, enum.Enum):
-    """Severity. WARN: runs will work, or some will; FAIL: runs under this profile will not."""
+    """Severity of a finding: with WARN all or some runs work, with FAIL runs under this profile fail."""
 
     OK = "ok"
     WARN = "warn"
@@ -19,7 +19,7 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check; ``remedy`` is given whenever the status is not OK, ``facts`` is for ``--json``."""
+    """Result of one check; it has a ``remedy`` unless its status is OK, ``facts`` are for ``--json``."""
 
     name: str
     status: Status
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Needs:
-    """What runs under a profile depend on: decides whether something missing is a failure."""
+    """Requirements of runs under a profile, which decide whether something missing is a failure."""
 
     profile: str = "local"
     spark: bool = False
@@ -44,7 +44,7 @@ class Needs:
 
     @classmethod
     def of(cls, profile: Profile) -> Needs:
-        """What runs under ``profile`` need."""
+        """Return the requirements of runs under ``profile``."""
         return cls(
             profile=profile.name,
             spark=profile.uses_spark,
@@ -54,20 +54,20 @@ class Needs:
         )
 
     def missing(self, needed: bool) -> Status:
-        """The status of something that is missing: FAIL if the profile needs it, else WARN."""
+        """Return the status of something that is missing: FAIL if the profile needs it, else WARN."""
         return Status.FAIL if needed else Status.WARN
 
 
 def ok(name: str, summary: str, /, **facts: Any) -> Finding:
-    """A finding without a problem."""
+    """Return a finding without a problem."""
     return Finding(name, Status.OK, summary, facts=facts)
 
 
 def warn(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
-    """A finding under which some runs, or all, will still work."""
+    """Return a finding with which some runs, or all, still work."""
     return Finding(name, Status.WARN, summary, remedy, facts)
 
 
 def fail(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
-    """A finding under which runs of this profile will not work."""
+    """Return a finding with which runs under this profile fail."""
     return Finding(name, Status.FAIL, summary, remedy, facts)

@@ -1,4 +1,4 @@
-"""Probes of services: the project's store, HDFS, YARN, a Spark master. Every step has a deadline."""
+"""Probes of services: the project's store, HDFS, YARN, a Spark master; every step has a deadline."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STEP_S = 5.0
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The result of writing, reading and deleting a file where the project's runs would lie."""
+    """Result of writing, reading and deleting a file at the location of the project's runs."""
 
     url: str
-    probed: str = ""  # the nearest folder that exists
+    probed: str = ""  # nearest existing folder
     seconds: float = 0.0
-    skew_s: float | None = None  # the store's clock minus ours; None for a local disk
+    skew_s: float | None = None  # the store's clock minus this machine's; None for a local disk
     problem: str = ""
-    kind: str = ""  # class of the problem
+    kind: str = ""  # class name of the problem
 
 
 def store(url: str) -> StoreFacts:
-    """Write, read and delete a file in the nearest existing folder of ``url``; leaves nothing behind, creates no folder."""
+    """Write, read and delete a file in the nearest existing folder of ``url``; no file or folder remains."""
     system = filesystem.for_url(url, STEP_S)
     folder = url
     began = time.monotonic()
@@ -57,12 +57,21 @@ def store(url: str) -> StoreFacts:
 
 
 def skew(theirs_s: float, before_s: float, after_s: float) -> float:
-    """Their clock minus ours in seconds, from an event between two readings of ours; 0 if it lies between them."""
+    """Return another clock minus this machine's, in seconds, from an event between two readings of this machine's.
+
+    Args:
+        theirs_s: time of the event by the other clock.
+        before_s: reading before the event.
+        after_s: reading after the event.
+
+    Returns:
+        The difference; 0 if ``theirs_s`` lies between the readings.
+    """
     return theirs_s - min(max(theirs_s, before_s), after_s)
 
 
 def _nearest(url: str) -> str:
-    """The nearest existing folder: the one given, or one above it."""
+    """Return the nearest existing folder: the given one, or one above it."""
     while True:
         try:
             filesystem.for_url(url, STEP_S).status(url)
@@ -76,9 +85,9 @@ def _nearest(url: str) -> str:
 
 @dataclass(frozen=True)
 class HdfsFacts:
-    """``fs.defaultFS`` of the Hadoop configuration, and whether its NameNode answers."""
+    """URL in ``fs.defaultFS`` of the Hadoop configuration, and whether its NameNode responds."""
 
-    conf_dir: str  # "" without a Hadoop configuration
+    conf_dir: str  # empty without a Hadoop configuration
     default_fs: str
     seconds: float = 0.0
     total_bytes: int = 0
@@ -88,7 +97,10 @@ class HdfsFacts:
 
 
 def hdfs() -> HdfsFacts:
-    """Ask the NameNode for the root directory, and its web address, which may be closed, for the capacity."""
+    """Query the NameNode for the root directory, and its web address for the capacity.
+
+    The web address may be unreachable; the capacity is then 0.
+    """
     conf_dir, default_fs = settings.hadoop_conf_dir(), settings.default_fs() or ""
     if not default_fs:
         return HdfsFacts(str(conf_dir or ""), default_fs)
@@ -109,22 +121,22 @@ def hdfs() -> HdfsFacts:
 
 @dataclass(frozen=True)
 class YarnFacts:
-    """State of the YARN cluster, as its ResourceManager tells it."""
+    """State of the YARN cluster, as its ResourceManager reports it."""
 
-    addresses: tuple[str, ...]  # of its REST service; () where nothing is configured
-    answered: str = ""  # the address that did
+    addresses: tuple[str, ...]  # of its REST service; empty if not configured
+    answered: str = ""  # address that responded
     version: str = ""
     nodes: int = 0
     memory_mb: int = 0  # of all nodes together
     cores: int = 0
-    pending: int = 0  # applications that wait
+    pending: int = 0  # waiting applications
     skew_s: float | None = None
     problem: str = ""
-    status: int = 0  # of HTTP, where it was an error
+    status: int = 0  # HTTP status, if it was an error
 
 
 def yarn() -> YarnFacts:
-    """Ask the ResourceManagers that yarn-site.xml names; the first that answers counts."""
+    """Query the ResourceManagers that yarn-site.xml names, until one responds."""
     scheme, addresses = rm_addresses(settings.yarn_settings())
     problem, status = "", 0
     for address in addresses:
@@ -144,14 +156,17 @@ def yarn() -> YarnFacts:
             )
         except urllib.error.HTTPError as error:
             problem, status = f"{base}: HTTP {error.code} {error.reason}", error.code
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             reason = getattr(error, "reason", None) or error
             problem, status = f"{base}: {reason}", 0
     return YarnFacts(addresses, problem=problem, status=status)
 
 
 def _get(address: str) -> tuple[dict[str, Any], float | None]:
-    """The answer's JSON, and the server's clock minus ours in seconds, by the header Date of whole seconds."""
+    """Return the JSON of a response, and the server's clock minus this machine's in seconds.
+
+    The skew comes from the header Date, which has whole seconds; it is None without one.
+    """
     before = time.time()
     request = urllib.request.Request(address, headers={"Accept": "application/json"})
     with proxies.opener(request.full_url).open(request, timeout=STEP_S) as answer:
@@ -164,7 +179,7 @@ def _get(address: str) -> tuple[dict[str, Any], float | None]:
 
 @dataclass(frozen=True)
 class MasterFacts:
-    """A standalone Spark master; ``problems`` has one line for each of its addresses that does not answer."""
+    """Addresses of a standalone Spark master; ``problems`` has one line for each that does not respond."""
 
     master: str
     answered: str = ""
@@ -172,7 +187,7 @@ class MasterFacts:
 
 
 def spark_master(master: str) -> MasterFacts:
-    """Whether anything accepts connections at ``spark://host:port[,host:port]``."""
+    """Connect to the addresses of ``spark://host:port[,host:port]``, until one accepts."""
     problems: list[str] = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")

@@ -15,7 +15,8 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import PathNotFound, StorageError
-from hopsml.storage import run_logs
+from hopsml.storage import run_logs, urls
+from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, machine
 
@@ -78,7 +79,7 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
     who = driver or directory.read_run().get("driver_process") or {}
     if who == machine.who():
         return directory.url in _under_way
-    if catalog.driver_lives(who) is False or time.time() - catalog.last_change_s(directory) > OLD_S:
+    if catalog.driver_lives(who) is False or _silent_s(directory) > OLD_S:
         return False
     before, deadline = _last(directory), time.monotonic() + WATCH_S
     log.warning("waiting for %g s whether the driver of %s gives a sign of life", WATCH_S, directory.url)
@@ -87,6 +88,23 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
         if _last(directory) != before:
             return True
     return False
+
+
+def _silent_s(directory: RunDir) -> float:
+    """Return the seconds since something changed in a run's directory, by its store's clock alone; 0 if that is unknown.
+
+    This machine's clock may be a day ahead: a run under way would be taken for a dead one.
+    """
+    changed_s = catalog.last_change_s(directory)
+    probe = urls.temporary_sibling(directory.driver_json)
+    system = for_url(probe)
+    try:
+        system.write_bytes(probe, b"")
+        now_s = system.status(probe).modified_s
+        system.delete(probe)
+    except StorageError:  # it is not ours to write to
+        return 0.0
+    return now_s - changed_s
 
 
 def _last(directory: RunDir) -> object:

@@ -13,7 +13,7 @@ from hopsml import settings
 from hopsml.cluster.shared.spec import Communication, Section
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -43,14 +43,14 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
     named = communication.tuned if isinstance(communication.tuned, str) else ""
     url = named or record_url(function, workers)
     try:
-        record = json.loads(for_url(url).read_bytes(url))
+        record = json.loads(read_record(url))
         given = dict(record["settings"])
         chosen, ratio, implementation = record["chosen"], float(record["ratio"]), given["implementation"]
     except PathNotFound:
         if named:
             raise
         return communication, f"tuned=True has no effect: {function}() was not tuned for {workers} workers ({url})"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
             f"{url} is no record of hopsml tune-communication ({type(error).__name__}: {error})", url
         ) from error

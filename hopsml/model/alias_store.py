@@ -14,7 +14,7 @@ from typing import Protocol
 from hopsml import settings
 from hopsml.errors import PathNotFound, StorageError
 from hopsml.storage import urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
 FOLDER = "aliases"
 
@@ -65,10 +65,10 @@ class FolderAliases(Aliases):
 
 
 def _version_in(url: str) -> int:
-    data = for_url(url).read_bytes(url)
+    data = read_record(url)
     try:
         return int(json.loads(data)["version"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(
             f"cannot read {url}: it is no alias that hopsml wrote ({error!r}); delete it", url
         ) from error

@@ -29,7 +29,7 @@ from hopsml.errors import ModelExists, PathExists, PathNotFound, QuotaExceeded, 
 from hopsml.model.description import FILES, MODEL_JSON, ModelDescription, decode, encode
 from hopsml.model.version import Version
 from hopsml.storage import trust, urls
-from hopsml.storage.filesystem import exists, for_url
+from hopsml.storage.filesystem import exists, for_url, read_record
 from hopsml.storage.tree import upload_into
 
 CLAIM_JSON = "claim.json"
@@ -149,7 +149,7 @@ def _remove(url: str) -> None:
 
 def _described(url: str) -> ModelDescription | None:
     try:
-        return decode(for_url(url).read_bytes(url), url)
+        return decode(read_record(url), url)
     except PathNotFound:
         return None
 
@@ -176,7 +176,7 @@ def _record(token: str) -> bytes:
 def _token(url: str) -> str:
     place = urls.join(url, CLAIM_JSON)
     try:
-        found = json.loads(for_url(place).read_bytes(place))
-    except (PathNotFound, ValueError):
+        found = json.loads(read_record(place))
+    except (PathNotFound, ValueError, RecursionError):
         return ""
     return str(found.get("token", "")) if isinstance(found, dict) else ""

@@ -102,14 +102,34 @@ def encode(description: ModelDescription) -> bytes:
 
 
 def decode(data: bytes, url: str) -> ModelDescription:
-    """Raises StorageError for what is no description, or one of a newer hopsml; ``url`` is for its text."""
+    """Return the description in a file's content.
+
+    Names and paths in it become paths of this machine, so none may lead out of the folder that it is relative to: the file
+    may be another user's.
+
+    Args:
+        data: content of the file.
+        url: of the file, for messages.
+
+    Raises:
+        StorageError: it is no description, one with such a name, or one of a newer hopsml.
+    """
     try:
         found = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StorageError(f"cannot read {url}: it is no model.json of hopsml ({error})", url) from error
     if found.format > FORMAT:
         raise StorageError(f"cannot read {url}: a newer hopsml wrote it (format {found.format}, known: {FORMAT})", url)
+    if not _NAME.fullmatch(found.name):
+        raise StorageError(f"cannot read {url}: its name {found.name!r:.80} is no name of a model", url)
+    paths = (found.folder, *found.files, *filter(None, found.artifacts.values()))
+    if wrong := next((path for path in paths if not _stays_below(path)), None):
+        raise StorageError(f"cannot read {url}: the path {wrong!r:.80} leads out of the version's folder", url)
     return found
+
+
+def _stays_below(path: str) -> bool:
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 # ------------------------------------------------------------------------------------------ what may be said

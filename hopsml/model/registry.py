@@ -21,7 +21,7 @@ from hopsml.model.alias_store import Aliases, FolderAliases
 from hopsml.model.description import BEST, LATEST, MODEL_JSON, ModelDescription
 from hopsml.model.version import Version
 from hopsml.storage import urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
 MODELS = "Models"
 PARALLEL_READS = 8
@@ -163,7 +163,7 @@ def _read(url: str, number: int) -> Version | None:
     """None unless it is complete."""
     place = urls.join(url, str(number), MODEL_JSON)
     try:
-        data = for_url(place).read_bytes(place)
+        data = read_record(place)
     except PathNotFound:
         return None
     return Version(urls.join(url, str(number)), description.decode(data, place))

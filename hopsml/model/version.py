@@ -16,7 +16,7 @@ import msgspec
 
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import MODEL_JSON, ModelDescription
-from hopsml.storage import causes, trust, urls
+from hopsml.storage import causes, privacy, trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.tree import download_tree
 
@@ -192,11 +192,11 @@ def _default_cache() -> Path:
 
 def _private(folder: Path) -> Path:
     """The folder, made where it is missing; ArgumentError where somebody else could change what is in it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = folder.stat()
-    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+    try:
+        privacy.make_own_folder(folder)
+    except PermissionError as error:
         raise ArgumentError(
-            f"cache_folder={str(folder)!r}: others than this user may write there, and models are loaded from it; name a "
-            "folder of this user's alone (chmod go-w)"
-        )
+            f"cache_folder={str(folder)!r}: others than this user may write there, and models are loaded from it ({error}); "
+            "name a folder of this user's alone (chmod go-w)"
+        ) from error
     return folder

@@ -1,12 +1,12 @@
-"""What a person sees in a notebook: one display for each run, updated in place, and the magics of ``%load_ext hopsml``.
+"""Notebook integration: a live display of each run, updated in place, and the magics of ``%load_ext hopsml``.
 
-frontend.py   whether a notebook is looking                      pure, but for one look at IPython
-story.py      changes of a run -> what has happened so far       pure
-history.py    one metric over the steps, bounded                 pure
-run_view.py, search_view.py   how it stands -> what is shown     pure
-view.py       what can be shown                                  pure
+frontend.py   detection of a notebook's front end                pure, except for a check of IPython
+story.py      changes of a run -> the run's timeline             pure
+history.py    bounded history of one metric over the steps       pure
+run_view.py, search_view.py   status of a run or search -> view  pure
+view.py       data types of a view                               pure
 html.py, text.py   a view as HTML and as plain text              pure
-style.py, curve.py   how all of it looks; a curve as SVG         pure
-display.py    an observer of a run or a search, a thread, IPython
-magics.py, listing.py, tensorboard.py   %runs, %logs, %tensorboard_run
+style.py      HTML elements, colours, sizes                      pure
+display.py    observer of a run or a search, thread, IPython
+magics.py, project_page.py, tensorboard.py   %runs, %logs, %tensorboard_run, %hopsml_ui
 """

@@ -1,4 +1,4 @@
-"""The display of a run or of a search in a notebook: an observer, a thread that shows its view, IPython's display."""
+"""Live display of a run or of a search in a notebook: an observer, a publishing thread, and IPython's display."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from hopsml.search.dispatch.snapshot import SearchSnapshot
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 0.25  # between two updates, at least
-CLOCK_S = 1.0  # between two updates, at most, while the run goes on: its clock is shown
-LAST_S = 5.0  # for the last update; a front end that takes longer goes without, the run's end does not wait
+INTERVAL_S = 0.25  # minimum interval between two updates
+CLOCK_S = 1.0  # maximum interval during the run, because its elapsed time is shown
+LAST_S = 5.0  # timeout of the last update; the run's end does not wait for a slower front end
 Bundle = dict[str, str]
 Publish = Callable[[Bundle, bool], None]
 
 
-# Weak on both sides: a display holds the error of its run, and neither shall be kept by this.
+# Weak on both sides: a display refers to its run's error, and this map must retain neither of them.
 _failures: weakref.WeakKeyDictionary[HopsmlError, weakref.ref[Display]] = weakref.WeakKeyDictionary()
 
 
 def _told(error: BaseException) -> None:
+    """Remove an error from its display when the same cell renders it anyway."""
     reference = _failures.get(error) if isinstance(error, HopsmlError) else None
     shown = reference() if reference is not None else None
     if shown is not None and shown.cell is not None and shown.cell == frontend.cell():
@@ -44,21 +45,27 @@ tracebacks.on_render.append(_told)
 
 
 class Display(ABC):
-    """Shows one run, or one search, in one place until its end; an observer of it.
+    """Live display of one run or search, which it observes, in one place of the notebook until the run ends.
 
-    What happens is only noted by whoever tells it. What is shown is made and sent by a thread of the display's own, which
-    ends with the run; whatever goes wrong there ends the display, never the training.
+    Events are only recorded on the thread that reports them. A thread of the display renders and publishes the view,
+    and ends with the run; an error there ends the display, never the training.
     """
 
     immediate = True  # see ``hopsml.delivery``
 
     def __init__(self, run_id: str, publish: Publish | None) -> None:
-        """``publish(bundle, update)`` shows a mime bundle, in place of the last one if ``update``."""
+        """Create a display; ``show`` publishes it.
+
+        Args:
+            run_id: id of the run or search.
+            publish: ``publish(bundle, update)`` shows a MIME bundle, in place of the last one if ``update``; None: in
+                the output of the present cell.
+        """
         self.run_id, self._publish = run_id, publish or in_notebook()
         self._is_told = False
-        self.cell = frontend.cell()  # in which it stands
+        self.cell = frontend.cell()  # cell that contains the display
         self._news, self._closed = threading.Event(), threading.Event()
-        # What a thread displays belongs to the cell in whose context it does so, whichever cell runs by then.
+        # A thread's output belongs to the cell in whose context it runs, whichever cell is executed at the time.
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._show_changes,),
@@ -68,36 +75,41 @@ class Display(ABC):
 
     @abstractmethod
     def view(self) -> View:
-        """What is to be shown at this moment."""
+        """Return the view of the present state."""
 
     def show(self) -> Self:
-        """Show the first view, here and now: the display's place is where the run was started."""
+        """Publish the first view from the calling cell, and start the thread that updates it."""
         self._publish(self.bundle(), False)
         self._thread.start()
         return self
 
     def close(self, error: BaseException | None) -> None:
-        """Show the end; returns when it is shown, or after ``LAST_S``.
+        """Publish the final view; returns when it is shown, or after ``LAST_S`` seconds.
 
-        The display says why: should the same error be shown in its cell too, it shall not be said twice there.
+        The view contains the error. If the display's cell also renders that error, the view is published again without
+        it.
+
+        Args:
+            error: what ended the run; None if it succeeded.
         """
-        if isinstance(error, HopsmlError):  # others are shown as anybody's are
+        if isinstance(error, HopsmlError):  # other errors stay in both places
             _failures[error] = weakref.ref(self)
         self._closed.set()
         self._news.set()
         self._thread.join(LAST_S)
 
     def leave_out_error(self) -> None:
-        """Show the end once more without the error, which is said beside it."""
+        """Publish the final view again without the error, which the cell shows next to it."""
         self._is_told = True
         self._publish(self.bundle(), True)
 
     def bundle(self) -> Bundle:
-        """The view at this moment, by mime type: text and HTML."""
+        """Return the present view by MIME type: plain text and HTML."""
         view = self.view()
         return {"text/plain": text.render(view), "text/html": html.render(view)}
 
     def _show_changes(self) -> None:
+        """Publish the view after changes and at intervals, until the display is closed."""
         try:
             while not self._closed.is_set():
                 self._news.wait(CLOCK_S)
@@ -109,15 +121,23 @@ class Display(ABC):
             log.warning("the display of %s ends", self.run_id, exc_info=True)
 
     def _publish_now(self) -> None:
-        self._news.clear()  # before looking: what happens from now on is shown next time
+        """Publish the present view in place of the last one."""
+        self._news.clear()  # cleared first, so that later changes cause another update
         self._publish(self.bundle(), True)
 
 
 class RunDisplay(Display):
-    """The display of a run: an observer for ``RunState.observe``."""
+    """Display of a run, an observer for ``RunState.observe``."""
 
     def __init__(self, state: RunState, name: str, run_dir: str, publish: Publish | None = None) -> None:
-        """``name``: as the caller called the run; ``run_dir``: its URL."""
+        """Create a display of a run.
+
+        Args:
+            state: state of the run.
+            name: name that the caller gave the run.
+            run_dir: URL of the run directory.
+            publish: see ``Display``.
+        """
         super().__init__(state.run_id, publish)
         self._state, self._name, self._run_dir = state, name, run_dir
         self._story = Story(state.began)
@@ -125,12 +145,12 @@ class RunDisplay(Display):
         self._lock = threading.Lock()
 
     def __call__(self, change: Change) -> None:
-        """Note a change. The last one, ``closed``, returns when it is shown."""
+        """Record a change; for the last one, ``closed``, return when it is shown."""
         try:
             with self._lock:
                 self._story.handle(change, self._state.phase, time.time())
         except Exception:
-            self._closed.set()  # nothing more will be told
+            self._closed.set()  # no further changes are delivered
             raise
         finally:
             self._news.set()
@@ -138,7 +158,7 @@ class RunDisplay(Display):
             self.close(change.error)
 
     def view(self) -> View:
-        """What is to be shown of the run at this moment."""
+        """Return the view of the run's present state."""
         state = self._state
         with self._lock:
             return run_view.view_of(
@@ -154,26 +174,31 @@ class RunDisplay(Display):
 
 
 class SearchDisplay(Display):
-    """The display of a search: an observer for ``SearchState.observe``."""
+    """Display of a search, an observer for ``SearchState.observe``."""
 
     def __init__(self, look: Callable[[], SearchSnapshot], publish: Publish | None = None) -> None:
-        """``look`` gives how the search stands."""
+        """Create a display of a search.
+
+        Args:
+            look: returns a snapshot of the search.
+            publish: see ``Display``.
+        """
         super().__init__(look().run_id, publish)
         self._look = look
 
     def __call__(self, kind: str, facts: dict[str, Any]) -> None:
-        """Note that something has happened. The last time, ``closed``, returns when it is shown."""
+        """Record that something has changed; for the last change, ``closed``, return when it is shown."""
         self._news.set()
         if kind == "closed":
             self.close(self._look().error)
 
     def view(self) -> View:
-        """What is to be shown of the search at this moment."""
+        """Return the view of the search's present state."""
         return search_view.view_of(self._look(), is_told=self._is_told)
 
 
 def in_notebook() -> Publish:
-    """Into the output of the cell that runs now."""
+    """Return a function that publishes MIME bundles in the output of the present cell."""
     from IPython.display import display, update_display
 
     name = uuid4().hex

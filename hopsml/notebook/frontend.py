@@ -1,4 +1,4 @@
-"""Whether a notebook is looking: the live display is for a front end that can replace what it has shown."""
+"""Detection of a notebook front end that can replace output, which the live display requires."""
 
 from __future__ import annotations
 
@@ -15,20 +15,31 @@ _KERNEL_SHELL, _KERNEL_PUBLISHER = "ZMQInteractiveShell", "ZMQDisplayPublisher"
 
 
 def is_live() -> bool:
-    """Whether this process is a notebook's kernel whose display goes to its front end.
+    """Return True if this process is a notebook's kernel whose display output reaches its front end.
 
-    ``HOPSML_PROGRESS=lines`` asks for plain lines there too, for consoles that cannot replace what they have shown.
-    Raises ArgumentError for a value that is not known.
+    ``HOPSML_PROGRESS=lines`` selects plain lines there too, for consoles that cannot replace output.
+
+    Raises:
+        ArgumentError: ``HOPSML_PROGRESS`` has an unknown value.
     """
     shell = _shell()
     return shows_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), os.environ.get(VARIABLE, ""))
 
 
 def shows_display(shell: Collection[str], publisher: Collection[str], wish: str) -> bool:
-    """The decision, from the names of the classes of IPython's shell and of its publisher.
+    """Return True if IPython's classes and the setting permit a live display.
 
-    A terminal's IPython has another shell, and so has the interpreter behind Livy; within ``%%capture`` the publisher is
-    another. A front end that is not there (nbconvert, a closed browser) makes no difference: what is shown is kept.
+    A terminal's IPython has another shell class, and so has the interpreter that Livy runs; within ``%%capture`` the
+    publisher class is another one. Without a connected front end (nbconvert, a closed browser) the display is used as
+    well: its output is stored in the notebook.
+
+    Args:
+        shell: names of the classes of IPython's shell.
+        publisher: names of the classes of its display publisher.
+        wish: value of ``HOPSML_PROGRESS``.
+
+    Raises:
+        ArgumentError: the value is unknown.
     """
     if wish not in WISHES:
         raise ArgumentError(f"{VARIABLE}={wish!r}: it must be one of auto, display, lines; unset it for auto")
@@ -36,16 +47,17 @@ def shows_display(shell: Collection[str], publisher: Collection[str], wish: str)
 
 
 def cell() -> int | None:
-    """The number of the cell that runs now; None outside of IPython."""
+    """Return the number of the cell that is executed; None outside of IPython."""
     shell = _shell()
     return None if shell is None else int(shell.execution_count)
 
 
 def _shell() -> Any:
-    """IPython's shell where there is one; IPython is not imported for it."""
+    """Return IPython's shell if IPython is imported already and has one, else None."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None and hasattr(module, "get_ipython") else None
 
 
 def _classes(value: object) -> set[str]:
+    """Return the names of a value's class and its base classes."""
     return {kind.__name__ for kind in type(value).__mro__}

@@ -1,4 +1,4 @@
-"""One metric over the steps of a training: bounded, and its extremes are never lost; pure."""
+"""Bounded history of one metric over the steps of a training, which retains its extremes; pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 Point = tuple[float, float]
-KEPT = 512  # points; half of them stay when there are more
+KEPT = 512  # most points; when there are more, they are thinned to half
 
 
 class MetricHistory:
-    """The values of one metric. ``low`` and ``high`` are of all finite values that were added, ``last`` is the newest."""
+    """Values of one metric, thinned when they become many.
+
+    ``low`` and ``high`` are the extremes of all finite values that were added, ``last`` is the newest value.
+    """
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -18,11 +21,11 @@ class MetricHistory:
 
     @property
     def is_curve(self) -> bool:
-        """Whether there is a course to be seen: two values that differ."""
+        """True if there is something to draw: at least two different values."""
         return self.low < self.high
 
     def add(self, at: float, value: float) -> None:
-        """The next value. One at an earlier place takes the place of what was there: those steps are made once more."""
+        """Append a value at step ``at``; it replaces the values at this and later steps, which are repeated."""
         while self.points and self.points[-1][0] >= at:
             self.points.pop()
         self.points.append((at, value))
@@ -34,7 +37,7 @@ class MetricHistory:
 
 
 def thinned(points: Sequence[Point], count: int) -> list[Point]:
-    """At most ``count`` of the points, which are more: the first, the last, and of each stretch its lowest and highest."""
+    """Return at most ``count`` of more points: the first, the last, and the extremes of each section between."""
     inner = points[1:-1]
     stretches = max(1, (count - 2) // 2)
     kept = [points[0]]
@@ -47,5 +50,5 @@ def thinned(points: Sequence[Point], count: int) -> list[Point]:
 
 
 def _height(point: Point) -> float:
-    """NaN counts as the lowest: a gap in the curve must not be thinned away."""
+    """Return the value to compare; NaN is the lowest, so that thinning never removes a gap in the curve."""
     return -math.inf if math.isnan(point[1]) else point[1]

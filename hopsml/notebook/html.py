@@ -1,6 +1,6 @@
-"""A view as HTML, its curves as inline SVG: one fragment without style sheet, script or image; see ``style``; pure.
+"""Rendering of a view as one HTML fragment with inline SVG, without style sheets, scripts or images; pure.
 
-Nothing from a run reaches the page unescaped.
+All text from a run is escaped. ``style`` defines the appearance.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hopsml.notebook.view import NUMBERS, Cell, CurveView, StageView, Table, Vie
 from hopsml.states import Lifecycle
 
 CURVE_PX = (240, 44)
-SMALL_CURVE_PX = (96, 18)  # in a cell of a table
-MARGIN_PX = 3.0  # for the width of the line and the dot at its end
-DRAWN = 160  # points
+SMALL_CURVE_PX = (96, 18)  # in a table cell
+MARGIN_PX = 3.0  # for the line width and the dot at the end of the line
+DRAWN = 160  # most points that are drawn
 
 
 def render(view: View) -> str:
-    """The HTML of a view, one ``div``."""
+    """Return a view as HTML, in one ``div``."""
     parts = [
         style.heading(view.title, view.state, style.duration(view.seconds), view.run_id) + _stages(view.stages),
         _cause(view.cause, view.state),
@@ -41,6 +41,7 @@ def render(view: View) -> str:
 
 
 def _stages(stages: Sequence[StageView]) -> str:
+    """Render the stages and their durations in a row."""
     names = [
         style.span(
             "white-space:nowrap;" + ("" if stage.active else style.MUTED),
@@ -53,7 +54,7 @@ def _stages(stages: Sequence[StageView]) -> str:
 
 
 def _cause(text: str, state: str) -> str:
-    """Why it ended so: in the state's colour where it failed, plain where it was cancelled; nothing for an empty text."""
+    """Return the reason of the run's end, in the state's colour if it failed; an empty string for an empty text."""
     if not text:
         return ""
     colour = f"color:{style.tone(state)};font-weight:500;" if state == Lifecycle.FAILED else ""
@@ -61,7 +62,7 @@ def _cause(text: str, state: str) -> str:
 
 
 def _curves(views: Sequence[CurveView]) -> str:
-    """Each metric in a field of its own: its name and newest value, the line, its lowest and highest value."""
+    """Render each metric in a field: its name and newest value, the line, its lowest and highest value."""
     if not views:
         return ""
     width, height = CURVE_PX
@@ -82,6 +83,7 @@ def _curves(views: Sequence[CurveView]) -> str:
 
 
 def _table(table: Table) -> str:
+    """Render a table, followed by a summary of the rows that are not shown."""
     if not table.rows:
         return ""
     columns = [style.Column(name, name in NUMBERS) for name in table.columns]
@@ -90,6 +92,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> style.HtmlCell:
+    """Convert a cell, with its curve as SVG and the colour of its state."""
     line = svg(cell.points, *SMALL_CURVE_PX, cell.label)
     place = f"display:inline-block;width:{SMALL_CURVE_PX[0]}px;vertical-align:middle;margin-right:{style.GAP[1]}"
     colour = style.tone(cell.state) if cell.state else ""
@@ -97,12 +100,17 @@ def _cell(cell: Cell) -> style.HtmlCell:
 
 
 def svg(points: Sequence[Point], width_px: int, height_px: int, label: str, *, stretched: bool = False) -> str:
-    """The line through the points, with a dot at the last one; "" for fewer than two with a finite value.
+    """Draw a line through the points with a dot at the last one; an empty string for fewer than two finite values.
 
-    In the colour of the text around it: the same in a light and in a dark theme. It holds no text: what stays of a page
-    whose SVG a front end drops, as JupyterLab does with a notebook that is not trusted, is the numbers beside it.
+    The line has the colour of the surrounding text, for light and dark themes. The SVG contains no text: where a front
+    end drops it, as JupyterLab does for an untrusted notebook, the numbers next to it remain.
 
-    ``label`` is for who cannot see it. ``stretched``: as wide as there is room, ``width_px`` is only its proportion.
+    Args:
+        points: pairs (x, y); a value that is not finite leaves a gap.
+        width_px: width, or with ``stretched`` the width of the view box.
+        height_px: height.
+        label: description for screen readers.
+        stretched: whether to use the whole available width.
     """
     finite = [(x, y) for x, y in points if math.isfinite(y)]
     if len(finite) < 2:
@@ -127,7 +135,7 @@ def svg(points: Sequence[Point], width_px: int, height_px: int, label: str, *, s
 
 
 class _Scale:
-    """From values to pixels; a constant is drawn in the middle."""
+    """Mapping from values to pixels; a constant is drawn in the middle."""
 
     def __init__(self, points: Sequence[Point], width_px: int, height_px: int) -> None:
         self._left, right = points[0][0], points[-1][0]
@@ -144,7 +152,7 @@ class _Scale:
 
 
 def _pieces(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Stretches without NaN and infinity: the curve has a gap there."""
+    """Yield the sections without NaN and infinity, between which the curve has gaps."""
     for is_finite, piece in itertools.groupby(points, key=lambda point: math.isfinite(point[1])):
         if is_finite:
             found = list(piece)

@@ -1,4 +1,7 @@
-"""``%load_ext hopsml``: ``%runs``, ``%logs``, ``%tensorboard_run``, ``%hopsml_ui``; IPython is imported to register them."""
+"""Magics of ``%load_ext hopsml``: ``%runs``, ``%logs``, ``%tensorboard_run`` and ``%hopsml_ui``.
+
+IPython is imported only when they are registered.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from hopsml.tracking import catalog, listing
 from hopsml.tracking.catalog import StoredRun
 
 _COLUMNS = [Column(name, name in listing.NUMBERS, name in ("name", "result")) for name in listing.COLUMNS]
-CAUSE = 300  # characters
+CAUSE = 300  # most characters of a run's error
 
 
 def register(shell: Any) -> None:
-    """Make the magics known to IPython's shell."""
+    """Register the magics with IPython's shell."""
     from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
     def magic(function: Callable[..., Any], *arguments: Any) -> None:
@@ -42,13 +45,13 @@ def register(shell: Any) -> None:
 
 
 def runs(last: int = 20, project: str = "") -> RunsTable:
-    """The runs of a project as a table, youngest first."""
+    """Show the runs of a project as a table, the most recent first."""
     url = project or settings.project_url()
     return RunsTable(catalog.recent(url, last or None), url)
 
 
 def logs(run: str = "", rank: int = 0) -> None:
-    """Print what a rank of a run has printed, in all generations of its group."""
+    """Print the output of a rank of a run, in all generations of its group."""
     for piece in run_logs.pieces(directory_of(run), rank):
         print(piece.decode(errors="replace"), end="")
 
@@ -70,7 +73,11 @@ def hopsml_ui(project: str = "") -> None:
 
 
 def directory_of(run: str) -> RunDir:
-    """The run of this id, URL or path; "" is the youngest of the project. Raises ArgumentError when there is none."""
+    """Return the run directory of this id, URL or path; for an empty string that of the project's most recent run.
+
+    Raises:
+        ArgumentError: there is no such run.
+    """
     project = settings.project_url()
     if run:
         return find(run, project)
@@ -82,7 +89,7 @@ def directory_of(run: str) -> RunDir:
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """An error of ours is said without a traceback."""
+    """Show hopsml's errors as their message, without a traceback."""
     from IPython.core.error import UsageError
 
     try:
@@ -92,13 +99,14 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _cells(run: StoredRun) -> list[HtmlCell]:
+    """Return the cells of a run's row in the table."""
     cells = listing.row(run)
     colours = [style.tone(run.state) if column == listing.STATE else "" for column in range(len(cells))]
     return [HtmlCell(listing.short(cell, CAUSE), colour) for cell, colour in zip(cells, colours, strict=True)]
 
 
 class RunsTable:
-    """The value of ``%runs``: shows itself as a table; ``runs`` holds what was read, youngest first."""
+    """Result of ``%runs``, displayed as a table; ``runs`` holds the run records, the most recent first."""
 
     def __init__(self, runs: list[StoredRun], project_url: str) -> None:
         self.runs, self.project_url = runs, project_url
@@ -109,6 +117,7 @@ class RunsTable:
         return "\n".join(listing.table([listing.COLUMNS, *map(listing.row, self.runs)], listing.NUMBERS))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return the table as plain text and HTML, for IPython."""
         bundle = {"text/plain": repr(self)}
         if self.runs:
             bundle["text/html"] = style.div(

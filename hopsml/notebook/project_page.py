@@ -1,4 +1,4 @@
-"""The page of a project beside a notebook: ``hopsml ui`` on loopback, one for each project, kept until the kernel ends."""
+"""Local ``hopsml ui`` server of each project for a notebook, which runs until the kernel ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopsml.errors import HopsmlError
 from hopsml.notebook.tensorboard import Page
 from hopsml.storage import urls
 
-# Ends when its standard input does: with whoever started it, however that ended.
+# The server ends when its standard input is closed, so also if its parent is killed.
 _START = (
     "import os, signal, sys, threading; "
     "wait = lambda: (sys.stdin.read(), os.kill(os.getpid(), signal.SIGTERM)); "
@@ -21,11 +21,15 @@ _START = (
     "from hopsml.cli import main; main()"
 )
 
-_pages: dict[str, Page] = {}  # by the URL of the project
+_pages: dict[str, Page] = {}  # by project URL
 
 
 def open_page(project_url: str) -> Page:
-    """The page of a project, started when there is none; returns when it serves. HopsmlError when it does not."""
+    """Return the page of a project, and start its server if necessary; returns once it serves.
+
+    Raises:
+        HopsmlError: the server does not start.
+    """
     known = _pages.get(project_url)
     if known is not None and known.process.poll() is None:
         return known
@@ -34,12 +38,13 @@ def open_page(project_url: str) -> Page:
 
 
 def close_all() -> None:
-    """End all pages; done at the kernel's end in any case."""
+    """Stop all page servers; called when the kernel exits."""
     while _pages:
         _pages.popitem()[1].close()
 
 
 def _start(project_url: str) -> Page:
+    """Start the page's server and wait until it prints its address."""
     from hopsml.cluster.forking.fork_environment import own_sys_path
 
     title = f"Runs of {urls.name(project_url) or project_url}"
@@ -51,13 +56,13 @@ def _start(project_url: str) -> Page:
             stdout=subprocess.PIPE,
             stderr=problems,
             text=True,
-            start_new_session=True,  # the interrupt of a cell is not for it
+            start_new_session=True,  # the interrupt of a cell must not reach it
         )
         page = Page(title, 0, process)
         try:
             assert process.stdout is not None
             address = urllib.parse.urlsplit(process.stdout.readline().strip())
-        except BaseException:  # an interrupt: nobody waits for it any more
+        except BaseException:  # such as an interrupt: the caller no longer waits
             page.close()
             raise
         if not address.port:

@@ -1,4 +1,4 @@
-"""What is shown of a run, made from its story and its workers; pure."""
+"""Construction of the view of a run from its timeline and its workers; pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from hopsml.notebook.view import (
 )
 from hopsml.states import Lifecycle
 
-ROWS = 24  # of workers; the others are counted
-_NOW, _OVER = ("CPU", "memory", "GPU use"), ("CPU, mean", "memory, peak")  # columns while it runs, and afterwards
+ROWS = 24  # most workers in the table; the others are counted
+# Columns while the run is active, and afterwards.
+_NOW, _OVER = ("CPU", "memory", "GPU use"), ("CPU, mean", "memory, peak")
 _ALWAYS = ("rank", "host", "state")
 _TRACEBACK = "Traceback (most recent call last):"
-NAMED = 4  # ranks that are waited for, by name
+NAMED = 4  # ranks that are listed in a waiting message
 METRICS = 12
-CURVES = 4  # the metrics that are drawn; the others are numbers
+CURVES = 4  # metrics that are drawn; the others are numbers
 TAIL_LINES = 20
-WIDTH = 160  # of a line of a log
+WIDTH = 160  # characters of a log line
 _STAGES = {
     Phase.WAITING: "executors",
     Phase.FORMING: "start",
@@ -59,9 +60,18 @@ def view_of(
     now: float,
     is_told: bool = False,
 ) -> View:
-    """The run as it stands at ``now`` (seconds since 1970). ``name``: as its caller called it.
+    """Return the view of a run at a point in time.
 
-    ``is_told``: its error stands beside the display, with its cause and the traceback; they are not said twice.
+    Args:
+        story: timeline of the run.
+        members: the workers, by rank.
+        size: number of workers that were requested.
+        name: name that the caller gave the run.
+        run_id: id of the run.
+        run_dir: URL of the run directory.
+        now: seconds since 1970.
+        is_told: whether the cell shows the error, with its cause and traceback, next to the display, so that the view
+            omits them.
     """
     state = state_of(story)
     end = story.ended or now
@@ -89,7 +99,7 @@ def view_of(
 
 
 def state_of(story: Story) -> Lifecycle:
-    """The state of the run: that of its phase, or how it has ended."""
+    """Return the state of the run: that of its phase, or its outcome if it has ended."""
     if story.ended is not None:
         return states.end(story.error)
     phase = story.stages[-1].phase if story.stages else Phase.WAITING
@@ -97,10 +107,10 @@ def state_of(story: Story) -> Lifecycle:
 
 
 def _stages(story: Story, end: float) -> tuple[StageView, ...]:
-    """In the order in which they were first reached; one that came again, as with a changing group, has one time in all."""
+    """Return the stages in the order of their first occurrence; repeated ones, as in a changing group, are summed."""
     ends = [*(stage.began for stage in story.stages[1:]), end][
         : len(story.stages)
-    ]  # none: it had ended before it was shown
+    ]  # empty if the run had ended before it was shown
     seconds: dict[str, float] = {}
     times: Counter[str] = Counter()
     for stage, until in zip(story.stages, ends, strict=True):
@@ -114,10 +124,11 @@ def _stages(story: Story, end: float) -> tuple[StageView, ...]:
     )
 
 
-# -- what is waited for
+# waiting messages
 
 
 def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> str:
+    """Return what the run waits for in its present phase; an empty string if nothing."""
     if story.ended is not None:
         return ""
     if story.is_over:
@@ -144,16 +155,17 @@ def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> st
 
 
 def _named(views: Sequence[MemberView]) -> str:
+    """Return the first ranks and hosts, and the number of the others."""
     names = [f"rank {view.rank} on {view.host}" for view in sorted(views, key=lambda view: view.rank)]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
-# -- numbers
+# numbers
 
 
 def _progress(story: Story, now: float) -> ProgressView | None:
-    """Nothing where no worker has said how many steps there will be, or where the training is done."""
+    """Return the progress bar; None if no worker has reported a number of steps, or the training has succeeded."""
     told = story.progress
     if told is None or told.total < 1 or (story.ended is not None and story.error is None):
         return None
@@ -169,7 +181,7 @@ def _progress(story: Story, now: float) -> ProgressView | None:
 
 
 def _steps(story: Story, progress: ProgressView | None) -> Pairs:
-    """Where no bar says it."""
+    """Return the step and the rate, if no progress bar shows them."""
     if story.step is None or progress is not None:
         return ()
     rate = story.steps_per_second()
@@ -177,17 +189,18 @@ def _steps(story: Story, progress: ProgressView | None) -> Pairs:
 
 
 def _whole(value: int) -> str:
+    """Format a whole number with spaces between thousands."""
     return f"{value:,}".replace(",", " ")
 
 
 def _curves(story: Story) -> tuple[CurveView, ...]:
-    """The first metrics that were reported more than once."""
+    """Return curves of the first metrics with several different values."""
     drawn = [(name, history) for name, history in story.histories.items() if history.is_curve][:CURVES]
     return tuple(CurveView.of(short(name, 40), found) for name, found in drawn)
 
 
 def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and short texts that the function returned; the log's path was added by hopsml."""
+    """Return the numbers and short texts that the function returned, without the log's path, which hopsml adds."""
     return {
         name: value
         for name, value in outputs.items()
@@ -196,6 +209,7 @@ def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(values: Mapping[str, Any]) -> Pairs:
+    """Format the first metrics, and the number of the others."""
     shown = [(short(str(name), 40), number(value)) for name, value in values.items()]
     more = [("…", f"{len(shown) - METRICS} more")] if len(shown) > METRICS else []
     return (*shown[:METRICS], *more)
@@ -205,7 +219,7 @@ def _metrics(values: Mapping[str, Any]) -> Pairs:
 
 
 def _shown(members: Mapping[int, MemberView]) -> list[int]:
-    """The ranks that get a row: all, or the failed ones and the first of the others."""
+    """Return the ranks in the table: all, or the failed ones and the first of the others."""
     ranks = sorted(members)
     if len(ranks) <= ROWS:
         return ranks
@@ -215,7 +229,7 @@ def _shown(members: Mapping[int, MemberView]) -> list[int]:
 
 
 def _workers(members: Mapping[int, MemberView], story: Story) -> Table:
-    """A row for each that is shown, in the columns that say something of any of them."""
+    """Return a table with a row per shown rank, without columns that are empty for all of them."""
     ranks = _shown(members)
     rows = [_row(members[rank], story) for rank in ranks]
     names = max(rows, key=len, default={})
@@ -229,7 +243,7 @@ def _workers(members: Mapping[int, MemberView], story: Story) -> Table:
 
 
 def _row(view: MemberView, story: Story) -> dict[str, str]:
-    """By the names of the columns: what matters most comes first, a narrow page cuts off the rest."""
+    """Return a worker's cells by column, the most important first, because a narrow page cuts off the rest."""
     return {
         "rank": str(view.rank),
         "state": _state(view, story),
@@ -242,7 +256,7 @@ def _row(view: MemberView, story: Story) -> dict[str, str]:
 
 
 def _usage(known: Usage | None, over: bool) -> Pairs:
-    """As last sampled; of a run that is over, of all its time. CPU is in percent of one core."""
+    """Return the latest resource usage, or totals if the run is over; CPU is in percent of one core."""
     if known is None or not known.newest:
         return ()
     if over:
@@ -263,22 +277,29 @@ def _usage(known: Usage | None, over: bool) -> Pairs:
 
 
 def _memory(megabytes: float) -> str:
+    """Format an amount of memory in MB or GB."""
     return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
 
 
 def _state(view: MemberView, story: Story) -> str:
-    """A worker that had not ended by itself when its group ended was stopped."""
+    """Return a worker's state.
+
+    One that was active when its group ended is shown as stopped, or lost if it failed the run.
+    """
     if story.is_over and view.state in (Lifecycle.STARTING, Lifecycle.RUNNING):
         was_lost = isinstance(story.error, WorkerFailed) and story.error.rank == view.rank
         return Lifecycle.LOST if was_lost else Lifecycle.STOPPED
     return view.state
 
 
-# -- trouble
+# errors
 
 
 def _log(story: Story, is_told: bool) -> tuple[str, tuple[str, ...]]:
-    """The tail of the log of the rank that failed, else of the chief's output; ``is_told``: what the error does not say."""
+    """Return title and tail of the failed rank's log, else of the output of rank 0.
+
+    ``is_told``: leave out what the error next to the display contains.
+    """
     error = story.error
     if isinstance(error, WorkerFailed):
         text = error.log_tail if error.log_tail.strip() else error.remote_traceback
@@ -291,5 +312,5 @@ def _log(story: Story, is_told: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _before_tracebacks(log: str, count: int) -> str:
-    """A log without the tracebacks at its end, of which there are so many."""
+    """Return a log without its last ``count`` tracebacks."""
     return _TRACEBACK.join(log.split(_TRACEBACK)[:-count]) if count else ""

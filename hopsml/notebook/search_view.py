@@ -1,4 +1,4 @@
-"""What is shown of a search, made from how it stands; pure."""
+"""Construction of the view of a search from a snapshot of it; pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hopsml.notebook.view import Cell, CurveView, Pairs, ProgressView, Table, Vi
 from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
 from hopsml.search.metric import name_of
 
-ROWS = 12  # of running trials
-POINTS = 64  # of a running trial's curve
+ROWS = 12  # most running trials in the table
+POINTS = 64  # most points of a running trial's curve
 CONFIGURATION = 70  # characters of a configuration
 COLUMNS = ("trial", "value", "curve (min … max)", "step", "on", "configuration")
 
 
 def view_of(search: SearchSnapshot, is_told: bool = False) -> View:
-    """The search as it stands. ``is_told``: its error stands beside the display, and is not said twice."""
+    """Return the view of a search; ``is_told``: leave out the error, which the cell shows next to the display."""
     over = search.ended is not None
     numbers = (
         [("trials", str(search.done) + ("" if search.planned is None else f" of {search.planned}"))] if over else []
@@ -48,7 +48,10 @@ def view_of(search: SearchSnapshot, is_told: bool = False) -> View:
 
 
 def _progress(search: SearchSnapshot) -> ProgressView | None:
-    """Trials that are over, and those that run by their share; or the time, where nobody knows how many there will be."""
+    """Return the progress of the search: the share of trials, or of the time until the deadline.
+
+    Running trials count by their share. None if neither the number of trials nor a deadline is known.
+    """
     outlook = search.outlook()
     until = None if search.deadline_at is None else max(0.0, search.deadline_at - search.now)
     left = [] if until is None else [f"at most {about(until)} left"]
@@ -64,7 +67,7 @@ def _progress(search: SearchSnapshot) -> ProgressView | None:
 
 
 def _improvements(search: SearchSnapshot) -> tuple[CurveView, ...]:
-    """The best value so far, by the number of the trial that gave it."""
+    """Return a curve of the best value so far, with one point per improvement."""
     history = MetricHistory()
     for place, (_, value) in enumerate(search.improvements):
         history.add(place, float(value))
@@ -75,16 +78,18 @@ def _improvements(search: SearchSnapshot) -> tuple[CurveView, ...]:
 
 
 def _trials(search: SearchSnapshot) -> Table:
-    """The trials that run."""
+    """Return a table of the running trials."""
     shown = sorted(search.running, key=lambda trial: trial.number)[:ROWS]
     hidden = len(search.running) - len(shown)
     return Table(COLUMNS, tuple(map(_row, shown)), f"{hidden} more are running" if hidden > 0 else "")
 
 
 def _row(trial: RunningTrial) -> tuple[Cell, ...]:
+    """Return the table row of a running trial."""
     config = ", ".join(f"{name}={number(value)}" for name, value in trial.config.items())
     history, told = MetricHistory(), list(trial.curve)
-    for step, value in thinned(told, POINTS) if len(told) > POINTS else told:  # many times a second, for many trials
+    # Because this runs several times a second, for many trials.
+    for step, value in thinned(told, POINTS) if len(told) > POINTS else told:
         history.add(step, value)
     extremes = f"{number(history.low)} … {number(history.high)}" if history.is_curve else ""
     return (

@@ -1,4 +1,4 @@
-"""What has happened to a run so far, for people: changes in, nothing out; no thread, no clock, no IPython."""
+"""Timeline of a run for its display, updated by the run's changes; without threads, clocks or IPython."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.notebook.history import MetricHistory
 from hopsml.tracking.listing import plain
 
-LOG_LINES = 8  # of the chief's output, while it runs
-RATE_WINDOW_S = 10.0  # steps a second are those of so long
-LEFT_WINDOW_S = 120.0  # how long the training will take is reckoned from so long: validation and checkpoints are in it
-HISTORIES = 24  # metrics whose values are kept
+LOG_LINES = 8  # most lines of the output of rank 0
+RATE_WINDOW_S = 10.0  # window over which steps per second are computed
+# Window over which the remaining time is estimated, which should include validation and checkpoints.
+LEFT_WINDOW_S = 120.0
+HISTORIES = 24  # most metrics whose history is recorded
 NOTES = 6
-# TensorFlow's own log of information and warnings, in both of its forms; the whole log is in the run directory.
+# TensorFlow's log messages of level info and warning, in both formats; the whole log is in the run directory.
 _FRAMEWORK = re.compile(
     r"[IW]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |WARNING: All log messages before absl::"
 )
-_ANEW = (Phase.FORMING, Phase.REFORMING)  # after these steps may be made once more
+_ANEW = (Phase.FORMING, Phase.REFORMING)  # after these phases steps may be repeated
 
 
 @dataclass
 class Stage:
-    """A phase of the run and when it began, seconds since 1970."""
+    """Phase of the run and its start, in seconds since 1970."""
 
     phase: Phase
     began: float
@@ -35,15 +36,15 @@ class Stage:
 
 @dataclass
 class TrainingProgress:
-    """How far the training is, as its worker says: ``done`` of ``total`` units ("step", "epoch")."""
+    """Progress of the training, as its worker reports it: ``done`` of ``total`` units ("step", "epoch")."""
 
     done: int
     total: int
     unit: str
-    told: deque[tuple[float, int]] = field(default_factory=deque)  # when it was how far
+    told: deque[tuple[float, int]] = field(default_factory=deque)  # pairs (time, done) within the window
 
     def tell(self, time: float, done: int, total: int) -> None:
-        """The newest; one that is behind the last begins anew."""
+        """Record a report of the worker's progress; one with fewer units than the last restarts the time estimate."""
         if done < self.done:
             self.told.clear()
         self.done, self.total = done, total
@@ -52,7 +53,10 @@ class TrainingProgress:
             self.told.popleft()
 
     def seconds_left(self, now: float) -> float | None:
-        """At the speed of the last two minutes; None before there is one, or where it has been still for long."""
+        """Estimate the remaining seconds from the rate of the last two minutes.
+
+        Returns None before there is a rate, or if no report has come for much longer than usual.
+        """
         if len(self.told) < 2:
             return None
         (first, low), (last, high) = self.told[0], self.told[-1]
@@ -68,7 +72,7 @@ class TrainingProgress:
 
 @dataclass
 class Usage:
-    """What a worker uses of its machine; percent of one core and megabytes, see ``cluster/usage.py``."""
+    """Resource usage of a worker, in percent of one core and in megabytes; see ``cluster/usage.py``."""
 
     newest: dict[str, float] = field(default_factory=dict)
     samples: int = 0
@@ -76,7 +80,7 @@ class Usage:
     memory_peak: float = 0.0
 
     def add(self, sample: Mapping[str, float]) -> None:
-        """Take in the next sample of the worker, by name of the value."""
+        """Record the worker's next sample, by name of the value."""
         self.newest = dict(sample)
         self.memory_peak = max(self.memory_peak, sample.get("memory_usage_megabytes", 0.0))
         if (cpu := sample.get("cpu_utilization_percentage")) is not None:
@@ -85,29 +89,35 @@ class Usage:
 
 @dataclass
 class Story:
-    """``began``: when the run was launched, seconds since 1970."""
+    """Timeline of a run; ``began`` is its launch, in seconds since 1970."""
 
     began: float
     stages: list[Stage] = field(default_factory=list)
-    waiting: str = ""  # what the coordinator says of the agents that are missing
+    waiting: str = ""  # what the coordinator reports about missing agents
     step: int | None = None
     progress: TrainingProgress | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    histories: dict[str, MetricHistory] = field(default_factory=dict)  # of the metrics that are numbers, by step
+    histories: dict[str, MetricHistory] = field(default_factory=dict)  # of numeric metrics, by name
     usage: dict[int, Usage] = field(default_factory=dict)  # by rank
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES))
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    is_over: bool = False  # the group is gone; the last files may still be written
-    ended: float | None = None  # the run directory is complete
+    is_over: bool = False  # the group has ended; the last files may still be written
+    ended: float | None = None  # time at which the run directory was complete
     error: BaseException | None = None
-    outputs: dict[str, Any] = field(default_factory=dict)  # what the function returned
+    outputs: dict[str, Any] = field(default_factory=dict)  # return value of the function
     _unfinished: str = ""
     _steps: deque[tuple[float, int]] = field(default_factory=deque)
-    _again: bool = False  # another generation has begun: it may go back some steps
-    _before: int = 0  # steps of earlier calls of ``fit``, each of which counts from its own beginning
+    _again: bool = False  # True after a restart, which may repeat steps
+    _before: int = 0  # steps of earlier calls of ``fit``, each of which counts from 0
 
     def handle(self, change: Change, phase: Phase, now: float) -> None:
-        """Take in a change; ``phase`` is the run's at that moment, ``now`` seconds since 1970."""
+        """Update the timeline with a change of the run.
+
+        Args:
+            change: the change.
+            phase: phase of the run at that moment.
+            now: seconds since 1970.
+        """
         self.enter(phase, now)
         match change.kind:
             case "phase":
@@ -130,36 +140,39 @@ class Story:
                 self._log("\n" if self._unfinished else "")
 
     def enter(self, phase: Phase, now: float) -> None:
-        """Note a phase that the run has entered; a final one is no stage of its own."""
+        """Record a phase that the run has entered; a final one is no stage."""
         if phase.is_final or (self.stages and self.stages[-1].phase is phase):
             return
         self.stages.append(Stage(phase, now if self.stages else self.began))
         if phase in _ANEW:
-            self.usage.clear()  # other workers may have these ranks now
+            self.usage.clear()  # these ranks may now belong to other workers
             self._again = True
             if self.progress is not None:
-                self.progress.told.clear()  # the time in which nobody trains is no measure
+                self.progress.told.clear()  # time without training must not count
 
     def steps_per_second(self) -> float:
-        """Over the last ``RATE_WINDOW_S``; 0 before there are two reports."""
+        """Return the rate over the last ``RATE_WINDOW_S`` seconds; 0 before there are two reports."""
         if len(self._steps) < 2:
             return 0.0
         (first, low), (last, high) = self._steps[0], self._steps[-1]
         return (high - low) / (last - first) if last > first else 0.0
 
     def _progress(self, change: Change, now: float) -> None:
+        """Record a progress report; another unit starts a new progress."""
         assert change.step is not None
         if self.progress is None or self.progress.unit != change.text:
             self.progress = TrainingProgress(change.step, change.total, change.text)
         self.progress.tell(now, change.step, change.total)
 
     def _report(self, change: Change) -> None:
+        """Record reported metrics and their step."""
         self.metrics.update(change.metrics)
         if change.step is not None:
             self._stepped(change.step, change.time)
         self._remember(change.metrics)
 
     def _stepped(self, step: int, time: float) -> None:
+        """Record the step of a report; a lower one is a repetition after a restart, or else a new call of ``fit``."""
         if self.step is not None and step < self.step:
             self._steps.clear()
             if not self._again:
@@ -170,6 +183,7 @@ class Story:
             self._steps.popleft()
 
     def _remember(self, metrics: Mapping[str, Any]) -> None:
+        """Add numeric metrics to their histories."""
         for name, value in metrics.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
@@ -179,17 +193,21 @@ class Story:
                 history.add(last + 1 if self.step is None else self._before + self.step, float(value))
 
     def _log(self, text: str) -> None:
+        """Record complete lines of output, and buffer an incomplete one."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         self._unfinished = self._unfinished[-10_000:]
         self.log.extend(worth_showing(lines))
 
 
 def worth_showing(lines: Iterable[str]) -> list[str]:
-    """Plain lines, without empty ones and without what TensorFlow says of itself; its errors stay."""
+    """Return lines as plain text, without empty ones and TensorFlow's informational messages; its errors remain."""
     return [line for line in map(plain_line, lines) if line.strip() and not _FRAMEWORK.match(line)]
 
 
 def plain_line(line: str) -> str:
-    """A line as a terminal would show it in the end: without colours, and what follows the last carriage return."""
+    """Return a line as a terminal finally shows it, without colours.
+
+    Of a line with carriage returns only the last non-empty part is visible.
+    """
     kept = [part for part in line.rstrip("\r").split("\r") if part]
     return plain(kept[-1] if kept else "")

@@ -1,7 +1,7 @@
-"""How everything of ours looks in a notebook: one scale of type, one of distances, colour for state alone; pure.
+"""HTML elements and visual style of the notebook output: font sizes, distances, state colours; pure.
 
-Every style stands in its element, and every colour but that of a state is the page's own, in part transparent: the same in
-light and in dark themes, and in what JupyterLab's sanitizer leaves of a notebook that is not trusted.
+Styles are inline, and all colours except those of states derive from the page's by transparency: they suit light and
+dark themes, and pass JupyterLab's sanitizer of untrusted notebooks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TITLE, BODY, SMALL = (
     "font-size:13px;line-height:20px",
     "font-size:12px;line-height:16px",
 )
-GAP = ("4px", "8px", "12px", "16px")  # no other distance
+GAP = ("4px", "8px", "12px", "16px")  # the only distances
 LINE = "1px solid rgba(128,128,128,0.3)"
 FILL = "rgba(128,128,128,0.12)"
 MUTED = "opacity:0.65"
@@ -27,7 +27,7 @@ SANS = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif"
 MONO = f"font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;{SMALL}"
 WIDTH_PX = 760
 
-# Each stands out from white as from black, 4.3 to 1.
+# Each has a contrast of 4.3 to 1 with white and with black.
 _GREY = "#727983"
 _TONES = {
     Lifecycle.WAITING: "#aa690e",
@@ -41,32 +41,32 @@ _TONES = {
 
 
 def tone(state: str) -> str:
-    """The colour of a state; grey for one that is nobody's fault, or that is not known."""
+    """Return the colour of a state; grey for an unknown state or one that is neither activity, success nor failure."""
     return _TONES.get(Lifecycle(state), _GREY) if state in Lifecycle.__members__ else _GREY
 
 
 def text(value: str) -> str:
-    """A text as it may stand in HTML, in attributes too."""
+    """Escape a text for HTML content and attributes."""
     return html.escape(value, quote=True)
 
 
 def div(style: str, content: str) -> str:
-    """A block; ``content`` is HTML."""
+    """Return a block element; ``content`` is HTML."""
     return f'<div style="{style}">{content}</div>'
 
 
 def span(style: str, content: str) -> str:
-    """A piece of a line; ``content`` is HTML."""
+    """Return an inline element; ``content`` is HTML."""
     return f'<span style="{style}">{content}</span>'
 
 
 def row(content: str, between: str = GAP[3]) -> str:
-    """Pieces beside each other, on further lines where there is no room."""
+    """Return elements in a row, which wraps where there is no room; ``content`` is HTML."""
     return div(f"display:flex;flex-wrap:wrap;gap:0 {between};align-items:baseline;{NUMBERS}", content)
 
 
 def frame(parts: Iterable[str], state: str) -> str:
-    """The box around everything, its edge in the colour of the state; empty parts take no room."""
+    """Return the outer box, with its left edge in the colour of the state; empty parts are left out."""
     content = "".join(
         div(f"margin-top:{GAP[1]}" if number else "", part) for number, part in enumerate(filter(None, parts))
     )
@@ -78,7 +78,7 @@ def frame(parts: Iterable[str], state: str) -> str:
 
 
 def heading(title: str, state: str, took: str, run_id: str = "") -> str:
-    """The first line: what it is, and how it stands."""
+    """Return the first line: title, run id, state and duration."""
     name = span(f"{SMALL};{MUTED};overflow-wrap:anywhere", text(run_id)) if run_id and title != run_id else ""
     stands = span(f"color:{tone(state)};{STRONG}", text(state)) + f" {span(MUTED, text(took))}"
     return row(
@@ -90,7 +90,7 @@ def heading(title: str, state: str, took: str, run_id: str = "") -> str:
 
 
 def labelled(label: str, value: str, style: str = "") -> str:
-    """A label and a text; nothing for an empty text."""
+    """Return a label and a text; an empty string for an empty text."""
     if not value:
         return ""
     head = f"{span(MUTED, text(label))} " if label else ""
@@ -98,7 +98,7 @@ def labelled(label: str, value: str, style: str = "") -> str:
 
 
 def numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
-    """Names and values in one line; nothing for none."""
+    """Return names and values in one line; an empty string if there are none."""
     if not pairs:
         return ""
     cells = [
@@ -109,7 +109,7 @@ def numbers(pairs: Sequence[tuple[str, str]], label: str = "") -> str:
 
 
 def bar(share: float, state: str, facts: Sequence[str]) -> str:
-    """How much is done, as a bar, and in words below it: the first one at its left, the others at its right."""
+    """Return a progress bar with texts below it: the first at the left, the others at the right."""
     percent = f"{100 * min(1.0, max(0.0, share)):.1f}%"
     done = div(f"width:{percent};height:6px;border-radius:3px;background:{tone(state)}", "")
     left, *others = facts
@@ -118,7 +118,7 @@ def bar(share: float, state: str, facts: Sequence[str]) -> str:
 
 
 def pre(title: str, lines: Sequence[str]) -> str:
-    """Lines of a log with a title; nothing for none."""
+    """Return lines of a log with a title; an empty string if there are none."""
     if not lines:
         return ""
     style = (
@@ -131,7 +131,7 @@ def pre(title: str, lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class HtmlCell:
-    """A cell of a table. ``html``: what stands before the text, made by us."""
+    """Cell of a table; ``html`` is trusted HTML in front of the text."""
 
     text: str
     colour: str = ""
@@ -140,7 +140,7 @@ class HtmlCell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; ``number``: aligned at the right. ``wraps``: it may take several lines."""
+    """Column of a table; ``number``: right-aligned; ``wraps``: may take several lines."""
 
     name: str
     number: bool = False
@@ -148,7 +148,7 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[HtmlCell]]) -> str:
-    """A plain table; where the page is narrower, it can be moved within its place."""
+    """Return a table, which scrolls horizontally where the page is narrower."""
     head = "".join(_cell("th", column, text(column.name), f"font-weight:400;{SMALL};{MUTED}") for column in columns)
     body = "".join(_row(columns, cells) for cells in rows)
     clear = "background:transparent;border:0"
@@ -160,6 +160,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[HtmlCell]]) -> str:
 
 
 def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
+    """Return the HTML of a table row."""
     content = ""
     for column, cell in zip(columns, cells, strict=True):
         words = span(f"color:{cell.colour}", text(cell.text)) if cell.colour else text(cell.text)
@@ -168,6 +169,7 @@ def _row(columns: Sequence[Column], cells: Sequence[HtmlCell]) -> str:
 
 
 def _cell(tag: str, column: Column, content: str, style: str) -> str:
+    """Return the HTML of a table cell."""
     side = "right" if column.number else "left"
     wraps = "normal;min-width:140px;overflow-wrap:anywhere" if column.wraps else "nowrap"
     fixed = f"text-align:{side};padding:2px {GAP[3]} 2px 0;border:0;background:transparent;white-space:{wraps}"
@@ -175,7 +177,7 @@ def _cell(tag: str, column: Column, content: str, style: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration, at most a few characters: 8.3 s, 4 min 10 s, 2 h 05 min."""
+    """Return a duration as a short text: 8.3 s, 4 min 10 s, 2 h 05 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -185,7 +187,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A duration that is only guessed: 40 s, 4 min, 2 h 05 min."""
+    """Return an estimated duration as a rounded text: 40 s, 4 min, 2 h 05 min."""
     if seconds < 90:
         return f"{max(1, round(seconds / 5) * 5) if seconds >= 10 else max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,7 @@
-"""Pages beside a notebook, kept until the kernel ends, shown through the notebook's server; TensorBoard of each run."""
+"""TensorBoard of each run for a notebook, and the embedding of local pages through the notebook's server.
+
+Page servers run until the kernel ends.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +27,27 @@ from hopsml.storage.run_dir import RunDir
 
 HEIGHT_PX = 700
 END_S = 15.0
-ASK_S = 5.0  # for the notebook's server to answer
+ASK_S = 5.0  # timeout for an answer of the notebook's server
 
-_pages: dict[str, Page] = {}  # by the URL of the events
+_pages: dict[str, Page] = {}  # by URL of the events
 
 
 @dataclass(frozen=True)
 class Page:
-    """What serves on loopback; ``process`` ends with this one, or when its standard input is closed."""
+    """Local web server on loopback; its process ends with this one, or when its standard input is closed."""
 
     title: str
     port: int
     process: subprocess.Popen[str]
-    query: str = ""  # of its address, with what lets one in
+    query: str = ""  # query string of its address, with the access token
 
     @property
     def address(self) -> str:
-        """URL at which it is found from this machine."""
+        """URL of the page on this machine."""
         return f"http://127.0.0.1:{self.port}/{self.query}"
 
     def close(self) -> None:
-        """End the server's process; may be called again."""
+        """Stop the server's process; may be called again."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -56,7 +59,11 @@ class Page:
 
 
 def open_page(directory: RunDir) -> Page:
-    """The page of a run, started when there is none; returns when it serves. HopsmlError when it does not."""
+    """Return the TensorBoard of a run, and start its server if necessary; returns once it serves.
+
+    Raises:
+        HopsmlError: the server does not start.
+    """
     known = _pages.get(directory.events)
     if known is not None and known.process.poll() is None:
         return known
@@ -65,12 +72,13 @@ def open_page(directory: RunDir) -> Page:
 
 
 def close_all() -> None:
-    """End all pages; done at the kernel's end in any case."""
+    """Stop all page servers; called when the kernel exits."""
     while _pages:
         _pages.popitem()[1].close()
 
 
 def _start(directory: RunDir) -> Page:
+    """Start the TensorBoard process and wait until it prints its port."""
     from hopsml.cluster.forking.fork_environment import own_sys_path
 
     process = subprocess.Popen(
@@ -79,14 +87,14 @@ def _start(directory: RunDir) -> Page:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # the interrupt of a cell is not for it
+        start_new_session=True,  # the interrupt of a cell must not reach it
     )
     title = f"TensorBoard of {directory.run_id}"
     page = Page(title, 0, process)
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline() or "{}")
-    except BaseException:  # an interrupt: nobody waits for it any more
+    except BaseException:  # such as an interrupt: the caller no longer waits
         page.close()
         raise
     if "port" not in said:
@@ -97,14 +105,19 @@ def _start(directory: RunDir) -> Page:
 
 atexit.register(close_all)
 
-# -- where a browser finds it
+# path of a page on the notebook's server
 
 
 def page_path(port: int, environment: Mapping[str, str], base_url: str, has_proxy: bool) -> str:
-    """The path on the notebook's own server under which its proxy shows a port; "" without a proxy.
+    """Return the path on the notebook's server at which its proxy serves a port; an empty string without a proxy.
 
-    ``base_url``: where that server has its root. ``TENSORBOARD_PROXY_URL`` (with %PORT%), which TensorBoard's own
-    notebook support reads, comes first.
+    ``TENSORBOARD_PROXY_URL`` (with %PORT%), which TensorBoard's own notebook support reads, takes precedence.
+
+    Args:
+        port: port of the page.
+        environment: environment variables.
+        base_url: root of the notebook's server.
+        has_proxy: whether the server has ``jupyter-server-proxy``.
     """
     given = environment.get("TENSORBOARD_PROXY_URL", "")
     if given:
@@ -116,17 +129,17 @@ def page_path(port: int, environment: Mapping[str, str], base_url: str, has_prox
 
 
 def path_here(port: int) -> str:
-    """``page_path`` for this kernel. Whether the notebook's server has the proxy it says itself, where it can be asked."""
+    """Return ``page_path`` for this kernel; the notebook's server is asked for the proxy if it can be reached."""
     server = server_note(os.environ)
     supposed = page_path(port, os.environ, str(server.get("base_url", "")), has_proxy=True)
     shows = server_shows(supposed, server)
-    if shows is None:  # known by nobody here, or it wants a password: then the kernel's packages are taken for its own
+    if shows is None:  # server unknown, or protected by a password: assume that it has the kernel's packages
         shows = importlib.util.find_spec("jupyter_server_proxy") is not None
     return page_path(port, os.environ, str(server.get("base_url", "")), shows)
 
 
 def server_note(environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """What the Jupyter server that started this kernel has noted of itself in its runtime folder; empty if unknown."""
+    """Return the record in Jupyter's runtime folder of the server that started this kernel; empty if unknown."""
     server = environment.get("JPY_PARENT_PID", "")
     if not server.isdigit():
         return {}
@@ -140,13 +153,16 @@ def server_note(environment: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def server_shows(path: str, server: Mapping[str, Any]) -> bool | None:
-    """Whether the notebook's server has a page at this path; None where it cannot be asked. Its token goes to it alone."""
+    """Return True if the notebook's server has a page at this path; None if it cannot be asked.
+
+    The server's token is sent to that server only.
+    """
     parts = urllib.parse.urlsplit(str(server.get("url", "")))
     if not parts.scheme.startswith("http") or not server.get("token"):
         return None
     request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}{path}")
     request.add_unredirected_header("Authorization", f"token {server['token']}")
-    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not by way of an http_proxy
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not through an HTTP proxy
     try:
         with directly.open(request, timeout=ASK_S) as answer:
             return bool(answer.status == 200)
@@ -157,7 +173,7 @@ def server_shows(path: str, server: Mapping[str, Any]) -> bool | None:
 
 
 def bundle(page: Page, path: str) -> dict[str, str]:
-    """What the notebook shows: the page itself where its server can reach it, else where to find it."""
+    """Return the MIME bundle of a page: an embedded frame if the notebook's server can proxy it, else its address."""
     title = page.title
     if not path:
         address = html.escape(page.address, quote=True)

@@ -1,7 +1,7 @@
-"""TensorBoard over a run's events, wherever they lie: a process, and for remote events a copy that is refreshed.
+"""TensorBoard process for a run's events on any store, with a local copy of remote events that is refreshed.
 
-As a program (``python -m hopsml.notebook.tensorboard_server EVENTS``) it serves on a free port of loopback, says on its
-standard output which, and ends when its standard input does: with whoever started it, however that ended.
+As a program (``python -m hopsml.notebook.tensorboard_server EVENTS``) it serves on a free port of loopback, prints the
+port to its standard output, and ends when its standard input is closed, so also if its parent is killed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger("hopsml.tensorboard")
 
 REFRESH_S = 5.0
 _PIECE_BYTES = 4 << 20
-START_TIMEOUT_S = 120.0  # it imports TensorFlow where that is installed
+START_TIMEOUT_S = 120.0  # TensorBoard imports TensorFlow if that is installed
 _POLL_S = 0.05
-# Dies with this process, also by kill -9; the same interpreter and import path, so that hopsml is found.
+# Ends with this process, even after kill -9; the same interpreter and import path, so that hopsml is found.
 _START = (
     "import sys; from hopsml.cluster.shared.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
     "from tensorboard.main import run_main; run_main()"
@@ -37,14 +37,14 @@ _START = (
 
 
 class Copy:
-    """What a store holds of a run's events, on this machine. Raises StorageError where it cannot be read at first."""
+    """Local copy of a run's event files. Raises StorageError if they cannot be read at first."""
 
     def __init__(self, events: str, folder: Path) -> None:
         self.folder, self._events, self._outage = folder, events, Outage(REFRESH_S)
         fetch(events, folder)
 
     def refresh(self) -> None:
-        """Copy what has grown; a store that is away is asked again later, and that is said once."""
+        """Copy files that have grown; after a failure, try again with increasing intervals and log one warning."""
         if not self._outage.may_try(time.monotonic()):
             return
         try:
@@ -58,7 +58,7 @@ class Copy:
 
 
 class Server:
-    """A TensorBoard that was started; ``folder`` is for its notes, its log and the copy of remote events."""
+    """TensorBoard process and its folder, with its info files, its log and the copy of remote events."""
 
     def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
         from hopsml.cluster.forking.fork_environment import own_sys_path
@@ -80,18 +80,25 @@ class Server:
             )
 
     def refresh(self) -> None:
-        """Copy what has grown, where the events are not on this machine."""
+        """Update the copy of the events, if they are remote."""
         if self._copy is not None:
             self._copy.refresh()
 
     def port(self, timeout_s: float = START_TIMEOUT_S) -> int:
-        """Its port, once it serves. HopsmlError when it does not within the time."""
+        """Return the port once the server listens.
+
+        Args:
+            timeout_s: longest wait.
+
+        Raises:
+            HopsmlError: the process has ended, or does not listen within the timeout.
+        """
         note = self._folder / ".tensorboard-info" / f"pid-{self.process.pid}.info"
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
                 return int(json.loads(note.read_text())["port"])
-            except (FileNotFoundError, ValueError):  # not there yet, or half written
+            except (FileNotFoundError, ValueError):  # absent, or incompletely written
                 time.sleep(_POLL_S)
         said = self._log.read_text(errors="replace").strip()[-2000:]
         ended = self.process.poll()
@@ -103,7 +110,14 @@ class Server:
 
 @contextmanager
 def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool = False) -> Iterator[Server]:
-    """TensorBoard over the event files below a URL until the block is left; port 0 for any that is free."""
+    """Run TensorBoard for the event files below a URL while the context is active.
+
+    Args:
+        events: URL of a folder.
+        host: address to listen on.
+        port: port to listen on; 0: any free port.
+        quiet: whether its output goes to a log file.
+    """
     with tempfile.TemporaryDirectory(prefix="hopsml-tensorboard-") as folder:
         server = Server(events, host, port, Path(folder), quiet)
         try:
@@ -114,13 +128,13 @@ def running(events: str, *, host: str = "127.0.0.1", port: int = 0, quiet: bool 
 
 
 def events_of(directory: RunDir) -> str:
-    """The URL below which the events of a run are: its folder for them, or all of it where it holds further runs."""
+    """Return the URL of a run's events: its folder of events, or the run directory if it contains further runs."""
     record = directory.read_run()
     return directory.url if "search" in record or "combinations" in record else directory.events
 
 
 def keep(server: Server, announcement: str) -> None:
-    """Say so, and let it serve until it ends by itself or Ctrl-C comes, with the newest events."""
+    """Print the announcement, and refresh the events until the server ends or Ctrl-C is pressed."""
     try:
         print(announcement, flush=True)
         while server.process.poll() is None:
@@ -131,7 +145,12 @@ def keep(server: Server, announcement: str) -> None:
 
 
 def fetch(events: str, folder: Path) -> int:
-    """Copy the event files that have grown; returns how many. Of a whole run nothing else is copied."""
+    """Copy the event files that have grown, and no others, and return their number.
+
+    Args:
+        events: URL of a run directory or of its folder of events.
+        folder: local folder of the copies.
+    """
     from hopsml.storage import filesystem, urls
 
     copied = 0
@@ -143,7 +162,7 @@ def fetch(events: str, folder: Path) -> int:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         if "tfevents" in target.name and target.exists() and target.stat().st_size < file.length:
-            _append(file.url, target)  # in place: TensorBoard keeps the file open that it has begun to read
+            _append(file.url, target)  # in place: TensorBoard holds the file open
         else:
             filesystem.for_url(file.url).download(file.url, target)
         copied += 1
@@ -151,7 +170,7 @@ def fetch(events: str, folder: Path) -> int:
 
 
 def _append(url: str, target: Path) -> None:
-    """What an event file has grown by since it was copied: nothing in it ever changes."""
+    """Append what an event file has grown by since it was copied; its earlier content never changes."""
     from hopsml.storage import filesystem
 
     with target.open("ab") as copy:
@@ -160,7 +179,7 @@ def _append(url: str, target: Path) -> None:
 
 
 def main() -> None:
-    """One JSON line with ``port`` or ``error``; then until the end of standard input."""
+    """Print one JSON line with ``port`` or ``error``, and serve until standard input ends."""
     try:
         with running(sys.argv[1], quiet=True) as server:
             print(json.dumps({"port": server.port()}), flush=True)

@@ -1,4 +1,4 @@
-"""A view as plain text: for front ends that show no HTML, and for who reads a notebook's file."""
+"""Rendering of a view as plain text, for front ends without HTML and for readers of a notebook file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hopsml.notebook.style import duration
 from hopsml.notebook.view import Cell, CurveView, Pairs, ProgressView, View
 from hopsml.tracking.listing import table
 
-BAR = 24  # characters
+BAR = 24  # characters of a progress bar
 CURVE = 24  # characters of a learning curve
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def render(view: View) -> str:
-    """Some lines, without a line break at the end."""
+    """Return a view as lines of text, without a line break at the end."""
     name = view.title if view.title == view.run_id else f"{view.title} ({view.run_id})"
     lines = [f"{name}: {view.state}, {duration(view.seconds)}"]
     lines += [" -> ".join(f"{one.name} {duration(one.seconds)}" for one in view.stages)] if view.stages else []
@@ -34,26 +34,28 @@ def render(view: View) -> str:
 
 
 def _pairs(pairs: Pairs, label: str = "") -> list[str]:
+    """Return names and values as one line, in a list; an empty list if there are none."""
     return [label + "  ".join(f"{name} {value}" for name, value in pairs)] if pairs else []
 
 
 def _cell(cell: Cell) -> str:
+    """Return a cell's text, after a sparkline of its curve."""
     return f"{sparkline([value for _, value in cell.points])} {cell.text}".lstrip() if cell.points else cell.text
 
 
 def bar(view: ProgressView) -> str:
-    """How much is done, as a bar and in words, in one line."""
+    """Return a progress bar and its facts in one line."""
     done = round(view.share * BAR)
     return f"[{'#' * done}{'.' * (BAR - done)}] {', '.join(view.facts)}"
 
 
 def curve(view: CurveView) -> str:
-    """A metric in one line: its newest value, its course, between which values."""
+    """Return a metric in one line: its newest value, a sparkline, its range."""
     return f"{view.name} {view.last}  {sparkline([value for _, value in view.points])} {view.low} … {view.high}"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as bars, the newest on the right; empty for fewer than two finite ones."""
+    """Return values as bars, the newest on the right; an empty string for fewer than two finite values."""
     values = [value for value in values if abs(value) < float("inf")]
     if len(values) < 2:
         return ""
@@ -64,7 +66,10 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _bar(value: float, low: float, high: float) -> int:
-    """Of halves: the whole difference may be infinite. Numbers next to 0 may have no difference that can be divided by."""
+    """Return the index of the bar for a value.
+
+    Halves are subtracted because the whole difference may overflow; near 0 it may be too small to divide by.
+    """
     whole = high / 2 - low / 2
     share = (value / 2 - low / 2) / whole if whole > 0 else 0.0
     return int(min(max(share, 0.0), 1.0) * (len(_BARS) - 1))

@@ -1,4 +1,4 @@
-"""What is shown of a run or of a search: values that know nothing of HTML."""
+"""Data types of the view of a run or search, independent of HTML."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from hopsml.errors import WorkerFailed
 from hopsml.notebook.history import MetricHistory, Point
 from hopsml.states import Lifecycle
 
-NUMBERS = ("rank", "step", "trial", "value", "CPU", "memory", "GPU use", "CPU, mean", "memory, peak")  # of columns
+# Right-aligned columns.
+NUMBERS = ("rank", "step", "trial", "value", "CPU", "memory", "GPU use", "CPU, mean", "memory, peak")
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class StageView:
-    """One phase and how long it took, or has taken so far."""
+    """Phase of a run and the time that it took, or has taken so far."""
 
     name: str
     seconds: float
@@ -24,7 +25,7 @@ class StageView:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """How much is done: a share of 1, and what is said of it: how far, and how long it will take."""
+    """Progress: a share between 0 and 1, and texts such as the steps done and the remaining time."""
 
     share: float
     facts: tuple[str, ...]
@@ -32,7 +33,7 @@ class ProgressView:
 
 @dataclass(frozen=True)
 class CurveView:
-    """A metric over the steps; ``low``, ``high`` and ``last`` are text."""
+    """Curve of a metric over the steps; ``low``, ``high`` and ``last`` are text."""
 
     name: str
     points: tuple[Point, ...]
@@ -42,13 +43,16 @@ class CurveView:
 
     @classmethod
     def of(cls, name: str, history: MetricHistory) -> CurveView:
-        """The values of a metric that was added to a history."""
+        """Create the curve of a metric from its history."""
         return cls(name, tuple(history.points), number(history.low), number(history.high), number(history.last))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table. ``state``: in whose colour the text is; ``points``: a curve before it, with a label."""
+    """Cell of a table.
+
+    ``state`` selects the colour, ``points`` is a curve in front of the text, described by ``label``.
+    """
 
     text: str
     state: str = ""
@@ -58,7 +62,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Names of the columns, of which those in ``NUMBERS`` are aligned at the right; ``more``: what of it is not shown."""
+    """Rows and columns of a table of the view.
+
+    Columns named in ``NUMBERS`` are right-aligned; ``more`` summarizes the rows that are not shown.
+    """
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
@@ -67,21 +74,21 @@ class Table:
 
 @dataclass(frozen=True)
 class View:
-    """All that a person sees; what is empty is not shown."""
+    """Complete view of a run or search; empty fields are not shown."""
 
     title: str
     run_id: str
     state: Lifecycle
     seconds: float
     stages: tuple[StageView, ...] = ()
-    cause: str = ""  # why it failed, or was cancelled
+    cause: str = ""  # reason of a failure or cancellation
     waits_for: str = ""
     progress: ProgressView | None = None
     numbers: Pairs = ()
-    best: Pairs = ()  # the best trial of a search: its value, its configuration
+    best: Pairs = ()  # value and configuration of the best trial of a search
     curves: tuple[CurveView, ...] = ()
-    result: Pairs = ()  # what the function returned
-    table: Table = Table()  # of the workers, or of the trials that run
+    result: Pairs = ()  # return value of the function
+    table: Table = Table()  # of workers, or of running trials
     notes: tuple[str, ...] = ()
     log_title: str = ""
     log: tuple[str, ...] = ()
@@ -89,12 +96,12 @@ class View:
 
 
 def title_of(name: str, run_id: str) -> str:
-    """The name that the caller gave a run or a search; its id where there is none."""
+    """Return the name that the caller gave a run or a search; its id if there is none."""
     return run_id if name in ("", "no-name") else name
 
 
 def cause_of(error: BaseException | None) -> str:
-    """Why a run or a search failed or was cancelled; "" for None."""
+    """Return why a run or a search failed or was cancelled; an empty string for None."""
     if error is None:
         return ""
     if isinstance(error, WorkerFailed):
@@ -103,10 +110,10 @@ def cause_of(error: BaseException | None) -> str:
 
 
 def number(value: Any) -> str:
-    """A metric's value: four significant digits of a float, at most 60 characters of anything else."""
+    """Format a metric's value: a float with four significant digits, anything else with at most 60 characters."""
     return f"{value:.4g}" if isinstance(value, float) else short(str(value), 60)
 
 
 def short(text: str, width: int) -> str:
-    """The text, cut to at most ``width`` characters, an ellipsis at its end."""
+    """Truncate a text to at most ``width`` characters, with an ellipsis at its end."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,17 +1,24 @@
-"""Hyper-parameter search as pure decisions: no thread, socket, clock or disk in this folder.
+"""State machines and algorithms of hyper-parameter search, free of threads, sockets, clocks and disk access.
 
-    contract.py     Searcher (what to try next) and Stopper (which trials go on), by number of the trial
-    space/          what may be tried: parameters and their conditions, configurations as JSON, ids of trials
-    algorithms/     searchers and stoppers, one algorithm a file
-    dispatch/       dispatch.py: the state machine between searcher, stopper and whoever runs trials; events.py, what can
-                    happen and what follows; attempts.py, one trial at a time; ask_tell.py, all calls to searcher and
-                    stopper; supply.py, the next trial; lanes.py; groups.py, distributed trainings;
-                    limits.py, deadline and budget; ledger.py, the state of each trial; journal.py, the same as lines from
-                    which a search is continued
+    contract.py     Searcher (suggests configurations) and Stopper (stops, pauses or resumes trials), by trial number
+    space/          search space: parameters and their conditions, configurations as JSON, trial ids
+    algorithms/     searchers and stoppers, one algorithm per file
+    dispatch/       the state machine of a search:
+                    dispatch.py    top level: event in, actions out
+                    events.py      events and actions
+                    attempts.py    events of a trial's attempts, retries
+                    ask_tell.py    all calls to searcher and stopper, and their log
+                    supply.py      choice of the next trial
+                    lanes.py       assignment of trials to trial slots (lanes)
+                    groups.py      assignment of slots to distributed trainings
+                    limits.py      deadline and budget
+                    ledger.py      state of each trial
+                    journal.py     event log from which an interrupted search is restored
+                    spec.py        parameters of a search
+                    snapshot.py    immutable snapshot of a search for display, and an estimate of its remaining time
     registry.py     searchers and stoppers by name
-    metric.py       which of several values the metric is, the same for all who ask
-    snapshot.py     a search at one moment, for whoever shows it, and how long it will take
-    messages.py     what the driver and the processes that carry trials out say to each other
+    metric.py       selection of the metric among a trial's values, used by all components
+    messages.py     messages between the driver and the processes that run trials
 
-One algorithm a file besides. Imports nothing of hopsml but ``hopsml.errors`` and ``hopsml.states``.
+Imports nothing of hopsml but ``hopsml.errors``, ``hopsml.extras`` and ``hopsml.states``.
 """

@@ -1,8 +1,8 @@
-"""What a searcher and a stopper must offer; every algorithm passes one contract suite (tests/search/test_contract.py).
+"""Interfaces of searchers and stoppers; every algorithm passes one contract suite (tests/search/test_contract.py).
 
-Trials are known by their number, counted from 0 in the order in which they were asked for. A score is finite, and larger
-is better: whoever drives a searcher turns the sign where the metric is minimised, and makes None of what is no number.
-The same calls with the same seed give the same answers, also across ``state`` and ``restore``.
+Trials are identified by their number, counted from 0 in the order in which they were requested. A score is finite, and
+larger is better: the caller negates the metric where it is minimised, and passes None where it is not a finite number.
+The same calls with the same seed return the same results, also across ``state`` and ``restore``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Config = dict[str, Any]  # name of a parameter -> value
 
 
 class End(Enum):
-    """In which way a trial ended."""
+    """Way in which a trial ended."""
 
     COMPLETED = "completed"  # the function returned
     STOPPED = "stopped"  # pruned: the stopper ended it
@@ -26,35 +26,41 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a trial. ``score``: of its return value, or of its last report if it was stopped; None: it has none."""
+    """Result of a trial that has ended.
+
+    ``score`` is that of its return value, or of its last report if it was stopped; None if it has none.
+    """
 
     end: End
     score: float | None = None
-    step: int | None = None  # of the last report
+    step: int | None = None  # step of the last report
 
 
 class Wait(Enum):
-    """Why ``Searcher.ask`` gives no configuration."""
+    """Reason why ``Searcher.ask`` returns no configuration."""
 
-    LATER = "later"  # ask again after the next tell: it needs a result first
+    LATER = "later"  # a result is needed first: call ``ask`` again after the next ``tell``
     DONE = "done"  # there is no further configuration
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A configuration to try. ``parent``: the trial from whose newest checkpoint it starts, None for none."""
+    """Configuration to try next, with the trial from whose newest checkpoint it starts (None for none)."""
 
     config: Config
     parent: int | None = None
 
 
 class Recalled(ABC):
-    """Base of objects that are pickled as constructor arguments and ``state()``, so that unpicklable models need not be."""
+    """Base of objects that are pickled as constructor arguments and ``state()``.
+
+    So models that cannot be pickled need not be part of the pickle.
+    """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *positional: Any, **named: Any) -> Self:
-        """Keep the arguments, from which unpickling constructs the object again."""
+        """Create the object and store the constructor's arguments, from which unpickling constructs it again."""
         made = super().__new__(cls)
         made._made_with = positional, named
         return made
@@ -64,7 +70,7 @@ class Recalled(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All that changed since construction, as JSON values, for ``restore``."""
+        """Return all that changed since construction, as JSON values, for ``restore``."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -78,39 +84,48 @@ def _recall(kind: Any, positional: tuple[Any, ...], named: dict[str, Any], state
 
 
 class Searcher(Recalled):
-    """Proposes configurations. Constructed with the space, the algorithm's own arguments and ``seed``."""
+    """Algorithm that suggests configurations; constructed with the space, its own arguments and ``seed``."""
 
-    total: int | None = None  # how many trials there are, where the algorithm decides it (grid, Hyperband)
+    total: int | None = None  # number of trials, where the algorithm decides it (grid, Hyperband)
 
     @property
     def counts(self) -> bool:
-        """Whether it ends after a number of configurations of its own, each of which may become several trials."""
+        """True if the searcher itself limits the number of configurations, each of which may become several trials."""
         return False
 
     @abstractmethod
     def ask(self, number: int) -> Suggestion | Wait:
-        """The configuration of trial ``number``, which counts as pending from now on. Numbers rise, without gaps.
+        """Return the configuration of trial ``number``, which counts as pending from now on.
 
-        A number that was answered by LATER is asked for again.
+        Numbers rise, without gaps. A number for which ``Wait.LATER`` was returned is requested again.
         """
 
     @abstractmethod
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Learn the outcome of a trial that has ended; called once for each number."""
+        """Record the outcome of a trial that has ended; called once for each number."""
 
     def extend(self, configurations: int) -> bool:
-        """The user wants this many more configurations. Returns whether more will come: one that ``counts`` answers True."""
+        """Raise the number of configurations by ``configurations``, at the user's request.
+
+        Only a searcher whose ``counts`` is True can do so.
+
+        Returns:
+            True if the searcher will suggest more configurations.
+        """
         return False
 
     def learn(self, config: Config, outcome: Outcome) -> None:
-        """Learn from a trial that was not asked for, such as one of an earlier search; called before the first ``ask``."""
+        """Record a trial that this searcher did not suggest, such as one of an earlier search.
+
+        Called before the first ``ask``.
+        """
 
     def report(self, number: int, step: int, score: float) -> None:
-        """Learn an intermediate score of a running trial; its steps rise from call to call."""
+        """Record an intermediate score of a running trial; its steps rise from call to call."""
 
 
 class Verdict(Enum):
-    """A stopper's answer to a report."""
+    """Decision of a stopper about a trial that has reported."""
 
     CONTINUE = "continue"
     STOP = "stop"  # it ends here
@@ -119,42 +134,57 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Exploit:
-    """The trial is to continue from another one's newest checkpoint with this configuration (population based training)."""
+    """Decision that the trial continues from another one's newest checkpoint with this configuration.
+
+    Used by population based training; ``source`` is the other trial's number.
+    """
 
     source: int
     config: Config
 
 
 class Stopper(Recalled):
-    """Decides from intermediate scores which trials continue, pause or stop (early stopping, multi-fidelity)."""
+    """Algorithm that decides from intermediate scores which trials continue, pause or stop.
 
-    max_step: int | None = None  # at which a trial is complete, where the algorithm decides it
+    Used for early stopping and multi-fidelity search.
+    """
+
+    max_step: int | None = None  # step at which a trial is complete, where the algorithm decides it
 
     def begin(self, number: int, config: Config) -> None:
-        """A new trial begins; not called again when it is resumed."""
+        """Register a new trial; not called again when the trial is resumed."""
 
     @abstractmethod
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
-        """Decide about a running trial at a report; its steps rise. One at or past ``max_step`` is answered by STOP."""
+        """Decide about a running trial at a report; its steps rise from call to call.
+
+        At or past ``max_step`` the result is ``Verdict.STOP``.
+        """
 
     @abstractmethod
     def end(self, number: int, outcome: Outcome) -> None:
-        """A trial has ended, for whatever reason; called once for each number, also for paused ones that are given up."""
+        """Record that a trial has ended, for whatever reason.
+
+        Called once for each number, also for paused trials that are ended without being resumed.
+        """
 
     def resume(self) -> int | None:
-        """The paused trial that shall go on now, before any new one is begun; None when none may.
+        """Return the paused trial to be resumed now, before any new one begins; None if there is none.
 
-        It counts as running from this answer on.
+        The trial counts as running from this call on.
         """
         return None
 
     def settle(self) -> int | None:
-        """A paused trial that shall go on although nothing else is left to happen; None: paused ones are over.
+        """Return a paused trial to be resumed although nothing else can happen; None ends all paused trials.
 
-        Asked for when no trial runs and the searcher gives no new one.
+        Called when no trial runs and the searcher suggests no new one.
         """
         return None
 
     def wants(self) -> bool:
-        """Whether new trials may begin; False while an algorithm with synchronised brackets completes one."""
+        """Return True if new trials may begin.
+
+        False while an algorithm with synchronised brackets completes one.
+        """
         return True

@@ -1,6 +1,6 @@
-"""Messages between the driver and a lane, the process that runs one trial after another.
+"""Messages between the driver and a trial slot (lane), the process that runs one trial after another.
 
-They travel as opaque bytes: driver -> agent -> lane and back (``protocol.Tell``, ``protocol.Said``). Both sides have
+They are sent as opaque bytes: driver -> agent -> lane and back (``protocol.Tell``, ``protocol.Said``). Both sides have
 authenticated by then, so configurations and returned values may be pickled.
 """
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class TrialMessage(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all messages; ``number`` and ``attempt`` identify the trial and which of its attempts is meant."""
+    """Base of all messages; ``number`` and ``attempt`` identify the trial and its attempt."""
 
     number: int
     attempt: int
@@ -21,18 +21,19 @@ class RunTrial(TrialMessage, frozen=True, tag="run"):
 
     trial_id: str
     config: bytes  # pickled dict
-    metric: str = ""  # key of the metric that the search is about; "" takes a single number
-    isolated: bool = False  # in a process of its own
-    resume_from: str = ""  # id of the trial whose newest checkpoint it starts from
-    resume_step: int = -1  # of that checkpoint, -1: unknown; the lane waits until one of this step can be read
+    metric: str = ""  # key of the searched metric; "": the function returns a single number
+    isolated: bool = False  # run in a separate process
+    resume_from: str = ""  # id of the trial from whose newest checkpoint it starts
+    resume_step: int = -1  # step of that checkpoint, -1: unknown; the lane waits until it can be read
     done_step: int = -1  # reports up to this step were made by an earlier part of the same trial
-    judged: bool = False  # a report that waits for its verdict is answered, by EndTrial or GoOn
+    judged: bool = False  # the driver answers a report that waits for its verdict by EndTrial or GoOn
 
 
 class EndTrial(TrialMessage, frozen=True, tag="end"):
-    """Driver -> lane: the trial's next report raises ``how``: stop | pause; or it must not begin: withdraw.
+    """Driver -> lane: end a trial, or withdraw it if it has not begun.
 
-    ``deadline_s`` > 0: its process is killed when it has not ended after that many seconds.
+    With ``how`` "stop" or "pause" the trial's next report raises the exception that ends it; "withdraw": it must not
+    begin. With ``deadline_s`` > 0 its process is killed if it has not ended after that many seconds.
     """
 
     how: str
@@ -40,7 +41,7 @@ class EndTrial(TrialMessage, frozen=True, tag="end"):
 
 
 class GoOn(TrialMessage, frozen=True, tag="go_on"):
-    """Driver -> lane: the report of ``step``, which waits for its verdict, does not end the trial."""
+    """Driver -> lane: continue the trial, whose report of ``step`` waits for the verdict."""
 
     step: int
 
@@ -52,23 +53,23 @@ class TrialBegan(TrialMessage, frozen=True, tag="began"):
 
 
 class TrialReported(TrialMessage, frozen=True, tag="reported"):
-    """Lane -> driver: values that the function reported; where it gives no step, reports are counted."""
+    """Lane -> driver: values that the function reported; reports without a step are counted instead."""
 
     step: int
     metrics: dict[str, float | int | str | bool | None]
-    waits: bool = False  # for its verdict
+    waits: bool = False  # the function waits for the verdict, for a limited time
 
 
 class TrialEnded(TrialMessage, frozen=True, tag="ended"):
-    """Lane -> driver: an attempt is over. ``how``: finished | stopped | paused | failed | died | withdrawn.
+    """Lane -> driver: an attempt has ended.
 
-    ``failed``: the function raised, or returned what cannot be used; ``died``: its process ended in another way, which may
-    be the lane's fault.
+    ``how`` is finished | stopped | paused | failed | died | withdrawn. "failed": the function raised, or returned a
+    value that cannot be used; "died": its process ended in another way, which may be the lane's fault.
     """
 
     how: str
     outputs: bytes = b""  # pickled return value of a finished one
-    error: str = ""  # one line
+    error: str = ""  # cause of a failure, one line
     seconds: float = 0.0
     checkpoint_step: int = -1  # newest complete checkpoint that it has written
 

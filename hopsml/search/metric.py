@@ -1,4 +1,4 @@
-"""Which of several values is the metric, and whether that is a number; the same for all who ask."""
+"""Selection and validation of the metric's value, shared by all components of a search."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-METRIC = "metric"  # the name of a number that has none
+METRIC = "metric"  # name of a metric that is returned as a plain number
 
 
 def name_of(asked: str, given: Collection[str] = ()) -> str:
-    """The name of the metric: the one that was ``asked`` for, else the only one that is ``given``, else "metric".
+    """Return the name of the metric: ``asked`` if set, else the only name in ``given``, else "metric".
 
-    It need not be among the given ones, the names in what a function has reported or returned.
+    Args:
+        asked: name that the user gave; "" for none. It need not be in ``given``.
+        given: names in what a function has reported or returned.
     """
     return asked or (next(iter(given)) if len(given) == 1 else METRIC)
 
 
 def finite(value: Any) -> float | None:
-    """The value where it is a finite number, else None."""
+    """Return the value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
 
 
 def why_no_value(asked: str, outputs: Any, value: Any) -> tuple[str, bool]:
-    """Why a trial that returned has no score, and whether it is a fault of the code rather than of the numbers.
+    """Explain why a trial that returned has no score.
 
-    ``outputs``: what its function returned; ``value``: what was made of that.
+    Args:
+        asked: name of the metric that the user gave; "" for none.
+        outputs: what the trial's function returned.
+        value: the metric's value that was derived from it.
+
+    Returns:
+        The error message, and whether the fault lies in the code rather than in the numbers.
     """
     key, found = name_of(asked), value
     if isinstance(outputs, dict):

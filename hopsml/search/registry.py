@@ -1,4 +1,4 @@
-"""Searchers and stoppers by name. What is not used is not imported."""
+"""Registry of searchers and stoppers by name; a module is imported only when its algorithm is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEARCHERS = {
     "gp": "hopsml.search.algorithms.gp:Gp",
     "cmaes": "hopsml.search.algorithms.cmaes:CmaEs",
     "bohb": "hopsml.search.algorithms.bohb:Bohb",
-    # For functions that report nothing while they run: the same configuration again, with a greater parameter 'budget'.
+    # For functions that report nothing while they run: configurations are repeated with a greater parameter 'budget'.
     "asha": "hopsml.search.algorithms.asha:AshaSearcher",
     "hyperband": "hopsml.search.algorithms.hyperband:HyperbandSearcher",
     "none": "hopsml.search.algorithms.single:SingleRun",
@@ -32,7 +32,7 @@ STOPPERS = {
     "pbt": "hopsml.search.algorithms.pbt:PopulationBased",
     "pb2": "hopsml.search.algorithms.pb2:PB2",
 }
-# Other spellings, without case, '_', '-' and blanks.
+# Other spellings, in lower case and without '_', '-' and blanks.
 SPELLINGS = {
     "randomsearch": "random",
     "gridsearch": "grid",
@@ -43,21 +43,33 @@ SPELLINGS = {
     "populationbased": "pbt",
     "populationbasedtraining": "pbt",
 }
-LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # of the extra 'search'
+LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # packages of the extra 'search'
 
 
 def searcher(name: str | None, space: Searchspace, seed: int | None = None, **arguments: Any) -> Searcher:
-    """The searcher of a name, in any case; None is 'none'.
+    """Return the searcher called ``name``, constructed with the space, the seed and its own arguments.
 
-    Raises UnknownName (a KeyError) for a name that is not there, ArgumentError for arguments that it does not take or
-    cannot use, and where a library is missing.
+    Args:
+        name: name in any spelling and case; None is "none".
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        **arguments: the algorithm's own arguments.
+
+    Raises:
+        UnknownName: (a KeyError) the name is not registered.
+        ArgumentError: an argument is unknown or invalid, or a library is missing.
     """
     found = searcher_class(name)
     return _made(found, f"the searcher {name!r}", space, seed=seed, **arguments)  # type: ignore[no-any-return]
 
 
 def stopper(name: str | None, **arguments: Any) -> Stopper | None:
-    """The stopper called ``name``, in upper or lower case; None for 'none'. Raises as ``searcher`` does."""
+    """Return the stopper called ``name``, in any spelling and case; None for "none".
+
+    Raises:
+        UnknownName: (a KeyError) the name is not registered.
+        ArgumentError: an argument is unknown or invalid, or a library is missing.
+    """
     place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
     if not place:
         if arguments:
@@ -69,13 +81,13 @@ def stopper(name: str | None, **arguments: Any) -> Stopper | None:
 
 
 def searcher_class(name: str | None) -> type[Searcher]:
-    """The class of the searcher called ``name``. Raises UnknownName."""
+    """Return the class of the searcher called ``name``; raises UnknownName."""
     found: type[Searcher] = _loaded(SEARCHERS[_canonical(name, "searcher", SEARCHERS)])
     return found
 
 
 def stopper_class(name: str | None) -> type[Stopper] | None:
-    """The class of the stopper called ``name``; None for 'none'. Raises UnknownName."""
+    """Return the class of the stopper called ``name``; None for "none"; raises UnknownName."""
     place = STOPPERS[_canonical(name, "stopper", STOPPERS)]
     return _loaded(place) if place else None
 

@@ -29,7 +29,6 @@ from hopsml.model.version import Version
 from hopsml.serving import hands, places
 from hopsml.serving.hands import LocalProcess
 from hopsml.serving.messages import (
-    LONGEST_LINE,
     AgentHello,
     AgentWelcome,
     EndAgent,
@@ -234,7 +233,7 @@ async def _connected(bootstrap: PlaceBootstrap, means: PlaceMeans, folder: Servi
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned
     context.load_verify_locations(cadata=bootstrap.certificate)
-    connecting = asyncio.open_connection(bootstrap.host, bootstrap.port, ssl=context, limit=LONGEST_LINE)
+    connecting = asyncio.open_connection(bootstrap.host, bootstrap.port, ssl=context)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     _notice_losses(writer)
     line = Line(reader, writer, ToAgent)

@@ -6,6 +6,7 @@ JSON has neither NaN nor Infinity: a request that holds one is refused, in an an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -197,8 +198,6 @@ def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: MissingValues | None) -> Any:
-    import numpy as np
-
     datatype, shape = given["datatype"], given["shape"]
     if datatype not in DATATYPES.values():
         raise bad_request(
@@ -213,8 +212,14 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
         if not all(isinstance(row, list) for row in flat):
             raise bad_request(f"input '{name}': its rows differ in shape")
         flat = [value for row in flat for value in row]
-    if len(flat) != np.prod(shape, dtype=np.int64):
-        raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {np.prod(shape)}")
+    if len(shape) != len(tensor.shape):
+        raise bad_request(
+            f"input '{name}': its shape has {len(shape)} dimensions; it takes {tensors.described(tensor)}"
+        )
+    if len(flat) != (count := math.prod(shape)):
+        raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {count}")
+    if not count:
+        raise bad_request(f"input '{name}': it has no rows")
     array = tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,)), missing)
     return tensors.shaped(name, array.reshape(shape), tensor)
 

@@ -10,7 +10,7 @@ from hopsml import settings, suggestions
 from hopsml.errors import PathNotFound, ServingNotFound, StorageError
 from hopsml.serving import places
 from hopsml.serving.limits import ServingLimits
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
 SAVED_AS = ".json"
 
@@ -53,10 +53,10 @@ def find(name: str) -> ServingDefinition | None:
     """None where there is none. Raises ArgumentError for what is no name, StorageError."""
     url = places.definition_url(places.checked_name(name))
     try:
-        return _decoder.decode(for_url(url).read_bytes(url))
+        return _decoder.decode(read_record(url))
     except PathNotFound:
         return None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StorageError(f"cannot read {url}: it describes no serving ({error})", url) from error
 
 

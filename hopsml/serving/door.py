@@ -19,7 +19,7 @@ from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, with_streams
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
-    LONGEST_LINE,
+    LONGEST_HELLO,
     AgentHello,
     AgentWelcome,
     EndAgent,
@@ -179,7 +179,7 @@ class Door:
     @asynccontextmanager
     async def open(self, host: str) -> AsyncIterator[int]:
         """Agents may connect at the port that this yields; in the end they are told to go, and waited for."""
-        acceptor = Acceptor(with_streams(self._agent, LONGEST_LINE), self.identity.context, logged_once(log))
+        acceptor = Acceptor(with_streams(self._agent), self.identity.context, logged_once(log))
         port = await acceptor.open(host)
         try:
             yield port
@@ -198,14 +198,12 @@ class Door:
     async def _agent(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Line(reader, writer, FromAgent)
         try:
-            hello = await asyncio.wait_for(line.receive(), HELLO_S)
-        except (TimeoutError, ValueError, msgspec.MsgspecError):
-            hello = None
-        finally:
-            pending.release()
-        if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-            line.close()
+            hello = await asyncio.wait_for(line.receive(LONGEST_HELLO), HELLO_S)
+        except (TimeoutError, msgspec.MsgspecError):
             return
+        if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            return
+        pending.release()
         place = Place(line, hello)
         line.send(self._welcome)
         self._places.add(place)

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from hopsml.cluster.shared import processes
-from hopsml.serving.messages import LONGEST_LINE, FromReplica, Line
+from hopsml.serving.messages import FromReplica, Line
 from hopsml.serving.places import ServingFolder
 from hopsml.storage import python_child
 
@@ -124,7 +124,7 @@ async def start_process(
         ours.close()
         raise
     try:
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
+        reader, writer = await asyncio.open_connection(sock=ours)
     except BaseException:
         process.kill()
         raise

@@ -11,7 +11,8 @@ from hopsml.model.description import ModelDescription
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.routes import Route
 
-LONGEST_LINE = 64 << 20  # a description names each file of a model
+LONGEST_LINE = 64 << 20  # bytes; a description names each file of a model
+LONGEST_HELLO = 4 << 10  # bytes; it is read before its token is known
 
 
 class ServedVersion(msgspec.Struct, frozen=True):
@@ -242,13 +243,35 @@ class Line:
         if not self._writer.is_closing():
             self._writer.write(encode_line(message))
 
-    async def receive(self) -> object | None:
-        """The next message; None when the other side is gone."""
+    async def receive(self, most: int = LONGEST_LINE) -> object | None:
+        """Return the next message; None when the other side is gone.
+
+        Args:
+            most: bytes of the message.
+
+        Raises:
+            msgspec.MsgspecError: the line is no message, or longer than ``most``.
+        """
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            try:
+                line += await self._next()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return None
+            if len(line) > most:
+                raise msgspec.DecodeError(f"a line of more than {most} bytes; a message has no more")
         try:
-            line = await self._reader.readline()
-        except ConnectionError:
-            return None
-        return self._decoder.decode(line) if line.endswith(b"\n") else None
+            message: object = self._decoder.decode(line)
+        except RecursionError as error:
+            raise msgspec.DecodeError("a line of JSON that is nested too deeply for a message") from error
+        return message
+
+    async def _next(self) -> bytes:
+        """Return what is left of a line, or a part of it that is longer than the reader reads ahead."""
+        try:
+            return await self._reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            return await self._reader.readexactly(error.consumed)
 
     def close(self) -> None:
         """End it."""

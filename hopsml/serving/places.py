@@ -30,7 +30,7 @@ from pathlib import Path
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.storage import urls
+from hopsml.storage import privacy, urls
 
 VARIABLE = "HOPSML_SERVING_FOLDER"
 SERVING = "Serving"
@@ -100,13 +100,13 @@ def machines_folder() -> Path:
     """Where all servings of this user on this machine have their folders. ArgumentError where others could write there."""
     named = os.environ.get(VARIABLE)
     path = Path(named) if named else Path(tempfile.gettempdir(), f"hopsml-serving-{os.geteuid()}")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = path.stat()
-    if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+    try:
+        privacy.make_own_folder(path, denied=0o077)
+    except PermissionError as error:
         raise ArgumentError(
-            f"{path}: others than this user may look into it, and tokens lie there; take their rights away (chmod 700), or "
-            f"let {VARIABLE} name another folder"
-        )
+            f"{path}: others than this user may look into it, and tokens lie there ({error}); take their rights away "
+            f"(chmod 700), or let {VARIABLE} name another folder"
+        ) from error
     return path.absolute()
 
 

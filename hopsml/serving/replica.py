@@ -23,7 +23,6 @@ from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
 from hopsml.serving.holder import VersionHolder
 from hopsml.serving.messages import (
-    LONGEST_LINE,
     AskTotal,
     DrainNow,
     FollowRoute,
@@ -169,7 +168,7 @@ class Replica:
 async def run(folder: ServingFolder, number: int, listener: socket.socket, control: socket.socket) -> None:
     """Serve until the end."""
     settings = decode_settings(folder.settings.read_bytes())
-    reader, writer = await asyncio.open_connection(sock=control, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(sock=control)
     await Replica(folder, number, settings, Line(reader, writer, ToReplica)).serve(listener)
 
 

@@ -28,7 +28,6 @@ from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import claims
 from hopsml.serving.hands import Hands, LocalHands, ReplicaProcess
 from hopsml.serving.messages import (
-    LONGEST_LINE,
     AskStatus,
     AskTotal,
     ChangeRoute,
@@ -293,7 +292,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
                 loop.add_signal_handler(number, supervisor.stop)
             if lifeline >= 0:
                 loop.add_reader(lifeline, _lost, loop, lifeline, supervisor)
-            server = await asyncio.start_unix_server(_door(supervisor), "control", limit=LONGEST_LINE)
+            server = await asyncio.start_unix_server(_door(supervisor), "control")
             for door in server.sockets:
                 processes.wake_by(door)  # whoever knocks
             shipper = Shipper(folder, settings)

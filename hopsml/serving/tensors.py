@@ -98,7 +98,7 @@ def _of_texts(name: str, value: Any, missing: MissingValues | None) -> NDArray[A
 
     try:
         found = np.asarray(_decoded(value), object)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: lists in lists, hundreds of them
         raise bad_request(f"input '{name}': its rows differ in shape") from None
     if missing is not None:
         nulls = _nulls(found)

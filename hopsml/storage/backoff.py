@@ -1,4 +1,4 @@
-"""When what has failed is tried again, and what is said of it meanwhile; pure, the caller has the clock."""
+"""Exponential back-off of retries, and the state of an outage; no side effects: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ _MOST_DOUBLINGS = 30
 
 
 def pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
-    """Seconds from the last of ``failures`` in a row to the next attempt: ``first_s``, then twice as long each time."""
+    """Return the pause before the next attempt, in seconds: ``first_s``, then twice as long each time.
+
+    Args:
+        failures: number of failed attempts in a row; the pause counts from the last one.
+        first_s: pause after the first failure.
+        longest_s: upper limit.
+    """
     return min(longest_s, first_s * 2.0 ** min(max(0, failures - 1), _MOST_DOUBLINGS))
 
 
 @dataclass
 class Outage:
-    """Something that is due again and again, and fails for a while. Times are monotonic seconds.
+    """State of an operation that is repeated regularly and may fail for a while. Times are monotonic seconds.
 
-    ``every_s``: how often it is due; what was due during an outage and not done counts as missed.
+    An operation that was due during an outage counts as missed; ``every_s`` is the interval at which it is due.
     """
 
     first_s: float = 1.0
     longest_s: float = 60.0
-    failures: int = 0  # in a row
+    failures: int = 0  # number of failures in a row
     missed: int = 0
     retry_at: float | None = None  # None: there is no outage
     _counted_at: float = 0.0
 
     def may_try(self, now: float, every_s: float = 0.0) -> bool:
-        """Whether to try at ``now``: during an outage only from ``retry_at`` on. To be asked whenever an attempt is due."""
+        """Return True if an attempt may be made at ``now``: during an outage only from ``retry_at`` on.
+
+        Call it whenever an attempt is due: it counts those that were missed.
+        """
         if self.retry_at is None or now >= self.retry_at:
             return True
         if now - self._counted_at >= every_s:
@@ -36,7 +45,11 @@ class Outage:
         return False
 
     def failed(self, now: float, every_s: float = 0.0) -> bool:
-        """An attempt has failed; whether an outage begins with it, which is when people are told."""
+        """Record a failed attempt.
+
+        Returns:
+            True if an outage begins with it, which should be reported.
+        """
         begins = self.retry_at is None
         if begins or now - self._counted_at >= every_s:
             self._count(now)
@@ -45,7 +58,11 @@ class Outage:
         return begins
 
     def succeeded(self) -> int:
-        """An attempt has succeeded; how many were missed in the outage that ends with it, 0 where there was none."""
+        """Record a successful attempt, which ends an outage.
+
+        Returns:
+            The number of operations that were missed in the outage; 0 if there was none.
+        """
         missed, self.missed, self.failures, self.retry_at = self.missed, 0, 0, None
         return missed
 

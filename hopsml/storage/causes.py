@@ -1,6 +1,6 @@
-"""From what a storage client says to one of our errors: pure functions over type names and texts.
+"""Conversion of errors of storage clients into ``StorageError`` classes, by type names and texts; no side effects.
 
-Clients of HDFS carry the cause in the name of a Java class somewhere in the text, so that is what is matched.
+Clients of HDFS include the cause as the name of a Java class somewhere in the text, which is matched here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopsml.errors import (
     StorageUnavailable,
 )
 
-# (pattern, error, what it means and what to do); the first match wins
+# (pattern, error, meaning and remedy); the first match wins
 _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"SafeModeException|is in safe mode",
@@ -96,7 +96,7 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
         "there is no such file or directory",
     ),
 ]
-_BY_TYPE: dict[str, str] = {  # what an exception's type alone says
+_BY_TYPE: dict[str, str] = {  # exception type -> equivalent text for the patterns above
     "FileNotFoundError": "FileNotFound",
     "FileExistsError": "FileAlreadyExists",
     "PermissionError": "AccessControlException",
@@ -113,7 +113,7 @@ _ERRNO_TYPES: dict[int, type[StorageError]] = {
     errno.ENOTEMPTY: PathExists,
     errno.EACCES: PermissionRefused,
     errno.EPERM: PermissionRefused,
-    errno.EROFS: StorageError,  # nobody's permission helps
+    errno.EROFS: StorageError,  # permissions do not help
     errno.ENOSPC: QuotaExceeded,
     errno.EDQUOT: QuotaExceeded,
     errno.ETIMEDOUT: StorageTimeout,
@@ -130,7 +130,14 @@ _REMEDIES: dict[type[StorageError], str] = {
 
 
 def from_text(action: str, path: str, type_name: str, text: str) -> StorageError:
-    """The error for a failed remote ``action`` (``"write"``) on ``path``, told by the client's type name and text."""
+    """Return the error for a failed remote ``action``, such as "write", on ``path``.
+
+    Args:
+        action: verb for the message.
+        path: path or URL for the message.
+        type_name: type name of the client's error.
+        text: text of the client's error.
+    """
     text = redact.text(text)
     first_line = _first_line(text)
     if type_name == "NotADirectoryError":
@@ -148,7 +155,7 @@ def from_text(action: str, path: str, type_name: str, text: str) -> StorageError
 
 
 def from_os_error(action: str, path: str, error: OSError) -> StorageError:
-    """The error for a failed local call, told by its errno."""
+    """Return the error for a failed local call, according to its errno."""
     kind = _ERRNO_TYPES.get(error.errno or 0, StorageError)
     remedy = _REMEDIES_BY_ERRNO.get(error.errno or 0) or _REMEDIES.get(kind)
     reason = error.strerror or str(error) or type(error).__name__
@@ -156,11 +163,11 @@ def from_os_error(action: str, path: str, error: OSError) -> StorageError:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again later can help without anybody's doing."""
+    """Return True if a later attempt may succeed without intervention."""
     return isinstance(error, (SafeMode, StorageUnavailable, StorageTimeout))
 
 
 def _first_line(text: str) -> str:
-    """The part before the Java stack trace, in one line."""
+    """Return the part before the Java stack trace, in one line."""
     head = re.split(r"\\n|\n", text.strip(), maxsplit=1)[0].strip()
     return head[:300] or "no further word"

@@ -1,10 +1,10 @@
-"""Checkpoints in a directory of any store: complete or absent.
+"""Checkpoints in a directory of any store: commit, fetch, verify and prune. A checkpoint is complete or absent.
 
-A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that names every file with its length and CRC.
-It is uploaded under a temporary name and renamed. On stores whose rename is not one step, the manifest still identifies a
-complete one: every file must be there with its length. CRCs are verified when a checkpoint is fetched, when a run that
-is resumed chooses one, and before an older checkpoint is deleted because a newer one exists. One that fails is marked with
-a ``corrupt.json``, and no longer counts as complete.
+A checkpoint is a directory ``step-000000120`` with a ``manifest.json`` that lists every file with its length and CRC.
+It is uploaded under a temporary name and renamed. On stores without an atomic rename the manifest still identifies a
+complete checkpoint: every file must exist with its length. CRCs are verified when a checkpoint is fetched, when a run
+that is resumed chooses one, and before an older checkpoint is deleted because a newer one exists. One that fails is
+marked with a ``corrupt.json``, and no longer counts as complete.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import FileStatus, exists, for_url, walk
+from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
-CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums: names the file
-KEEP = ".keep"  # in a local checkpoint directory: how many its owner keeps, for whoever mirrors it
-STALE_S = 24 * 3600.0  # a temporary name that old belongs to a process that died
+CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums; names the file
+KEEP = ".keep"  # in a local checkpoint directory: number of checkpoints that its owner retains, for the mirror
+STALE_S = 24 * 3600.0  # a temporary name of this age belongs to a process that died
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a checkpoint: name relative to its directory, length in bytes, CRC-32."""
+    """Entry of a checkpoint's manifest: file name relative to its directory, length in bytes, CRC-32."""
 
     name: str
     length: int
@@ -43,10 +43,10 @@ class FileEntry:
 
 
 def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, timeout_s: float | None = None) -> str:
-    """Upload a local directory as the checkpoint of ``step``; returns its URL.
+    """Upload a local directory as the checkpoint of ``step``, and return its URL.
 
-    An intact checkpoint of that step is not changed; an incomplete or corrupt one is replaced. The local directory must not
-    change during the call: otherwise StorageError is raised, and no checkpoint appears.
+    An intact checkpoint of that step is not changed; an incomplete or corrupt one is replaced. The local directory must
+    not change during the call: otherwise StorageError is raised, and no checkpoint appears.
     """
     target = urls.join(checkpoints_url, step_name(step))
     if is_sound(target, timeout_s):
@@ -63,7 +63,7 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
             system.delete(target, recursive=True)
         try:
             system.rename(fresh, target)
-        except PathExists:  # another process committed the same step meanwhile
+        except PathExists:  # another process committed the same step at the same time
             leftovers.discard(fresh, timeout_s)
     except BaseException:
         leftovers.discard(fresh, timeout_s)
@@ -72,12 +72,15 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
 
 
 def write_manifest(local_dir: str | os.PathLike[str], step: int) -> None:
-    """Make a local directory a complete checkpoint where it lies, for a store on this machine. ArgumentError, OSError."""
+    """Make a local directory a complete checkpoint in place, for a store on this machine.
+
+    Raises ArgumentError for a directory without files, and OSError.
+    """
     Path(local_dir, MANIFEST).write_bytes(_encode(step, describe(local_dir)))
 
 
 def describe(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
-    """The files of a local checkpoint; ArgumentError if there is none."""
+    """Return the manifest entries of a local checkpoint; ArgumentError if it has no files."""
     root = Path(local_dir)
     names = [name for name in local_files(root) if name != MANIFEST] if root.is_dir() else []
     if not names:
@@ -86,7 +89,7 @@ def describe(local_dir: str | os.PathLike[str]) -> list[FileEntry]:
 
 
 def _stamps(local_dir: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """Length and time of each file: cheap to compare."""
+    """Return length and modification time of each file, which are cheap to compare."""
     root = Path(local_dir)
     try:
         facts = {name: (root / name).stat() for name in local_files(root) if name != MANIFEST}
@@ -96,7 +99,10 @@ def _stamps(local_dir: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
 
 
 def steps(checkpoints_url: str, timeout_s: float | None = None) -> list[int]:
-    """Steps that have a directory, ascending; it may still be an incomplete one. Empty if there is no directory."""
+    """Return the steps that have a directory, ascending; the checkpoint may be incomplete.
+
+    Empty if there is no directory.
+    """
     return _steps_among(_entries(checkpoints_url, timeout_s))
 
 
@@ -112,12 +118,18 @@ def _steps_among(entries: list[FileStatus]) -> list[int]:
 
 
 def latest_complete(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
-    """Return the highest step with a complete checkpoint; None without any. Contents are not read: see ``latest_sound``."""
+    """Return the highest step with a complete checkpoint; None if there is none.
+
+    Contents are not read: see ``latest_sound``.
+    """
     return _latest(checkpoints_url, is_complete, timeout_s)
 
 
 def latest_sound(checkpoints_url: str, timeout_s: float | None = None) -> int | None:
-    """Return the highest step whose checkpoint is complete and passes its checksums, which reads it; None without any."""
+    """Return the highest step whose checkpoint is complete and passes its checksums; None if there is none.
+
+    This reads its files.
+    """
     return _latest(checkpoints_url, is_sound, timeout_s)
 
 
@@ -129,19 +141,22 @@ def _latest(checkpoints_url: str, accepts: Callable[[str, float | None], bool], 
 
 
 def is_complete(url: str, timeout_s: float | None = None) -> bool:
-    """True if a checkpoint holds a manifest and all its files at their lengths, and is not marked as corrupt."""
+    """Return True if a checkpoint has a manifest and all its files at their lengths, and is not marked as corrupt."""
     entries = _read_manifest(url, timeout_s)
     if entries is None:
         return False
     try:
         lengths = {urls.relative(e.url, url): e.length for e in walk(url, timeout_s) if not e.is_dir}
-    except PathNotFound:  # deleted meanwhile
+    except PathNotFound:  # deleted during the call
         return False
     return CORRUPT not in lengths and all(lengths.get(entry.name) == entry.length for entry in entries)
 
 
 def is_sound(url: str, timeout_s: float | None = None) -> bool:
-    """True if a checkpoint is complete and every file passes its checksum; reads all of it. One that fails is marked."""
+    """Return True if a checkpoint is complete and every file passes its checksum.
+
+    This reads all files. A checkpoint that fails is marked as corrupt.
+    """
     if not is_complete(url, timeout_s):
         return False
     system = for_url(url, timeout_s)
@@ -152,7 +167,7 @@ def is_sound(url: str, timeout_s: float | None = None) -> bool:
             if found != entry:
                 mark_corrupt(url, entry.name, timeout_s)
                 return False
-    except PathNotFound:  # deleted meanwhile
+    except PathNotFound:  # deleted during the call
         return False
     return True
 
@@ -161,15 +176,17 @@ def mark_corrupt(url: str, name: str, timeout_s: float | None = None) -> None:
     """Mark a checkpoint whose file ``name`` failed its checksum; do nothing if this user may not write there."""
     record = {"file": name, "found_s": round(time.time(), 3)}
     with contextlib.suppress(StorageError):
-        if exists(urls.join(url, MANIFEST), timeout_s):  # else it has been deleted, and must not come back as a folder
+        if exists(urls.join(url, MANIFEST), timeout_s):  # else it has been deleted, and must not reappear as a folder
             for_url(url, timeout_s).write_bytes(urls.join(url, CORRUPT), json.dumps(record).encode())
 
 
 def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> Path:
-    """Download one checkpoint to ``local_dir``, which appears whole, and check its CRCs.
+    """Download one checkpoint to ``local_dir``, which appears complete, and check its CRCs.
 
-    PathNotFound if it is not complete; StorageError if a file's content is not what was committed. A
-    ``local_dir`` that exists is PathExists.
+    Raises:
+        PathNotFound: the checkpoint is not complete.
+        PathExists: ``local_dir`` exists.
+        StorageError: a file's content is not what was committed.
     """
     url, target = urls.join(checkpoints_url, step_name(step)), Path(local_dir)
     if target.exists():
@@ -182,7 +199,7 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
         try:
             check(fresh, url)
         except CorruptCheckpoint:
-            if not is_sound(url, timeout_s):  # read again on the store: it is marked there only if it fails there
+            if not is_sound(url, timeout_s):  # read the stored files: only if they fail, too, is it marked as corrupt
                 raise
             shutil.rmtree(fresh)
             download_tree(url, fresh, timeout_s)
@@ -197,11 +214,19 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
 
 
 class CorruptCheckpoint(StorageError):
-    """A file of a checkpoint does not hold what was committed."""
+    """Error: the content of a checkpoint's file is not what was committed."""
 
 
 def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
-    """Compare a local checkpoint with its own manifest; CorruptCheckpoint names the file that differs."""
+    """Compare a local checkpoint with its own manifest.
+
+    Args:
+        local_dir: directory of the checkpoint.
+        origin: its name in messages; by default the directory.
+
+    Raises:
+        CorruptCheckpoint: naming the file that differs.
+    """
     root = Path(local_dir)
     entries = _read_manifest(str(root), None)
     if entries is None:
@@ -221,7 +246,7 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
 
 
 def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
-    """Note, in a local checkpoint directory, that its owner keeps the newest ``keep``; in one step. OSError."""
+    """Record, in a local checkpoint directory, that its owner retains the newest ``keep``; atomic. Raises OSError."""
     path = Path(local_dir, KEEP)
     if read_keep(local_dir) != keep:
         fresh = Path(urls.temporary_sibling(str(path)))
@@ -230,7 +255,7 @@ def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
 
 
 def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
-    """What ``write_keep`` noted; None where nobody did: then all are kept."""
+    """Return the number that ``write_keep`` recorded; None if there is none: then all are retained."""
     try:
         keep = int(Path(local_dir, KEEP).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -247,16 +272,20 @@ def prune(
 ) -> list[int]:
     """Delete all but the newest ``keep`` intact checkpoints; return the steps that were deleted.
 
-    Incomplete and corrupt ones older than the newest intact one are deleted too, and temporary names that are a day old.
-    Retained checkpoints are read to verify their checksums, except the ``known`` ones.
+    Incomplete and corrupt ones older than the newest intact one are deleted too, and temporary names that are a day
+    old. Retained checkpoints are read to verify their checksums, except the ``known`` ones.
 
     Args:
         checkpoints_url: the directory of checkpoints.
         keep: number of checkpoints that are retained, at least 1.
         timeout_s: deadline of one storage step, in seconds.
-        known: steps that the caller has committed or verified itself; these are only checked for the mark of a corrupt one.
-        latest: the step that was committed last, which is always retained, even if the store holds higher steps (after a
-            run has returned to an earlier step); by default the highest of ``known``.
+        known: steps that the caller has committed or verified itself; these are only checked for the mark of a corrupt
+            one.
+        latest: the step that was committed last, which is always retained, even if the store holds higher steps (after
+            a run has returned to an earlier step); by default the highest of ``known``.
+
+    Raises:
+        ArgumentError: ``keep`` is not an integer of 1 or more.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
         raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
@@ -271,14 +300,20 @@ def prune(
     doomed = [step for step in to_prune(present, sound, keep) if step != latest]
     for step in doomed:
         system.delete(urls.join(checkpoints_url, step_name(step)), recursive=True)
+    newest_s = max(
+        (entry.modified_s for entry in entries), default=0.0
+    )  # by the store's clock: ours may be a day ahead
     for entry in entries:
-        if urls.is_temporary(entry.url) and time.time() - entry.modified_s > STALE_S:
+        if urls.is_temporary(entry.url) and newest_s - entry.modified_s > STALE_S:
             system.delete(entry.url, recursive=True)
     return doomed
 
 
 def to_prune(present: list[int], complete: list[int], keep: int) -> list[int]:
-    """Which steps go: complete ones beyond the newest ``keep``, incomplete ones before the newest complete one."""
+    """Return the steps to delete.
+
+    These are complete ones beyond the newest ``keep``, and incomplete ones before the newest complete one.
+    """
     kept = set(sorted(complete)[-keep:])
     newest = max(complete, default=-1)
     return sorted(step for step in present if step not in kept and step < newest)
@@ -311,9 +346,9 @@ def _encode(step: int, entries: list[FileEntry]) -> bytes:
 
 def _read_manifest(url: str, timeout_s: float | None) -> list[FileEntry] | None:
     try:
-        record: Any = json.loads(for_url(url, timeout_s).read_bytes(urls.join(url, MANIFEST)))
+        record: Any = json.loads(read_record(urls.join(url, MANIFEST), timeout_s))
         return [FileEntry(str(f["name"]), int(f["bytes"]), int(f["crc32"])) for f in record["files"]]
     except PathNotFound:
         return None
-    except (ValueError, TypeError, KeyError):  # cut short or not ours
+    except (ValueError, TypeError, KeyError, RecursionError):  # cut short or not ours
         return None

@@ -1,10 +1,10 @@
-"""Confinement of a project's files: a process opens them for other users only if they really lie in the project.
+"""Confinement of a project's files: a process opens them for other users only if they really are in the project.
 
-A server that shows runs reads, as its own user, files that anyone with write access to a project has put there. A symbolic
-link there may point to any file of the server's user. Once a project is confined, the local file system opens a file below
-it and then reads from the kernel where the opened file lies: outside the real directory of that run, it is refused. A check
-of the path before it is opened would leave a moment in which it can be replaced. Links within one run's directory are
-followed.
+A server that shows runs reads, as its own user, files that any user with write access to a project has put there. A
+symbolic link there may point to any file of the server's user. Once a project is confined, the local file system opens
+a file below it and then gets the opened file's real location from the kernel: outside the real directory of that run,
+access is refused. A check of the path before it is opened would leave a moment in which it can be replaced. Links
+within one run's directory are followed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hopsml.errors import PermissionRefused, StorageError
 from hopsml.storage import urls
 from hopsml.storage.run_dir import EXPERIMENTS
 
-MOST_BYTES = 64 << 20  # of a file that is read as a whole: records, which others may have made as large as they like
-_projects: dict[str, str] = {}  # confined projects: path as their URLs have it -> real path
+MOST_BYTES = 64 << 20  # greatest size of a file that is read as a whole: other users may create records of any size
+_projects: dict[str, str] = {}  # confined projects: path as in their URLs -> real path
 
 
 def confine(project_url: str) -> None:
-    """Confine a local project: from now on this process opens files below it only if they really lie in it."""
+    """Confine a local project: from now on this process opens files below it only if they really are in it."""
     if urls.is_local(project_url):
         path = urls.split(project_url)[2].rstrip("/")
         _projects[path] = os.path.realpath(path)
 
 
 def root_of(path: str) -> str | None:
-    """Return the real directory in which ``path`` must lie: a run's, for its files; None if nothing is confined."""
+    """Return the real directory in which ``path`` must be: a run's, for its files; None if it is not confined."""
     for project, real in _projects.items():
         if path == project or path.startswith(project + "/"):
             parts = [part for part in path[len(project) :].split("/") if part]
@@ -54,7 +54,10 @@ def opener(path: str, flags: int) -> int:
 
 
 def check_length(path: str, length: int) -> None:
-    """Raise StorageError for a file of a confined project that is too large to be read as a whole; ``length``: bytes."""
+    """Raise StorageError for a file of a confined project that is too large to be read as a whole.
+
+    ``length`` is in bytes.
+    """
     if length > MOST_BYTES and root_of(path) is not None:
         raise StorageError(
             f"cannot read {path}: it has {length} bytes, and records have at most {MOST_BYTES}; download it", path

@@ -1,7 +1,7 @@
 """Durable files on a local disk: content and names are synced, so that they survive a power failure.
 
-A file's content is on the disk after its ``fsync``, its name after that of its folder. Renaming a file whose content was
-not synced may leave an empty file. Functions raise OSError if the disk cannot store the data.
+A file's content is on the disk after its ``fsync``, its name after that of its folder. Renaming a file whose content
+was not synced may leave an empty file. Functions raise OSError if the disk cannot store the data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_name(path: str | os.PathLike[str]) -> None:
-    """Write the name of a file or folder to the disk, with those of the folders above that this process has not synced."""
+    """Write the name of a file or folder to the disk.
+
+    The names of the folders above that this process has not synced are written as well.
+    """
     folder, seen = os.path.dirname(os.path.abspath(path)), set[tuple[str, int, int]]()
     while True:
         facts = os.stat(folder)
@@ -49,7 +52,7 @@ def sync_name(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(root: str | os.PathLike[str]) -> None:
-    """Write all regular files below a folder, and all names in it, to the disk; skip files that are removed meanwhile."""
+    """Write all regular files below a folder, and all names in it, to the disk; skip files that disappear."""
     paths = [
         path
         for folder, _, names in os.walk(root, topdown=False)
@@ -72,7 +75,7 @@ def _sync_if_there(path: str) -> None:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Create a folder that only this user can read, with those above it that are missing, durably. Raises OSError."""
+    """Create a folder that only this user can read, with missing folders above it, durably. Raises OSError."""
     path = Path(folder)
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)

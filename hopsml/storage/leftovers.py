@@ -1,4 +1,4 @@
-"""Temporary names that could not be removed at once, because the store did not answer: removed later."""
+"""Temporary files that could not be deleted at once, because the store did not respond; they are deleted later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _left: set[str] = set()
 
 
 def discard(url: str, timeout_s: float | None = None, try_now: bool = True) -> None:
-    """Delete a temporary file or directory, or remember it for ``sweep``; raises nothing."""
+    """Delete a temporary file or directory, or remember it for ``sweep``; raises nothing.
+
+    ``try_now`` False: only remember it.
+    """
     if try_now:
         try:
             for_url(url, timeout_s).delete(url, recursive=True)
@@ -24,14 +27,14 @@ def discard(url: str, timeout_s: float | None = None, try_now: bool = True) -> N
 
 
 def sweep(timeout_s: float | None = None) -> int:
-    """Delete what is remembered, as far as the stores answer; returns how many are left."""
+    """Delete what is remembered, as far as the stores respond; returns the number of remaining entries."""
     with _lock:
         pending = sorted(_left)
     for url in pending:
         try:
             for_url(url, timeout_s).delete(url, recursive=True)
         except StorageError:
-            break  # the others would wait as long
+            break  # the other calls would take a timeout each
         with _lock:
             _left.discard(url)
     with _lock:

@@ -1,4 +1,4 @@
-"""The local file system, by bare paths and ``file://`` URLs."""
+"""File system of the local disk, by bare paths and ``file://`` URLs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, confinement, durable, privacy, urls
-from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.streams import spooled_writer
 
 
 def create(url: str, timeout_s: float) -> LocalFileSystem:
-    """The file system for bare paths and ``file://``; ``timeout_s`` is of no effect here."""
+    """Return the file system for bare paths and ``file://``; ``timeout_s`` has no effect here."""
     return LocalFileSystem(timeout_s)
 
 
 class LocalFileSystem(FileSystem):
-    """FileSystem on this machine's disks. There is no deadline: it is the kernel that answers.
+    """FileSystem on this machine's disks, without a deadline, since the kernel serves it.
 
-    What a call has written is on the disk when it returns (``durable``), with its name and the folders it lies in.
+    When a call returns, the data that it has written is on the disk (``durable``), with its name and its folders.
     """
 
     scheme = "file"
@@ -34,11 +34,15 @@ class LocalFileSystem(FileSystem):
         self.timeout_s = timeout_s
 
     def status(self, url: str) -> FileStatus:
+        """Return the attributes of one file or directory; PathNotFound if there is none."""
         with _causes("look at", url), confinement.located(_path(url)) as path:
             return _status(url, os.stat(path))
 
     def list_dir(self, url: str) -> list[FileStatus]:
-        """Entries by name; one that disappears meanwhile is left out, as is a link that leads out of a confined project."""
+        """Return the entries of a directory by name.
+
+        An entry that disappears during the call is left out, as is a link that leads out of a confined project.
+        """
         found = []
         with _causes("list", url), confinement.located(_path(url)) as folder:
             for entry in sorted(os.listdir(folder)):
@@ -49,21 +53,26 @@ class LocalFileSystem(FileSystem):
                     found.append(_status(urls.join(url, entry), os.stat(path)))
         return found
 
-    def read_bytes(self, url: str) -> bytes:
+    def read_bytes(self, url: str, most: int | None = None) -> bytes:
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
-            confinement.check_length(_path(url), os.fstat(file.fileno()).st_size)
+            length = os.fstat(file.fileno()).st_size
+            confinement.check_length(_path(url), length)
+            check_length(url, length, most)
             return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
             file.seek(offset)
             return file.read(length)
 
     def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
+        """Write a file, completely or not at all; missing parents are created."""
         with _causes("write", url), self._appearing(url, overwrite) as fresh:
             Path(fresh).write_bytes(data)
 
     def append_bytes(self, url: str, data: bytes) -> None:
+        """Append to a file, which is created if missing."""
         with _causes("append to", url):
             self.make_dirs(urls.parent(url))
             with open(_path(url), "ab", opener=as_open_as_its_folder) as file:
@@ -75,10 +84,12 @@ class LocalFileSystem(FileSystem):
                 durable.sync_name(_path(url))
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
+        """Copy one local file to ``url``, completely or not at all; missing parents are created."""
         with _causes(f"copy {os.fspath(local)} to", url), self._appearing(url, overwrite) as fresh:
             shutil.copyfile(local, fresh)
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
+        """Copy one file to a local path, completely or not at all; an existing file is replaced."""
         with _causes("copy", url):
             _not_a_directory(url, "read")
             with (
@@ -88,16 +99,21 @@ class LocalFileSystem(FileSystem):
                 shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
 
     def open_read(self, url: str) -> BinaryIO:
+        """Open one file for reading in binary mode."""
         with _causes("read", url):
             return open(_path(url), "rb", opener=confinement.opener)
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
+        """Return a binary writer; the file appears when it is closed, and not at all if its ``with`` block fails."""
         if not overwrite and os.path.exists(_path(url)):
             raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
     def make_dirs(self, url: str, mode: int | None = None) -> None:
-        """With parents, as open as what they lie in. With a ``mode``, one that is there already must be this user's."""
+        """Create a directory with its parents, each with the permission of the folder above it.
+
+        With a ``mode``, an existing directory must belong to this user.
+        """
         with _causes("make directory", url):
             path = _path(url)
             is_new = make_dirs(path)
@@ -107,7 +123,10 @@ class LocalFileSystem(FileSystem):
                 raise PathExists(f"cannot make directory {url}: it exists already, and belongs to another user", url)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
-        """In one step; without ``overwrite`` a racing file is never replaced."""
+        """Rename a file or directory atomically.
+
+        Without ``overwrite`` a concurrently created file is never replaced.
+        """
         self._rename(_path(source), _path(target), overwrite, target)
 
     def _rename(self, old: str, new: str, overwrite: bool, target: str) -> None:
@@ -115,7 +134,7 @@ class LocalFileSystem(FileSystem):
             if overwrite:
                 os.replace(old, new)
             elif os.path.isdir(old):
-                if os.path.lexists(new):  # a racing directory with entries still makes os.rename fail
+                if os.path.lexists(new):  # a directory with entries that is created now still makes os.rename fail
                     raise PathExists(f"cannot rename {old} to {target}: it exists already", target)
                 os.rename(old, new)
             else:
@@ -125,6 +144,7 @@ class LocalFileSystem(FileSystem):
                 durable.sync_name(old)
 
     def delete(self, url: str, recursive: bool = False) -> bool:
+        """Delete a file, an empty directory, or with ``recursive`` a full one; False if there was none."""
         path = _path(url)
         with _causes("delete", url):
             try:
@@ -137,11 +157,12 @@ class LocalFileSystem(FileSystem):
             return True
 
     def set_permission(self, url: str, mode: int) -> None:
+        """Change the permission bits to ``mode``, as in ``0o755``."""
         with _causes("change the permission of", url):
             os.chmod(_path(url), mode)
 
     def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
-        """By names of this machine's users and groups; None leaves one as it is."""
+        """Change owner and group by names of this machine's users and groups; None leaves one unchanged."""
         with _causes("change the owner of", url):
             try:
                 if owner is not None:
@@ -154,13 +175,14 @@ class LocalFileSystem(FileSystem):
                 ) from error
 
     def capacity(self, url: str) -> StoreCapacity:
+        """Return size and use of the disk that holds ``url``."""
         with _causes("measure", url):
             usage = shutil.disk_usage(_path(url))
             return StoreCapacity(usage.total, usage.used)
 
     @contextlib.contextmanager
     def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
-        """A fresh temporary path; renamed to ``url`` when the block ends well, removed when it fails."""
+        """Yield a fresh temporary path, which is renamed to ``url`` if the block succeeds, and removed if it fails."""
         self.make_dirs(urls.parent(url))
         if os.path.isdir(_path(url)):
             raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
@@ -179,12 +201,19 @@ class LocalFileSystem(FileSystem):
 
 
 def as_open_as_its_folder(path: str, flags: int) -> int:
-    """``os.open``, for a file that nobody may read who may not read the folder; the umask narrows it further."""
+    """Open a file as ``os.open`` does; a new one gets the permission of its folder.
+
+    So no user can read it who cannot read the folder; the umask narrows it further.
+    """
     return os.open(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
 
 
 def make_dirs(path: str) -> bool:
-    """As os.makedirs, each folder as open as what it lies in; whether ``path`` itself was made."""
+    """Create a directory with its parents, each with the permission of the folder above it.
+
+    Returns:
+        True if ``path`` itself was created.
+    """
     missing, above = [], path.rstrip("/") or "/"
     while not os.path.isdir(above):
         missing.append(above)
@@ -196,7 +225,7 @@ def make_dirs(path: str) -> bool:
             os.mkdir(folder, mode)
             durable.sync_name(folder)
             made = True
-        except FileExistsError:  # another one was quicker, or it is a file
+        except FileExistsError:  # another process was faster, or it is a file
             if not os.path.isdir(folder):
                 raise
             made = False
@@ -210,7 +239,7 @@ def _rename_exclusively(old: str, new: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
             raise
-        os.close(os.open(new, os.O_CREAT | os.O_EXCL))  # a disk without hard links: claim the name first
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL))  # a disk without hard links: create the name exclusively first
         os.replace(old, new)
     else:
         os.unlink(old)
@@ -227,11 +256,11 @@ def _not_a_directory(url: str, action: str) -> None:
 
 @contextlib.contextmanager
 def _causes(action: str, url: str) -> Iterator[None]:
-    """Turn the kernel's errors into ours."""
+    """Convert OSError into the StorageError of its cause."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, StorageError):  # ours already
+        if isinstance(error, StorageError):  # already converted
             raise
         raise causes.from_os_error(action, url, error) from error
 

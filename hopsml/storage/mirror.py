@@ -1,8 +1,8 @@
-"""A mirror of a local folder to a URL, in a process of its own: ``python -m hopsml.storage.mirror``.
+"""Mirror of a local folder to a URL, in a separate process: ``python -m hopsml.storage.mirror``.
 
-Training writes to the local disk and never waits for the store. The mirror copies what changes, retries while
-the store is down, and ends with its owner: a last flush within ``grace_s`` when the owner closes its input,
-is killed, or on SIGTERM.
+Training writes to the local disk and never waits for the shared storage. The mirror copies changed files, retries while
+the storage does not respond, and ends with its owner: with a last flush within ``grace_s`` when the owner closes the
+mirror's input, is killed, or on SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import python_child, urls
 from hopsml.storage.mirror_plan import Behind
 
-_MARGIN_S = 2.0  # for the answer to come after the mirror's own deadline
+_MARGIN_S = 2.0  # time for the response after the mirror's own deadline
 
 
 @dataclass(frozen=True)
 class MirrorReport:
-    """How far the mirror is. ``behind`` names at most 50 of ``behind_count`` paths, each with its reason."""
+    """State of the mirror; ``behind`` lists at most 50 of ``behind_count`` paths, each with its reason."""
 
     behind_count: int
     behind: tuple[Behind, ...]
-    answered: bool = True  # False: the mirror itself did not answer in time, or is dead
+    answered: bool = True  # False: the mirror itself did not respond in time, or is dead
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was on the local disk is on the store."""
+        """True if all files on the local disk are on the shared storage."""
         return self.answered and self.behind_count == 0
 
 
@@ -47,12 +47,24 @@ _NO_ANSWER = MirrorReport(0, (), answered=False)
 
 
 class MirrorProcess:
-    """Starts and owns one mirror. All calls end within their deadlines; they are meant for a thread of an agent.
+    """Process that mirrors one folder, with the calls that start, flush and stop it.
 
-    ``on_message`` is called, from the reading thread, with each message that nobody asked for: ``{"event":
-    "behind"}`` and ``{"event": "recovered"}`` with ``behind_count`` and ``behind``. The process may be
-    watched by ``process.pid``. Without ``keep_checkpoints`` as many checkpoints stay on the store as the owner of
-    the local directory says by ``checkpoints.write_keep``; all of them where nobody does.
+    All calls end within their deadlines; they are meant for a thread of an agent. The process may be watched by
+    ``process.pid``.
+
+    Args:
+        root: the local folder.
+        url: where it is mirrored.
+        interval_s: seconds between two scans of the folder, at least.
+        grace_s: seconds that the last flush may take.
+        keep_checkpoints: number of checkpoints retained on the shared storage; None: the number that the owner of the
+            local directory records by ``checkpoints.write_keep``, all of them if there is none.
+        timeout_s: deadline of one storage step, in seconds.
+        on_message: called on the reading thread with each message that is not a response: ``{"event": "behind"}`` and
+            ``{"event": "recovered"}`` with ``behind_count`` and ``behind``.
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     def __init__(
@@ -90,7 +102,10 @@ class MirrorProcess:
         self._reader: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the process; once it has died, again: it then finds out what is on the store already."""
+        """Start the process if it does not run.
+
+        One that replaces a dead process first finds out which files are on the shared storage already.
+        """
         if self.is_alive:
             return
         again = self.process is not None
@@ -103,11 +118,14 @@ class MirrorProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the mirror's process has been started and still runs."""
+        """True if the mirror's process has been started and still runs."""
         return self.process is not None and self.process.poll() is None
 
     def flush(self, timeout_s: float) -> MirrorReport:
-        """Copy all that is on disk now; what is behind when that is done or time is up. A dead mirror is restarted."""
+        """Copy all files that are on disk now, and return the state at the end or when the time is up.
+
+        A dead mirror is restarted.
+        """
         if not self.is_alive:
             self.start()
         number = next(self._ids)
@@ -122,13 +140,13 @@ class MirrorProcess:
             self._waiting.pop(number, None)
 
     def stop(self, timeout_s: float | None = None) -> MirrorReport:
-        """A last flush within ``grace_s``, then the process is gone; killed when ``timeout_s`` passes."""
+        """Stop the process after a last flush within ``grace_s``; it is killed after ``timeout_s``."""
         process = self.process
         if process is None:
             return _NO_ANSWER
         deadline_s = time.monotonic() + (self._grace_s + _MARGIN_S if timeout_s is None else timeout_s)
         with contextlib.suppress(OSError):
-            self._send({"do": "stop"})  # closing alone would not do: a forked process may hold the pipe as well
+            self._send({"do": "stop"})  # closing is not enough: a forked process may hold the pipe as well
             process.stdin.close()  # type: ignore[union-attr]
         try:
             process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -165,7 +183,7 @@ class MirrorProcess:
                 self._last = message
             elif self._on_message is not None and message["event"] in ("behind", "recovered"):
                 self._on_message(message)
-        for waiting in list(self._waiting.values()):  # it died: nobody will answer
+        for waiting in list(self._waiting.values()):  # it died, so no response will come
             waiting.put({"event": "died"})
 
     def _close(self) -> None:

@@ -1,7 +1,8 @@
-"""The inside of the mirror's process: scans the disk, carries out the plan, answers the agent's lines.
+"""Main loop of the mirror process: scans the disk, carries out the plan, and responds to the agent's messages.
 
-One thread scans and plans, a few copy, the main thread listens. Lines in: ``{"do": "flush", "id": 1,
-"timeout_s": 5}``, ``{"do": "stop"}``; the end of the input is a final flush and the end. Lines out: ``{"event": ...}``.
+One thread scans and plans, several copy, the main thread reads messages. Input lines: ``{"do": "flush", "id": 1,
+"timeout_s": 5}``, ``{"do": "stop"}``; the end of the input is a final flush and the end. Output lines: ``{"event":
+...}``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, Copied,
 from hopsml.storage.run_dir import step_of
 
 CHECKPOINTS = "checkpoints"
-NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run's own, where users name things as they like
+NO_TRIALS = ("code", "events", "export", "logs")  # folders of the run itself, with names that users choose
 _COPIES_AT_ONCE = 4
-SCAN_SHARE = 0.05  # of the time, at most, goes into looking at the disk: a search leaves thousands of files
+SCAN_SHARE = 0.05  # greatest share of the time for scans of the disk: a search has thousands of files
 _MOST_NAMED = 50  # paths in one message
 
 
 class Settings:
-    """What the agent asks for, as it travels on the command line."""
+    """Settings of the mirror as the agent passes them on the command line, as JSON."""
 
     def __init__(self, text: str, parent_pidfd: int) -> None:
         given = json.loads(text)
@@ -46,11 +47,11 @@ class Settings:
         self.timeout_s: float = given["timeout_s"]
         self.keep_checkpoints: int | None = given["keep_checkpoints"]
         self.resume: bool = given["resume"]
-        self.parent_pidfd = parent_pidfd  # -1: none
+        self.parent_pidfd = parent_pidfd  # file descriptor of the agent's process; -1: none
 
 
 class Loop:
-    """The thread that scans, plans and hands out copies; shared state is guarded by ``changed``."""
+    """Thread that scans, plans and hands out copies; shared state is guarded by ``changed``."""
 
     def __init__(self, wanted: Settings) -> None:
         self._wanted = wanted
@@ -58,9 +59,9 @@ class Loop:
         self._state = MirrorState()
         self._listing = Listing()
         self._busy: dict[str, Future[None]] = {}
-        self._committed: dict[str, dict[int, int]] = {}  # by directory: steps, each with the time when it was written
-        self._urgent = 0  # how many flushes wait
-        self._scans = 0  # how often the disk was looked at
+        self._committed: dict[str, dict[int, int]] = {}  # by directory: step -> time when it was written
+        self._urgent = 0  # number of waiting flushes
+        self._scans = 0  # number of scans of the disk
         self._was_behind = False
         self._resumed = not wanted.resume
         self._resuming = Outage(longest_s=mirror_plan.LONGEST_RETRY_S)
@@ -69,7 +70,7 @@ class Loop:
         self._pool = ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="mirror-copy")
 
     def run(self) -> None:
-        """Scan the disk and start copies, again and again; never returns, ends with the process."""
+        """Scan the disk and start copies repeatedly; never returns, ends with the process."""
         while True:
             self._wake.clear()
             if not self._resumed and self._resuming.may_try(time.monotonic()):
@@ -82,7 +83,15 @@ class Loop:
             self._wake.wait(min(0.2, self._wanted.interval_s) if urgent and outage else rest_s)
 
     def flush(self, deadline_s: float, cut_short: threading.Event) -> list[Behind]:
-        """Wait until all that is on disk now is on the store, or cannot be; what is behind at the end."""
+        """Wait until all files that are on disk now are on the shared storage, or cannot be copied.
+
+        Args:
+            deadline_s: monotonic time in seconds at which to return in any case.
+            cut_short: event that ends the wait.
+
+        Returns:
+            The paths that are behind at the end.
+        """
         with self.changed:
             self._urgent += 1
             began_s, scans = time.monotonic(), self._scans
@@ -104,7 +113,7 @@ class Loop:
                 self._urgent -= 1
 
     def report(self) -> dict[str, Any]:
-        """What is behind."""
+        """Return the paths that are behind, as part of a message."""
         with self.changed:
             late = mirror_plan.behind(self._listing, self._state)
             return behind_record(late)
@@ -183,7 +192,7 @@ class Loop:
             committed = self._committed.setdefault(directory, {})
             committed[step or 0] = written_ns
             known = dict(committed)
-        if keep:  # after the newer one is there, so that the store is never without
+        if keep:  # after the newer one is committed, so that one always exists
             latest = max(known, key=lambda one: known[one])  # a run may have returned to a lower step
             gone = checkpoints.prune(directory, keep, self._wanted.timeout_s, known=known, latest=latest)
             with self.changed:
@@ -191,7 +200,10 @@ class Loop:
                     committed.pop(one, None)
 
     def _resume(self) -> None:
-        """What an earlier process of this mirror has copied; a file counts if it is as long and not older."""
+        """Find out what an earlier process of this mirror has copied.
+
+        A file counts as copied if the copy has its length and is not older.
+        """
         local = {file.path: file for file in scan(self._wanted.root).files}
         try:
             there = list(walk(self._wanted.url, self._wanted.timeout_s))
@@ -209,7 +221,7 @@ class Loop:
 
 
 def scan(root: Path) -> Listing:
-    """The files and complete checkpoints on disk below ``root``; temporary names are left out."""
+    """Return the files and complete checkpoints on disk below ``root``; temporary names are left out."""
     files: list[LocalFile] = []
     complete: list[str] = []
     _scan_folder(str(root), "", files, complete)
@@ -217,11 +229,14 @@ def scan(root: Path) -> Listing:
 
 
 def _scan_folder(folder: str, below: str, files: list[LocalFile], complete: list[str]) -> None:
-    """One folder; ``below`` is its name relative to the root, with a slash behind it. A search has thousands of them."""
+    """Scan one folder; ``below`` is its name relative to the root, with a slash at its end.
+
+    Fast, since a search has thousands of folders.
+    """
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:  # gone by now
+    except OSError:  # deleted during the scan
         return
     has_checkpoints = holds_checkpoints(below.rstrip("/"))
     for entry in found:
@@ -241,16 +256,16 @@ def _scan_folder(folder: str, below: str, files: list[LocalFile], complete: list
 
 
 def holds_checkpoints(below: str) -> bool:
-    """Whether a folder, relative to the run directory, is the run's or a trial's for checkpoints.
+    """Return True if a folder, relative to the run directory, is the checkpoint folder of the run or of a trial.
 
-    Trials lie in ``trials/<id>/``, or under the predecessor's names, ``a=1&b=5/`` or ``generation.0/a=1&b=5/``.
+    Trials are in ``trials/<id>/``, or under the predecessor's names, ``a=1&b=5/`` or ``generation.0/a=1&b=5/``.
     """
     parts = below.split("/")
     return parts[-1] == CHECKPOINTS and parts[0] not in NO_TRIALS
 
 
 def scan_file(root: Path, path: Path) -> LocalFile | None:
-    """One file as it is now; None if it is gone or no plain file."""
+    """Return one file as it is now; None if it does not exist or is not a regular file."""
     try:
         facts = path.stat()
     except OSError:
@@ -261,7 +276,7 @@ def scan_file(root: Path, path: Path) -> LocalFile | None:
 
 
 def behind_record(late: list[Behind]) -> dict[str, Any]:
-    """The part of a message that says what is behind."""
+    """Return the part of a message that lists what is behind."""
     return {
         "behind_count": len(late),
         "behind": [{"path": one.path, "reason": one.reason} for one in late[:_MOST_NAMED]],
@@ -272,20 +287,24 @@ _output_lock = threading.Lock()
 
 
 def send_event(message: dict[str, Any]) -> None:
-    """Write one message to the agent as a line of JSON; does nothing where the agent is gone."""
+    """Write one message to the agent as a line of JSON; does nothing if the agent has exited."""
     with _output_lock, contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
 def main(arguments: list[str]) -> None:
-    """Serve one mirror until the input ends, the agent is gone or SIGTERM comes; then a last flush."""
+    """Run one mirror until the input ends, the agent exits or SIGTERM arrives; then flush a last time.
+
+    Args:
+        arguments: settings as JSON; a file descriptor that becomes readable when the agent has exited (-1: none).
+    """
     wanted = Settings(arguments[0], int(arguments[1]))
     ended = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with contextlib.suppress(OSError):
-        os.nice(5)  # training comes first
+        os.nice(5)  # lower priority than training
     if wanted.parent_pidfd >= 0:
         threading.Thread(target=_watch, args=(wanted.parent_pidfd, ended), daemon=True).start()
     loop = Loop(wanted)
@@ -298,18 +317,18 @@ def main(arguments: list[str]) -> None:
             send_event({"event": "flushed", "id": request["id"], **loop.report()})
     late = loop.flush(time.monotonic() + wanted.grace_s, threading.Event())
     send_event({"event": "stopped", **loop.report()})
-    filesystem.kill_all()  # one that somebody has stopped would not notice that this process ends
+    filesystem.kill_all()  # a stopped (SIGSTOP) helper would not notice that this process ends
     os._exit(1 if late else 0)  # a copy may still be stuck
 
 
 def _requests(ended: threading.Event) -> Iterator[dict[str, Any]]:
-    """The agent's lines until the input ends or ``ended`` is set."""
+    """Yield the agent's messages until the input ends or ``ended`` is set."""
     stdin = sys.stdin.fileno()
     poll = select.poll()
     poll.register(stdin, select.POLLIN | select.POLLHUP)
     rest = b""
     while not ended.is_set():
-        if not poll.poll(200):  # ms; what sets ``ended`` does not always interrupt
+        if not poll.poll(200):  # ms; setting ``ended`` does not always interrupt the wait
             continue
         data = os.read(stdin, 1 << 16)
         if not data:

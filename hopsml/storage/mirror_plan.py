@@ -1,7 +1,7 @@
-"""What a mirror has to do: a pure function of what lies on disk and what was copied.
+"""Plan of a mirror: computes the copies to make from the files on disk and those already copied; no side effects.
 
-Files that only grow (logs, event files) are copied again and again; others once they have come to rest;
-directories ``checkpoints/step-*`` once, as a whole.
+Files that only grow (logs, event files) are copied repeatedly; others when they no longer change; directories
+``checkpoints/step-*`` once, as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hopsml.storage.backoff import pause_s
 
-# A copy costs what the file is long: a long one is under way for at most this part of the time, and no file
+# The cost of a copy grows with the length: a long file is copied for at most this share of the time, and no file
 # is copied more often than every GROWING_PAUSE_S.
 COPY_SHARE = 0.05
 LONG_BYTES = 1 << 20
@@ -19,12 +19,12 @@ GROWING_PAUSE_S = 2.0
 SETTLE_S = 1.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 URGENT_RETRY_S = 1.0
-TOGETHER_S = 0.5  # failures of copies that were under way at the same time count as one
+TOGETHER_S = 0.5  # failures of concurrent copies within this time count as one
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file as it was seen on disk; ``path`` is relative to the mirrored folder."""
+    """File as it was scanned on disk; ``path`` is relative to the mirrored folder."""
 
     path: str
     length: int
@@ -33,14 +33,14 @@ class LocalFile:
 
     @property
     def grows(self) -> bool:
-        """Whether every prefix of this file is useful: a log or an event file."""
+        """True if every prefix of this file is useful: a log or an event file."""
         name = self.path.rpartition("/")[2]
         return "tfevents" in name or name.endswith((".log", ".jsonl", ".csv", ".out", ".err"))
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies on disk: files outside of checkpoints, and the complete checkpoints' directories."""
+    """Result of a scan of the disk: files outside of checkpoints, and the complete checkpoints' directories."""
 
     files: tuple[LocalFile, ...] = ()
     checkpoints: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Copied:
-    """What of a file is on the store, when it was copied and how long that took (monotonic seconds)."""
+    """Version of a file that is on the store, with the time and duration of its copy (monotonic seconds)."""
 
     length: int
     modified_ns: int
@@ -57,13 +57,16 @@ class Copied:
     took_s: float
 
     def is_current(self, file: LocalFile) -> bool:
-        """Whether length, time and inode of the file are those that were copied."""
+        """Return True if length, time and inode of the file are those that were copied."""
         return (self.length, self.modified_ns, self.inode) == (file.length, file.modified_ns, file.inode)
 
 
 @dataclass(frozen=True)
 class CopyFailure:
-    """The last failure of one path: why, when, how often in a row; ``transient`` if time alone can mend it."""
+    """Last failure of one path: reason, time, number in a row.
+
+    ``transient`` is True if a later attempt may succeed without intervention.
+    """
 
     reason: str
     at_s: float
@@ -71,36 +74,36 @@ class CopyFailure:
     transient: bool
 
     def retry_at_s(self, urgent: bool) -> float:
-        """When to try again: 1 s, 2 s, 4 s ... up to 30 s later; within 1 s when somebody waits for it."""
+        """Return when to try again: 1 s, 2 s, 4 s ... up to 30 s later; within 1 s if ``urgent``."""
         delay_s = pause_s(self.count, FIRST_RETRY_S, LONGEST_RETRY_S)
         return self.at_s + (min(delay_s, URGENT_RETRY_S) if urgent else delay_s)
 
 
 @dataclass
 class MirrorState:
-    """What the mirror knows of the store: what is there, what failed last, whether it answers."""
+    """State of the mirror: copied files, last failures, and whether the shared storage responds."""
 
-    copied: dict[str, Copied] = field(default_factory=dict)  # files
-    committed: set[str] = field(default_factory=set)  # checkpoints
+    copied: dict[str, Copied] = field(default_factory=dict)  # by path of the file
+    committed: set[str] = field(default_factory=set)  # paths of checkpoints
     failures: dict[str, CopyFailure] = field(default_factory=dict)
-    outage: CopyFailure | None = None  # the store itself does not answer: nothing else is tried meanwhile
+    outage: CopyFailure | None = None  # the store itself does not respond; until it does nothing else is tried
 
 
 @dataclass(frozen=True)
 class CopyFile:
-    """Copy one file; ``file`` is what was seen."""
+    """Action: copy one file, as it was scanned."""
 
     file: LocalFile
 
     @property
     def path(self) -> str:
-        """The file's path, relative to the mirrored folder."""
+        """Path of the file, relative to the mirrored folder."""
         return self.file.path
 
 
 @dataclass(frozen=True)
 class CommitCheckpoint:
-    """Copy one checkpoint's directory as a whole."""
+    """Action: copy one checkpoint's directory as a whole."""
 
     path: str
 
@@ -110,7 +113,7 @@ Action = CopyFile | CommitCheckpoint
 
 @dataclass(frozen=True)
 class Behind:
-    """A path that is not on the store as it is on disk, and why."""
+    """Path whose present version is not on the store, with the reason."""
 
     path: str
     reason: str
@@ -119,9 +122,15 @@ class Behind:
 def plan(
     listing: Listing, state: MirrorState, busy: Collection[str], now_s: float, wall_ns: int, urgent: bool
 ) -> list[Action]:
-    """The copies to begin now; ``busy`` are under way. ``urgent``: somebody waits, nothing is put off.
+    """Return the copies to start now, short files first: they are many and cheap.
 
-    ``now_s`` is monotonic, ``wall_ns`` the clock of the files' times. Short files first: they are many and cheap.
+    Args:
+        listing: result of the last scan.
+        state: state of the mirror.
+        busy: paths that are being copied.
+        now_s: monotonic time in seconds.
+        wall_ns: time of the clock that stamps files, in nanoseconds.
+        urgent: True if a flush waits: no copy is delayed.
     """
     if state.outage and (now_s < state.outage.retry_at_s(urgent) or busy):
         return []
@@ -135,18 +144,18 @@ def plan(
         for path in listing.checkpoints
         if path not in busy and path not in state.committed and _may_retry(path, state, now_s, urgent)
     ]
-    return due[:1] if state.outage else due  # one probe tells whether the store is back
+    return due[:1] if state.outage else due  # one probe shows if the store responds again
 
 
 def behind(listing: Listing, state: MirrorState) -> list[Behind]:
-    """Paths on disk that are not on the store, or not as they are on disk, each with the reason."""
+    """Return the paths on disk whose present version is not on the store, each with the reason."""
     late = [file.path for file in listing.files if not _is_copied(file, state)]
     late += [path for path in listing.checkpoints if path not in state.committed]
     return [Behind(path, _reason(path, state)) for path in late]
 
 
 def succeeded(state: MirrorState, action: Action, now_s: float, took_s: float) -> None:
-    """Note that an action was carried out at ``now_s`` and took ``took_s`` seconds; this ends an outage."""
+    """Record that an action was carried out at ``now_s`` and took ``took_s`` seconds; this ends an outage."""
     state.outage = None
     state.failures.pop(action.path, None)
     if isinstance(action, CommitCheckpoint):
@@ -157,7 +166,7 @@ def succeeded(state: MirrorState, action: Action, now_s: float, took_s: float) -
 
 
 def failed(state: MirrorState, action: Action, now_s: float, reason: str, transient: bool) -> None:
-    """Note that an action failed; a transient cause is taken for an outage of the whole store."""
+    """Record that an action failed; a transient cause counts as an outage of the whole store."""
     before = state.failures.get(action.path)
     state.failures[action.path] = CopyFailure(reason, now_s, before.count + 1 if before else 1, transient)
     if transient:
@@ -168,7 +177,7 @@ def failed(state: MirrorState, action: Action, now_s: float, reason: str, transi
 
 
 def forget_gone(state: MirrorState, listing: Listing) -> None:
-    """Drop what is known of paths that are no longer on disk; the store keeps its copies."""
+    """Remove paths that are no longer on disk from the state; their copies on the store remain."""
     present = {file.path for file in listing.files} | set(listing.checkpoints)
     for known in (state.copied, state.failures):
         for path in [path for path in known if path not in present]:

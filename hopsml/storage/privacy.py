@@ -1,11 +1,16 @@
-"""Who may read what a run leaves: its folder is its owner's alone unless ``share`` says otherwise, and whatever is made in a
-folder is as open as that folder, on a local disk and on HDFS alike. So nobody but who makes a run must know of ``share``.
+"""Permissions of a run's files: its folder is private unless ``share`` opens it to a group or to all.
+
+Everything that is created in a folder gets the folder's permission, on a local disk and on HDFS alike, so only the code
+that creates a run must know ``share``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
+from pathlib import Path
 
 from hopsml.errors import ArgumentError
 
@@ -16,10 +21,12 @@ _RUNS = "Experiments"
 
 
 def mode_of(share: str | None) -> int:
-    """The permission of a run's folder: ``private``, ``group``, ``all``, or octal digits such as ``770``.
+    """Return the permission of a run's folder for ``private``, ``group``, ``all``, or octal digits such as ``770``.
 
-    None, or empty text: as ``HOPSML_SHARE`` says, else private. ArgumentError for anything else, and for a folder that
-    its owner could not use, or that everybody could write to.
+    None, or empty text: the value of ``HOPSML_SHARE``, else private.
+
+    Raises:
+        ArgumentError: anything else, a folder that its owner could not use, or one that all users could write to.
     """
     name, text = ("share", share) if share else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not text:
@@ -36,27 +43,56 @@ def mode_of(share: str | None) -> int:
 
 
 def of_folder(above: int) -> int:
-    """The permission of a folder that is made in one with the permission ``above``."""
+    """Return the permission of a folder that is created in one with the permission ``above``."""
     return _narrowed(above) & 0o777 | 0o700
 
 
 def of_file(above: int) -> int:
-    """The permission of a file that is made in a folder with the permission ``above``."""
+    """Return the permission of a file that is created in a folder with the permission ``above``."""
     return _narrowed(above) & 0o666 | 0o600
 
 
 def _narrowed(above: int) -> int:
-    """In a folder that anybody may write to, as /tmp is, what is made is its owner's to write."""
+    """Return the permission without write access for others, if the folder is writable for all, as /tmp is."""
     return above & ~0o022 if above & 0o002 else above
 
 
 def umask_below(above: int) -> int:
-    """With this umask whatever a process makes is no more open than a folder with the permission ``above``."""
+    """Return the umask under which a process creates files no more open than a folder with ``above``.
+
+    ``above`` is the folder's permission.
+    """
     return 0o777 & ~of_folder(above)
 
 
+def make_own_folder(path: Path, denied: int = 0o022) -> None:
+    """Make a folder of this machine that belongs to this user alone; a folder that exists already must be one.
+
+    A symbolic link must be this user's, or root's, as well: its owner can let it lead elsewhere after the check.
+
+    Args:
+        path: the folder; missing parents are made.
+        denied: permission bits that it must not have.
+
+    Raises:
+        PermissionError: it is no folder, another user's, or has one of these bits; the text has the reason.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    entry = os.lstat(path)
+    if stat.S_ISLNK(entry.st_mode) and entry.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(f"it is a symbolic link of user {entry.st_uid}")
+    if not path.is_dir():
+        raise PermissionError("it is no folder")
+    facts = path.stat()
+    if facts.st_uid != os.geteuid():
+        raise PermissionError(f"it belongs to user {facts.st_uid}")
+    if facts.st_mode & denied:
+        raise PermissionError(f"others have rights to it (permission {facts.st_mode & 0o777:o})")
+
+
 def decisive(path: str) -> str:
-    """The folder whose permission counts for a file at ``path``: that of its run, or the one that it lies in."""
+    """Return the folder whose permission counts for a file at ``path``: its run's, or the one that contains it."""
     parts = path.split("/")
     for index, part in enumerate(parts[:-2]):
         if part == _RUNS and parts[index + 1]:

@@ -1,7 +1,8 @@
-"""A wish for a profile of a running worker, left in the run's directory, and what has become of it.
+"""Request for a profile of a running worker, stored in the run's directory, and its state.
 
-``profile.json`` holds the newest wish. Its driver looks for it as it does for a wish to cancel, has the worker's agent take
-the profile, and writes the answer into the same file. Profiles lie in ``profiles/``, the newest ``MOST_KEPT`` of them.
+``profile.json`` contains the newest request. The driver polls for it as it does for a cancel request, lets the worker's
+agent take the profile, and writes the answer into the same file. Profiles are stored in ``profiles/``, the newest
+``MOST_KEPT`` of them.
 """
 
 from __future__ import annotations
@@ -18,34 +19,44 @@ from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus, for_url
 from hopsml.storage.run_dir import RunDir
 
-ENDINGS = {"speedscope": ".speedscope.json", "flamegraph": ".svg", "raw": ".txt"}  # by format
+ENDINGS = {"speedscope": ".speedscope.json", "flamegraph": ".svg", "raw": ".txt"}  # file name ending by format
 MOST_S = 300
 MOST_KEPT = 20
-PATIENCE_S = 60.0  # beyond a profile's own seconds: a wish that is older has nobody who answers it
-TIMEOUT_S = 5.0  # of one look
+PATIENCE_S = 60.0  # in addition to a profile's own seconds; an older request is not being carried out any more
+TIMEOUT_S = 5.0  # of one read
 
 
 class ProfileWish(msgspec.Struct, frozen=True):
-    """``state``: "asked", "taking", "done" or "failed"; ``answer``: the profile's path below the run, or what is wrong."""
+    """Request for a profile, and its state: "asked", "taking", "done" or "failed".
+
+    ``answer`` is the profile's path below the run, or the error.
+    """
 
     id: str
     rank: int
     seconds: int
     format: str
-    idle: bool  # whether threads that wait count, too
+    idle: bool  # include waiting threads
     by: str
-    asked: float  # seconds since 1970, by the clock of who asked
+    asked: float  # seconds since 1970, by the requester's clock
     state: str = "asked"
     answer: str = ""
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has answered it."""
+        """True if the request has no result yet."""
         return self.state in ("asked", "taking")
 
 
 def checked(rank: int, seconds: int, form: str, idle: bool = False) -> ProfileWish:
-    """A wish of this user's. Raises ArgumentError for values that no profile can have."""
+    """Return a request of this user; raises ArgumentError for invalid values.
+
+    Args:
+        rank: rank of the worker.
+        seconds: duration of the profile, 1 to ``MOST_S``.
+        form: a key of ``ENDINGS``.
+        idle: include waiting threads.
+    """
     if rank < 0:
         raise ArgumentError(f"rank={rank}: ranks count from 0")
     if not 1 <= seconds <= MOST_S:
@@ -57,7 +68,12 @@ def checked(rank: int, seconds: int, form: str, idle: bool = False) -> ProfileWi
 
 
 def ask(directory: RunDir, wish: ProfileWish, now: float) -> None:
-    """Leave a wish. Raises ArgumentError while another one is under way, StorageError."""
+    """Write a request into the run's directory.
+
+    Raises:
+        ArgumentError: another request is being carried out.
+        StorageError: the run's directory cannot be read or written.
+    """
     before = read(directory)
     if before is not None and before.is_open and now - before.asked < before.seconds + PATIENCE_S:
         raise ArgumentError(
@@ -68,7 +84,7 @@ def ask(directory: RunDir, wish: ProfileWish, now: float) -> None:
 
 
 def read(directory: RunDir) -> ProfileWish | None:
-    """The newest wish; None where nobody has had one, or where the file is none. Raises StorageError."""
+    """Return the newest request; None if there is none, or the file is invalid. Raises StorageError."""
     try:
         return msgspec.convert(RunDir(directory.url, TIMEOUT_S).read_json(directory.profile_json), ProfileWish)
     except (PathNotFound, msgspec.ValidationError):
@@ -76,20 +92,20 @@ def read(directory: RunDir) -> ProfileWish | None:
 
 
 def answer(directory: RunDir, wish: ProfileWish, state: str, text: str = "") -> None:
-    """Say what has become of a wish, unless another one has taken its place. Raises StorageError."""
+    """Record the state of a request, unless another one has replaced it. Raises StorageError."""
     newest = read(directory)
     if newest is not None and newest.id == wish.id:
         _write(directory, msgspec.structs.replace(wish, state=state, answer=text))
 
 
 def path_of(wish: ProfileWish, now: float) -> str:
-    """Where in the run's directory the profile will lie."""
+    """Return the path of a request's profile, relative to the run's directory."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     return f"profiles/rank-{wish.rank}-{moment}{ENDINGS[wish.format]}"
 
 
 def kept(directory: RunDir) -> list[FileStatus]:
-    """The profiles that are there, the newest first. Raises StorageError."""
+    """Return the stored profiles, the newest first. Raises StorageError."""
     try:
         found = for_url(directory.profiles).list_dir(directory.profiles)
     except PathNotFound:
@@ -99,7 +115,7 @@ def kept(directory: RunDir) -> list[FileStatus]:
 
 
 def trim(directory: RunDir) -> None:
-    """Delete all but the newest. Raises StorageError."""
+    """Delete all but the newest ``MOST_KEPT`` profiles. Raises StorageError."""
     for entry in kept(directory)[MOST_KEPT:]:
         for_url(entry.url).delete(entry.url)
 

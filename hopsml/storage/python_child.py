@@ -1,4 +1,4 @@
-"""A Python process of our own beside this one: ``python -m MODULE``, which can tell when this process ends."""
+"""Starts a Python child process ``python -m MODULE``, which can detect the end of this process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from hopsml import settings
 
 
 def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[bytes]:
-    """Start ``python -m MODULE ARGUMENTS... PIDFD`` with this process's import path; ``options`` are those of Popen.
+    """Start ``python -m MODULE ARGUMENTS... PIDFD`` with this process's import path. Raises OSError.
 
-    ``PIDFD``: a descriptor that can be read once this process has ended; -1 on kernels without them. Raises OSError.
+    ``PIDFD`` is a file descriptor that becomes readable when this process has ended; -1 on kernels without pidfds.
+
+    Args:
+        module: name of the module.
+        *arguments: command-line arguments.
+        pass_fds: further file descriptors that the child inherits.
+        **options: arguments of ``subprocess.Popen``.
     """
     parent = _own_pidfd()
     try:
@@ -31,7 +37,7 @@ def start(module: str, *arguments: str, pass_fds: Sequence[int] = (), **options:
 
 
 def environment() -> dict[str, str]:
-    """This process's variables, with absolute paths and with what Python found its modules by."""
+    """Return this process's environment variables for a child, with absolute paths and this import path."""
     found = dict(os.environ)
     found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     found.setdefault("TOKIO_WORKER_THREADS", "2")

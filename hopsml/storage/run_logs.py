@@ -1,4 +1,7 @@
-"""Logs of a rank over all generations of an elastic group; if there are very many, the first and the newest are retained."""
+"""Logs of a rank over all generations of an elastic group.
+
+If there are very many, the first one and the newest are retained.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _OF_GENERATION = re.compile(r"g(\d+)-rank(\d+)\.(?:log|system\.jsonl)")
 
 
 def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[tuple[int, str]]:
-    """(generation, URL) of each log of this rank, the oldest first; ``generation``: of that one alone."""
+    """Return (generation, URL) of each log of this rank, the oldest first.
+
+    ``generation``: of that one alone.
+    """
     try:
         entries = for_url(directory.logs).list_dir(directory.logs)
     except PathNotFound:
@@ -29,7 +35,16 @@ def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list
 
 
 def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Iterator[bytes]:
-    """The logs' content, a line between those of several generations. Raises ArgumentError where there is none."""
+    """Yield the logs' content, with a separator line between generations.
+
+    Args:
+        directory: the run directory.
+        rank: the worker's rank.
+        generation: its generation; None: all.
+
+    Raises:
+        ArgumentError: there is no such log.
+    """
     logs = of_rank(directory, rank, generation)
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
@@ -45,11 +60,11 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
 
 
 def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GENERATIONS) -> list[str]:
-    """Choose the logs and samples to delete so that any number of recoveries leaves a bounded number of files.
+    """Return the logs and samples to delete, so that any number of recoveries leaves a bounded number of files.
 
     Args:
         files: Name and time of the last change, in seconds, of each file in a run's folder of logs.
-        begun: The generation in which the present processes started: those of earlier ones have ended.
+        begun: The generation in which the present processes started; processes of earlier ones have ended.
         kept: Number of the newest generations whose files are retained, in addition to the first one's.
 
     Returns:
@@ -72,7 +87,7 @@ def surplus(files: Iterable[tuple[str, float]], begun: int, kept: int = KEPT_GEN
 
 
 def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> int:
-    """Delete the files of a run's logs that ``surplus`` chooses; return their number. Raises StorageError."""
+    """Delete the files of a run's logs that ``surplus`` chooses, and return their number. Raises StorageError."""
     system = for_url(directory.logs)
     try:
         entries = system.list_dir(directory.logs)
@@ -86,7 +101,7 @@ def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> in
 
 
 def _content(url: str) -> Iterator[bytes]:
-    """Piece by piece: a log may be longer than the memory."""
+    """Yield the content in pieces, since a log may be larger than the memory."""
     system, offset = for_url(url), 0
     while piece := system.read_range(url, offset, PIECE_BYTES):
         yield piece

@@ -1,10 +1,11 @@
-"""Lines that are kept as they come, in files that are always complete: a folder of segments, on any store.
+"""Append-only lines in files that are always complete: a folder of segments, on any store.
 
     journal/0001-000001.jsonl  0001-000002.jsonl  ...  0002-000001.jsonl
 
-The newest segment is written anew, aside and renamed, with every batch of lines until it is long: a store that cannot append
-does as well as any other. On a local disk lines are appended, as a rename over a file waits for the disk there. A line that
-its writer did not live to end is none. Each writer has a number, larger than those before it.
+The newest segment is rewritten under a temporary name and renamed, with every batch of lines until it is long, so that
+stores that cannot append can be used. On a local disk lines are appended instead, since a rename over a file waits for
+the disk there. A line whose writer died before its end is ignored. Each writer has a number, larger than those before
+it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from dataclasses import dataclass
 
 from hopsml.errors import PathExists, PathNotFound
 from hopsml.storage import urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 
-LONG_BYTES = 128 << 10  # of a segment: what one more line costs to write, at most
+LONG_BYTES = 128 << 10  # size at which a segment ends, which limits the cost of writing one more line
 _NAME = re.compile(r"^(\d{4,})-(\d{6,})\.jsonl$")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One file of lines; ``writer`` and ``number`` count from 1."""
+    """One file of a folder of segments; ``writer`` and ``number`` count from 1."""
 
     writer: int
     number: int
@@ -31,22 +32,28 @@ class Segment:
 
 
 class SegmentWriter:
-    """Adds lines; for one thread. The lines of a call that has returned are in the store."""
+    """Writer of lines to a folder of segments, for one thread.
+
+    The lines of a call that has returned are in the store.
+    """
 
     def __init__(self, folder: str, writer: int, first: bytes = b"", timeout_s: float | None = None) -> None:
-        """``first``: what the first segment holds already."""
+        """Create the writer with the number ``writer``; ``first`` is the present content of its first segment."""
         self._folder, self._writer, self._timeout_s = folder, writer, timeout_s
         self._number, self._kept = 1, first
         self._torn = False
         self._appends = urls.is_local(folder)
 
     def add(self, lines: Sequence[str]) -> None:
-        """Keep these lines, in their order. Raises StorageError; then none of them counts, and they may be added again."""
+        """Store these lines in their order.
+
+        If StorageError is raised, no line counts as stored, and they may be added again.
+        """
         text = self._kept + _bytes(lines)
         url = urls.join(self._folder, _name(self._writer, self._number))
         system = for_url(url, self._timeout_s)
         if self._appends and not self._torn:
-            self._torn = True  # until it is known that all of it is there
+            self._torn = True  # until the append has succeeded
             system.append_bytes(url, text[len(self._kept) :])
         else:
             system.write_bytes(url, text)
@@ -57,9 +64,14 @@ class SegmentWriter:
 
 
 def begin(folder: str, first: Sequence[str], timeout_s: float | None = None) -> tuple[SegmentWriter, int]:
-    """The next writer of a folder, and its number; of several that begin at once, each gets a number of its own.
+    """Register the next writer of a folder, and return it with its number.
 
-    ``first``: lines that stand before all others of this writer.
+    Concurrent writers get different numbers.
+
+    Args:
+        folder: URL of the folder.
+        first: lines before all others of this writer.
+        timeout_s: deadline of one storage step, in seconds.
     """
     head = _bytes(first)
     number = max((segment.writer for segment in listed(folder, timeout_s)), default=0) + 1
@@ -74,7 +86,7 @@ def begin(folder: str, first: Sequence[str], timeout_s: float | None = None) -> 
 
 
 def listed(folder: str, timeout_s: float | None = None) -> list[Segment]:
-    """The segments of a folder, oldest first; none where there is no folder."""
+    """Return the segments of a folder, oldest first; empty if there is no folder."""
     try:
         entries = for_url(folder, timeout_s).list_dir(folder)
     except PathNotFound:
@@ -85,29 +97,29 @@ def listed(folder: str, timeout_s: float | None = None) -> list[Segment]:
 
 
 def lines_of(folder: str, timeout_s: float | None = None) -> dict[int, list[str]]:
-    """All lines, by the writer's number, oldest writer first."""
+    """Return all lines, by the writer's number, oldest writer first."""
     lines: dict[int, list[str]] = {}
     for segment in listed(folder, timeout_s):
-        text = for_url(segment.url, timeout_s).read_bytes(segment.url).decode()
+        text = read_record(segment.url, timeout_s).decode()
         lines.setdefault(segment.writer, []).extend(text.split("\n")[:-1])
     return lines
 
 
 class SegmentReader:
-    """The lines of a folder as they come, for who does not write them; only the newest segment is read again."""
+    """Incremental reader of a folder's lines for other processes; only the newest segment is read again."""
 
     def __init__(self, folder: str, timeout_s: float | None = None) -> None:
         self._folder, self._timeout_s = folder, timeout_s
-        self._at, self._lines = (0, 0), 0  # the segment that was read last, and how many of its lines
+        self._at, self._lines = (0, 0), 0  # the segment that was read last, and the number of its lines read
 
     def new_lines(self) -> list[str]:
-        """Complete lines that have come since the last call, in order. Raises StorageError."""
+        """Return the complete lines added since the last call, in order. Raises StorageError."""
         found = []
         for segment in listed(self._folder, self._timeout_s):
             at = (segment.writer, segment.number)
             if at < self._at:
                 continue
-            text = for_url(segment.url, self._timeout_s).read_bytes(segment.url).decode(errors="replace")
+            text = read_record(segment.url, self._timeout_s).decode(errors="replace")
             lines = text.split("\n")[:-1]
             found += lines[self._lines if at == self._at else 0 :]
             self._at, self._lines = at, len(lines)

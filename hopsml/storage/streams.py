@@ -1,4 +1,4 @@
-"""File objects over a store that can read ranges and take whole files."""
+"""File objects over a store that can read ranges and upload whole files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_ALL_BYTES = 32 << 20
 
 
 class RangeReader(io.RawIOBase):
-    """A seekable reader by ``read_range(offset, length)``; keeps no connection between reads."""
+    """Seekable reader over ``read_range(offset, length)``, which holds no connection between reads."""
 
     def __init__(self, read_range: Callable[[int, int], bytes], length: int) -> None:
         self._read_range = read_range
@@ -22,12 +22,15 @@ class RangeReader(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
+        """Return True: the stream can be read."""
         return True
 
     def seekable(self) -> bool:
+        """Return True: the stream can seek."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position and return it; raises ValueError for one before the beginning."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
         if start + offset < 0:
             raise ValueError(f"seek to {start + offset}: before the beginning of the file")
@@ -35,15 +38,18 @@ class RangeReader(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
+        """Return the present position in bytes."""
         return self._at
 
     def readall(self) -> bytes:
+        """Return all bytes from the present position to the end."""
         pieces = []
-        while piece := self._take(READ_ALL_BYTES):  # io's own way takes 8 KiB at a time
+        while piece := self._take(READ_ALL_BYTES):  # io's default method reads 8 KiB at a time
             pieces.append(piece)
         return b"".join(pieces)
 
     def readinto(self, buffer: Any) -> int:
+        """Read bytes into ``buffer``, and return their number."""
         view = memoryview(buffer).cast("B")
         data = self._take(len(view))
         view[: len(data)] = data
@@ -57,15 +63,15 @@ class RangeReader(io.RawIOBase):
 
 
 def buffered_reader(read_range: Callable[[int, int], bytes], length: int) -> BinaryIO:
-    """A binary reader whose remote reads are about 1 MiB each."""
+    """Return a binary reader whose remote reads are about 1 MiB each."""
     return io.BufferedReader(RangeReader(read_range, length), READ_BUFFER_BYTES)
 
 
 class SpooledWriter(io.RawIOBase):
-    """Writes to local disk; ``finish(path)`` uploads that at close, unless the ``with`` block failed.
+    """Writer to local disk; ``finish(path)`` uploads the file at close, unless the ``with`` block failed.
 
-    The local file has no name, so that nothing is left of it when the process is killed; ``path`` is its
-    entry in ``/proc``, which helper processes of the same user can open.
+    The local file has no name, so that nothing remains of it when the process is killed; ``path`` is its entry in
+    ``/proc``, which helper processes of the same user can open.
     """
 
     def __init__(self, finish: Callable[[str], None]) -> None:
@@ -74,18 +80,23 @@ class SpooledWriter(io.RawIOBase):
         self._failed = False
 
     def writable(self) -> bool:
+        """Return True: the stream can be written."""
         return True
 
     def seekable(self) -> bool:
+        """Return False: the stream cannot seek."""
         return False
 
     def tell(self) -> int:
+        """Return the number of bytes written so far."""
         return self._file.tell()
 
     def write(self, data: Any) -> int:
+        """Write bytes to the local file, and return their number."""
         return self._file.write(data)
 
     def flush(self) -> None:
+        """Flush the local file, unless it is closed."""
         if not self._file.closed:
             self._file.flush()
 
@@ -96,6 +107,7 @@ class SpooledWriter(io.RawIOBase):
         self.close()
 
     def close(self) -> None:
+        """Upload the local file, unless the ``with`` block failed, and delete it."""
         if self.closed:
             return
         try:
@@ -107,10 +119,10 @@ class SpooledWriter(io.RawIOBase):
             super().close()
 
     def __del__(self) -> None:
-        self._failed = True  # forgotten without close: nothing may appear
+        self._failed = True  # garbage-collected without close: no file may appear
         super().__del__()
 
 
 def spooled_writer(finish: Callable[[str], None]) -> BinaryIO:
-    """A binary writer whose content is handed over as a local file when it is closed."""
+    """Return a binary writer that passes its content to ``finish`` as a local file when it is closed."""
     return cast("BinaryIO", SpooledWriter(finish))

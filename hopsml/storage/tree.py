@@ -1,4 +1,4 @@
-"""Whole directories: up, down and across, several files at a time."""
+"""Transfers of whole directories: upload, download and copy, several files at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARALLEL_FILES = 4  # closing a small file on HDFS can take half a second of wai
 def upload_tree(
     local_dir: str | os.PathLike[str], url: str, overwrite: bool = False, timeout_s: float | None = None
 ) -> int:
-    """Upload a local directory; it appears under its name when all of it is there. Returns the bytes sent.
+    """Upload a local directory, which appears under its name when it is complete; returns the bytes sent.
 
     Without ``overwrite`` an existing target is PathExists; with it, the old one is removed just before.
     """
@@ -39,7 +39,10 @@ def upload_tree(
 
 
 def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | None = None) -> int:
-    """Upload the entries of a local directory into a directory; each file appears whole. Returns the bytes sent."""
+    """Upload the entries of a local directory into a directory, and return the bytes sent.
+
+    Each file appears complete.
+    """
     root = Path(local_dir)
     if not root.is_dir():
         raise PathNotFound(f"cannot upload {root}: there is no such directory", str(root))
@@ -57,7 +60,10 @@ def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | 
 
 
 def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int:
-    """Download a directory into a local one, made if missing; temporary names are left out. Returns the bytes."""
+    """Download a directory into a local one, created if missing, and return the bytes received.
+
+    Temporary names are left out.
+    """
     system, root = for_url(url, timeout_s), Path(local_dir)
     entries = [entry for entry in walk(url, timeout_s) if not urls.has_temporary_part(urls.relative(entry.url, url))]
     try:
@@ -96,7 +102,7 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Rename within a store; between stores a copy and then a deletion."""
+    """Rename within a store; between stores copy and then delete."""
     if same_store(source, target):
         return for_url(target).rename(source, target)
     copy_tree(source, target)
@@ -105,12 +111,15 @@ def move(source: str, target: str) -> None:
 
 
 def local_files(root: Path) -> list[str]:
-    """Names of all files below a local directory, relative, ``/`` between parts, sorted; temporary ones left out."""
+    """Return the relative names of all files below a local directory, with ``/`` between parts, sorted.
+
+    Temporary ones are left out.
+    """
     return sorted(_names(root, (path for path in root.rglob("*") if path.is_file())))
 
 
 def local_folders(root: Path) -> list[str]:
-    """Names of all directories below a local directory, parents first."""
+    """Return the relative names of all directories below a local directory, parents first."""
     return sorted(_names(root, (path for path in root.rglob("*") if path.is_dir())))
 
 
@@ -120,7 +129,7 @@ def _names(root: Path, paths: Iterable[Path]) -> list[str]:
 
 
 def _in_parallel(call: Callable[[str], T], names: list[str]) -> list[T]:
-    """Results in order; the first error is raised after what was under way has ended."""
+    """Return the results in order; the first error is raised after all running calls have ended."""
     if len(names) < 2:
         return [call(name) for name in names]
     with ThreadPoolExecutor(PARALLEL_FILES, thread_name_prefix="hopsml-files") as pool:

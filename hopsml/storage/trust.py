@@ -1,7 +1,7 @@
-"""Whose files are believed: what decides which code runs must belong to this user, or to somebody who is trusted by name.
+"""Trust in files that decide which code runs: they must belong to this user, or to an explicitly trusted one.
 
-On a store that knows no owners, as object stores, its own rules of access say who may write, and nothing is checked here.
-HDFS without Kerberos takes everybody's word for who they are.
+On a store without owners, such as an object store, its own access rules decide who may write, and nothing is checked
+here. HDFS without Kerberos does not verify the names of users.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from dataclasses import replace
 from hopsml import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.storage.filesystem import FileStatus, for_url
+from hopsml.storage.filesystem import MOST_RECORD_BYTES, FileStatus, check_length, for_url
 
 VARIABLE = "HOPSML_TRUSTED_OWNERS"  # names, separated by commas
-_WRITABLE = 0o022  # by the group, or by everybody
+_WRITABLE = 0o022  # by the group, or by all users
 
 
 def trusted() -> frozenset[str]:
-    """Names of users whose files are believed besides one's own (``HOPSML_TRUSTED_OWNERS``)."""
+    """Return the names of users whose files are trusted in addition to this user's (``HOPSML_TRUSTED_OWNERS``)."""
     return frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
 
 def own_names(url: str) -> frozenset[str]:
-    """Under which names files of this user's lie on the store; on a local disk root, who can do anything, counts as well."""
+    """Return the owner names of this user's files on the store.
+
+    On a local disk it includes root, who can change any file.
+    """
     if not urls.is_local(url):
         return frozenset({settings.user_name()})
     try:
@@ -36,15 +39,16 @@ def own_names(url: str) -> frozenset[str]:
 
 
 def write_bytes(url: str, data: bytes, overwrite: bool = True) -> None:
-    """Write a file that ``check`` will be asked about: also in a folder where a group may write, nobody but its owner may
-    change it. Raises StorageError.
+    """Write a file that ``check`` will accept: only its owner may change it, even in a group-writable folder.
+
+    Raises StorageError.
     """
     for_url(url).write_bytes(url, data, overwrite=overwrite)
     narrow(url)
 
 
 def narrow(url: str) -> None:
-    """Take from all but its owner the right to write a file that was just made. Raises StorageError."""
+    """Remove write access to a new file from all but its owner. Raises StorageError."""
     system = for_url(url)
     status = system.status(url)
     if status.owner and status.permission & _WRITABLE:
@@ -52,25 +56,37 @@ def narrow(url: str) -> None:
 
 
 def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
-    """Read a file that only a trusted user can have written; return its content and status; see ``check``.
+    """Read a file that only a trusted user can have written; return its content and status.
 
-    On a local disk the opened file is checked, so that it cannot be replaced in between. Raises ArgumentError, StorageError.
+    On a local disk the opened file is checked, so that it cannot be replaced in between.
+
+    Args:
+        url: URL of the file.
+        what: what the file decides, for the message of ``check``.
+
+    Raises:
+        ArgumentError: the file is not trusted.
+        StorageError: the file cannot be read.
     """
     system = for_url(url)
     if not urls.is_local(url):
         status = system.status(url)
         check(status, what)
-        return system.read_bytes(url), status
+        return system.read_bytes(url, MOST_RECORD_BYTES), status
     with system.open_read(url) as file:
         status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
         check(status, what)
+        check_length(url, status.length, MOST_RECORD_BYTES)
         return file.read(), status
 
 
 def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:
-    """ArgumentError unless only somebody who is trusted can have written this file. ``what`` it decides, for the message.
+    """Raise ArgumentError unless only a trusted user can have written this file.
 
-    ``owners``: who is believed; this user and those of ``HOPSML_TRUSTED_OWNERS`` by default.
+    Args:
+        status: attributes of the file.
+        what: what the file decides, for the message.
+        owners: trusted owners; by default this user and those of ``HOPSML_TRUSTED_OWNERS``.
     """
     if not status.owner:
         return

@@ -1,7 +1,7 @@
-"""URLs of files as text: pure functions, no file system is touched.
+"""URLs of files as text: joins, splits and classifies them without access to a file system.
 
-A URL is ``scheme://authority/path`` or a bare local path. Nothing is percent-encoded, as in Hadoop itself: a
-space is a space. ``file://`` URLs follow the same rule.
+A URL is ``scheme://authority/path`` or a bare local path. Nothing is percent-encoded, as in Hadoop itself: a space is a
+space. ``file://`` URLs follow the same rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMBEDDED = re.compile(r"/(hdfs|hopsfs|viewfs|webhdfs|swebhdfs|s3a?|gs|abfss?|me
 
 
 def check_slashes(url: str) -> None:
-    """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be read as paths of this machine."""
+    """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be read as local paths."""
     if found := _ONE_SLASH.match(url):
         raise ArgumentError(
             f"{url[:200]!r} has one slash after {found[1]}: and would be a path of this machine: write "
@@ -29,7 +29,7 @@ def check_slashes(url: str) -> None:
 
 
 def split(url: str) -> tuple[str, str, str]:
-    """``(scheme, authority, path)``; a bare path has the scheme ``""``, a URL's path starts with ``/``."""
+    """Return ``(scheme, authority, path)``; a bare path has the scheme ``""``, a URL's path starts with ``/``."""
     found = _SCHEME.match(url)
     if not found:
         return "", "", url
@@ -38,18 +38,21 @@ def split(url: str) -> tuple[str, str, str]:
 
 
 def base(url: str) -> str:
-    """Scheme and authority, for instance ``hdfs://ns1``; empty for a bare path."""
+    """Return scheme and authority, for instance ``hdfs://ns1``; empty for a bare path."""
     scheme, authority, _ = split(url)
     return f"{scheme}://{authority}" if scheme else ""
 
 
 def is_local(url: str) -> bool:
-    """Whether it names a file of this machine: a bare path or ``file://``."""
+    """Return True if the URL is a file of this machine: a bare path or ``file://``."""
     return split(url)[0] in ("", "file")
 
 
 def join(url: str, *names: str) -> str:
-    """The URL of ``names`` below ``url``; empty names are skipped. A name may hold ``/`` but not start with it."""
+    """Return the URL of ``names`` below ``url``; empty names are skipped.
+
+    A name may contain ``/`` but not start with it.
+    """
     for name in names:
         if not name:
             continue
@@ -60,18 +63,18 @@ def join(url: str, *names: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The directory that holds ``url``; the root is its own parent."""
+    """Return the directory that contains ``url``; the root is its own parent."""
     root, path = base(url), split(url)[2]
     return root + (posixpath.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else "."))
 
 
 def name(url: str) -> str:
-    """Last component of a URL or path; empty for a root."""
+    """Return the last component of a URL or path; empty for a root."""
     return posixpath.basename(split(url)[2].rstrip("/"))
 
 
 def relative(url: str, root: str) -> str:
-    """The part of ``url`` below ``root``; ArgumentError if it does not lie there."""
+    """Return the part of ``url`` below ``root``; ArgumentError if it is not below it."""
     head = root.rstrip("/") + "/"
     if not url.startswith(head):
         raise ArgumentError(f"{url!r} does not lie below {root!r}")
@@ -79,7 +82,7 @@ def relative(url: str, root: str) -> str:
 
 
 def temporary_sibling(url: str) -> str:
-    """A fresh name in the same directory.
+    """Return a new temporary name in the same directory.
 
     It does not contain the final name: TensorBoard reads every file that has ``tfevents`` in its name.
     """
@@ -87,20 +90,20 @@ def temporary_sibling(url: str) -> str:
 
 
 def is_temporary(url: str) -> bool:
-    """Whether the last component is a temporary name of this package: readers skip those."""
+    """Return True if the last component is a temporary name of this package, which readers skip."""
     return name(url).startswith(TEMPORARY_PREFIX)
 
 
 def has_temporary_part(name: str) -> bool:
-    """Whether any component of a URL, path or relative name is temporary: nobody takes it for finished."""
+    """Return True if any component of a URL, path or relative name is temporary, so that it is not final."""
     return any(part.startswith(TEMPORARY_PREFIX) for part in name.split("/"))
 
 
 def remote_of(local_path: str) -> str | None:
-    """The remote URL that a local path mirrors, or None.
+    """Return the remote URL that a local path mirrors, or None.
 
-    Inside a worker ``/scratch/x/hdfs://host:port/rest`` stands for ``hdfs://host:port/rest``. The authority must be
-    there (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would pass for the host).
+    Inside a worker ``/scratch/x/hdfs://host:port/rest`` means ``hdfs://host:port/rest``. The authority is required
+    (``hdfs:///rest`` is not embedded: the operating system folds slashes, and a folder would be taken for the host).
     """
     if not is_local(local_path):
         return None

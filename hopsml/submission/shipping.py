@@ -202,9 +202,9 @@ def _presence(shipment: Shipment, known: Mapping[str, str]) -> Callable[[str], b
         if urls.split(shipment.url)[0] not in _READABLE:
             return None  # no request: the archive's URL could make this machine connect to any address
         try:
-            content = json.loads(filesystem.for_url(shipment.url).read_bytes(manifest_url(shipment.url)))
+            content = json.loads(filesystem.read_record(manifest_url(shipment.url)))
             return frozenset(content["modules"]).__contains__
-        except (StorageError, ArgumentError, ValueError, LookupError, TypeError):
+        except (StorageError, ArgumentError, ValueError, LookupError, TypeError, RecursionError):
             return None  # an archive from another source, without a list
     named = {known.get(key, sys.executable) for key in _PYTHON_KEYS} | {
         os.environ.get("PYSPARK_PYTHON", sys.executable)

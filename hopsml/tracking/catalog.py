@@ -1,4 +1,4 @@
-"""Runs as they lie on a store: read back, listed, judged alive or not."""
+"""Reads and lists the recorded runs of a project, and decides which of them are still alive."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import machine
 
-SILENT_S = 3600.0  # without an end and without a new file for so long, a run is taken for lost
+SILENT_S = 3600.0  # a run without an end and without a new file for so long counts as lost
 PARALLEL_READS = 8
 
-RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # of a run without status.json
-# What the evaluation of a record raises whose fields have other types than hopsml writes: whoever may write into a project
-# may write any JSON.
+RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # states of a run without status.json
+# Errors of reading a record whose fields have unexpected types: any user with write access can write any JSON.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Everything that was recorded of one run; what is not there is empty."""
+    """Record of one run as it was read from its run directory; missing parts are empty."""
 
     directory: RunDir
     run: dict[str, Any]
     status: dict[str, Any] | None
     outputs: dict[str, Any] = field(default_factory=dict)
-    best: dict[str, Any] = field(default_factory=dict)  # of a search that goes on: its best trial so far
+    best: dict[str, Any] = field(default_factory=dict)  # best trial so far of a running search
     environment: dict[str, Any] = field(default_factory=dict)
     worker: dict[str, Any] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    quiet_s: float = 0.0  # since the last sign of life in its directory
+    quiet_s: float = 0.0  # seconds since the last change in its directory
 
     @property
     def run_id(self) -> str:
@@ -46,14 +45,14 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """FINISHED, FAILED or CANCELLED; without an end RUNNING or LOST."""
+        """FINISHED, FAILED or CANCELLED; RUNNING or LOST for a run that has not ended."""
         if self.status is not None:
             return str(self.status.get("state", Lifecycle.FINISHED))
         return state_without_end(driver_lives(self.run.get("driver_process") or {}), self.quiet_s)
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has been going on; None if nobody knows."""
+        """Duration of the run so far, or until its end, in seconds; None if unknown."""
         if self.status is not None:
             return self.status.get("seconds")
         started = self.run.get("started")
@@ -61,7 +60,7 @@ class StoredRun:
 
     @property
     def cause(self) -> str:
-        """Why it did not finish, in one line; "" for a run that did, or that goes on."""
+        """Reason why the run did not finish, in one line; "" for one that did, or that is running."""
         status = self.status or {}
         if self.state in (Lifecycle.FINISHED, Lifecycle.RUNNING):
             return ""
@@ -70,9 +69,10 @@ class StoredRun:
 
     @property
     def main_metric(self) -> tuple[str, Any] | None:
-        """Name and value of the one that was asked for, else of "metric", else of the first number that was returned.
+        """Name and value of the run's main metric; None if there is none.
 
-        Of a search that goes on the best value so far; None where there is nothing.
+        It is the metric that the run was started with, else "metric", else the first number that was returned. For a
+        running search it is the best value so far.
         """
         asked = (self.run.get("spec") or {}).get("metric_key") or self.search.get("metric") or ""
         if "value" in self.best:
@@ -89,15 +89,18 @@ class StoredRun:
 
     @property
     def search(self) -> dict[str, Any]:
-        """What was asked of a search; empty for any other run."""
+        """Settings of a search; empty for any other run."""
         recorded = self.run.get("search")
         return recorded if isinstance(recorded, dict) else {}
 
 
 def state_without_end(lives: bool | None, quiet_s: float) -> str:
-    """RUNNING or LOST, for a run without ``status.json``.
+    """Return RUNNING or LOST for a run without ``status.json``.
 
-    ``lives``: whether the driver does, None where only its own machine could tell; then ``SILENT_S`` decides.
+    Args:
+        lives: True if its driver is alive; None where only the driver's own machine can decide that: then ``SILENT_S``
+            decides.
+        quiet_s: seconds since the last change in its directory.
     """
     if lives is None:
         return RUNNING if quiet_s < SILENT_S else LOST
@@ -105,7 +108,7 @@ def state_without_end(lives: bool | None, quiet_s: float) -> str:
 
 
 def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
-    """Whether the process that started a run is still there; None if it belongs to another machine or container."""
+    """Return True if the process that started a run is alive; None if it belongs to another machine or container."""
     namespace = machine.pid_namespace()
     if not namespace or recorded.get("pid_namespace") != namespace:
         return None
@@ -114,7 +117,12 @@ def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
 
 
 def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
-    """One run. PathNotFound if the directory is none; ``brief`` reads only what a table needs."""
+    """Return the record of one run; raises PathNotFound if the directory is not a run's.
+
+    Args:
+        directory: the run directory.
+        brief: read only what a table needs.
+    """
     run = directory.read_run()
     status = directory.read_status()
     quiet_s = 0.0
@@ -134,7 +142,10 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
 
 
 def last_change_s(directory: RunDir) -> float:
-    """When something last changed in a run's directory, seconds since 1970; checkpoints and exports are not walked."""
+    """Return the time of the last change in a run's directory, in seconds since 1970.
+
+    Checkpoints and exports are not searched.
+    """
     latest = 0.0
     for folder in (directory.url, directory.logs, directory.events):
         try:
@@ -146,16 +157,23 @@ def last_change_s(directory: RunDir) -> float:
 
 
 def recent(project_url: str, count: int | None) -> list[StoredRun]:
-    """The runs of a project, youngest first; at most ``count``, None for all. Raises StorageError.
+    """Return the runs of a project, newest first.
 
-    What is no run, or cannot be read as one, is left out.
+    Entries that are not runs, or cannot be read, are left out.
+
+    Args:
+        project_url: URL of the project.
+        count: greatest number of runs; None: all.
+
+    Raises:
+        StorageError: the project cannot be listed, or a run directory cannot be reached.
     """
     experiments = urls.join(project_url, EXPERIMENTS)
     try:
         entries = [entry for entry in filesystem.for_url(experiments).list_dir(experiments) if entry.is_dir]
     except PathNotFound:
         return []
-    # A directory's time is that of its latest entry: good enough to choose by, the record's own is for the order.
+    # A directory's time is that of its latest entry: accurate enough for a selection; the final order uses the records.
     entries.sort(key=lambda entry: entry.modified_s, reverse=True)
     told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
     chosen = entries if count is None or not told else entries[: 2 * count]
@@ -171,10 +189,10 @@ def _read_or_none(entry: FileStatus) -> StoredRun | None:
         found = read(directory, brief=True)
         _ = found.state, found.seconds, found.cause, found.main_metric, float(found.run.get("started") or 0.0)
         return found
-    except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
+    except (PathNotFound, PermissionRefused):  # no run, or a private one of another user
         return None
     except StorageError:
-        if filesystem.exists(directory.run_json):  # a record that is no JSON; anything else is the caller's to know
+        if filesystem.exists(directory.run_json):  # a record that is not JSON; other errors are raised to the caller
             return None
         raise
     except MALFORMED:

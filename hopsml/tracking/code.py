@@ -1,7 +1,7 @@
-"""The code around the training function: the script or the notebook's cells, and the git state of its folder.
+"""Collects the code around the training function: the script or the notebook's cells, and the git state of its folder.
 
-The function itself travels as a pickle, which is what a rerun runs; this is for people who want to know what it was.
-Secrets are masked in it: literals that are assigned to names such as ``password``, and what is known to be one.
+The function itself is stored as a pickle, which a rerun runs; this code is stored for people who want to read it.
+Secrets in it are masked: literals that are assigned to names such as ``password``, and known secret values.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from hopsml import redact
 
-LIMIT_BYTES = 1 << 20  # of one file of code, and of a diff
-GIT_TIMEOUT_S = 5.0  # for all that is asked of it together
+LIMIT_BYTES = 1 << 20  # greatest size of a code file, and of a diff
+GIT_TIMEOUT_S = 5.0  # for all git commands of one call together
 GIT_FRESH_S = 2.0
 _OF_A_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _IS_CODE = re.compile(r"diff --git .*\.(?:py|pyi|ipynb|java|scala|kt|c|cc|cpp|h|go|rs|js|ts|r|R|jl)\"?$", re.MULTILINE)
-# Whole files of secrets: not even a difference of theirs is recorded.
+# Files that consist of secrets: not even their diff is recorded.
 _NEVER = ("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keytab", "*id_rsa*", "*id_ed25519*", "*.netrc", "*.pgpass")
 
 _git_lock = threading.Lock()
@@ -34,14 +34,17 @@ _git_known: dict[Path, tuple[float, tuple[dict[str, Any], bytes]]] = {}
 
 @dataclass
 class Code:
-    """``facts`` for the record, ``files`` for the folder ``code/`` by name."""
+    """Collected code: ``facts`` for the run record, ``files`` by name for the folder ``code/``."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
 
 
 def collect() -> Code:
-    """Script, or notebook cells, and git; whatever there is. Slow (git is a process): not for the launch path."""
+    """Return the script or the notebook's cells, and the git state.
+
+    Slow, since git is a process: not for the launch path.
+    """
     code = Code()
     path, cells = script(), notebook_cells()
     folder = path.parent if path is not None else Path.cwd()
@@ -64,7 +67,10 @@ def collect() -> Code:
 
 
 def cleaned(name: str, content: bytes) -> bytes:
-    """A file of code without its secrets; a difference is looked through file by file, as each one's kind demands."""
+    """Return a file of code with its secrets masked.
+
+    A diff is masked file by file, by the rule for each file's kind.
+    """
     text = content.decode(errors="surrogateescape")
     if name.endswith(".diff"):
         parts = _OF_A_FILE.split(text)
@@ -75,19 +81,22 @@ def cleaned(name: str, content: bytes) -> bytes:
 
 
 def script() -> Path | None:
-    """The file that this process was started with; None in a console, in a notebook, and for an installed program."""
+    """Return the file with which this process was started.
+
+    None in a console, in a notebook, and for an installed program.
+    """
     name = getattr(sys.modules.get("__main__"), "__file__", None)
     if not name or notebook_cells() is not None:
         return None
     path = Path(name).absolute()
     prefixes = [Path(prefix) for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix}]
-    # A project's environment may lie inside the project, not the other way round.
+    # A virtual environment may be inside the project, but a project is never inside the environment.
     installed = any(path.is_relative_to(prefix) for prefix in prefixes) or "site-packages" in path.parts
     return path if path.is_file() and not installed else None
 
 
 def notebook_cells() -> list[str] | None:
-    """What was run so far in IPython or Jupyter, a cell each; None outside of it."""
+    """Return the cells run so far in IPython or Jupyter; None outside of it."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     history = getattr(shell, "user_ns", {}).get("In") if shell is not None else None
@@ -95,12 +104,12 @@ def notebook_cells() -> list[str] | None:
 
 
 def notebook_path() -> str:
-    """Where the notebook lies, as far as its front end tells; "" else."""
+    """Return the path of the notebook if its front end sets it, else ""."""
     return os.environ.get("JPY_SESSION_NAME", "")
 
 
 def _git_now(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """As ``git``, but not asked again within ``GIT_FRESH_S``: a search starts many runs at once."""
+    """Return the result of ``git``, cached for ``GIT_FRESH_S``, since a search starts many runs at once."""
     with _git_lock:
         known = _git_known.get(folder)
         if known is None or time.monotonic() - known[0] > GIT_FRESH_S:
@@ -109,9 +118,9 @@ def _git_now(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def git(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Commit, branch, remote and whether anything differs from the commit; and the difference, cut at ``LIMIT_BYTES``.
+    """Return the git state of a folder: facts such as commit, branch and remote, and the diff to the commit.
 
-    ``({}, b"")`` without git, outside of a repository, and in one without a commit.
+    The diff is cut at ``LIMIT_BYTES``. ``({}, b"")`` without git, outside of a repository, and in one without a commit.
     """
     deadline = time.monotonic() + GIT_TIMEOUT_S
 
@@ -121,7 +130,7 @@ def git(folder: Path) -> tuple[dict[str, Any], bytes]:
     commit = ask("rev-parse", "HEAD")
     if not commit:
         return {}, b""
-    # Not "--binary": nobody could find a secret in what it writes. The index line still names what a binary file was.
+    # Not "--binary": secrets in its output could not be found. The index line still identifies a binary file's content.
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
     diff = ask("diff", "HEAD", *options, "--", ":/", *(f":(exclude,top,glob)**/{name}" for name in _NEVER))
     is_known, diff = diff is not None, diff or b""
@@ -133,7 +142,7 @@ def git(folder: Path) -> tuple[dict[str, Any], bytes]:
             "branch": _text(ask("rev-parse", "--abbrev-ref", "HEAD")),
             "root": _text(ask("rev-parse", "--show-toplevel")),
             "remote": redact.text(_text(ask("config", "--get", "remote.origin.url"))),
-            "dirty": bool(diff) if is_known else None,  # None: git did not say in time
+            "dirty": bool(diff) if is_known else None,  # None: git did not finish in time
             "diff_sha256": hashlib.sha256(diff).hexdigest() if diff else "",
             "diff_is_cut": len(diff) > LIMIT_BYTES,
             "untracked": untracked[:100],
@@ -163,7 +172,10 @@ def _text(output: bytes | None) -> str:
 
 
 def _git(folder: Path, arguments: Sequence[str], deadline: float) -> bytes | None:
-    """Its output, at most ``LIMIT_BYTES`` and one; None if it fails or has not ended at the deadline (monotonic)."""
+    """Return the output of a git command, at most ``LIMIT_BYTES`` + 1 bytes.
+
+    None if it fails or has not ended at the deadline (monotonic time in seconds).
+    """
     if time.monotonic() >= deadline:
         return None
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -172,7 +184,7 @@ def _git(folder: Path, arguments: Sequence[str], deadline: float) -> bytes | Non
         process = subprocess.Popen(
             line, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
     timer.start()

@@ -1,7 +1,7 @@
-"""Two runs side by side: what differs in how they were made, and whether they came to the same result. Pure but for reading.
+"""Comparison of two runs: how they were made, and whether they have the same result. No side effects but reading.
 
-The same result means: every value that the functions returned is equal, to the last bit of every number, and so is every
-file of the last checkpoint that holds weights. Paths within a run's own directory count as equal.
+The result is the same if every value that the functions returned is equal, to the last bit of every number, and so is
+every file of the last checkpoint that holds weights. Paths within a run's own directory count as equal.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking.catalog import StoredRun
 
 MISSING = None
-_NOTES = ("checkpoint.json", "manifest.json")  # hold an id and times of their own
+_NOTES = ("checkpoint.json", "manifest.json")  # contain an id and times that differ for each checkpoint
 _SELF = "<this run>"
+_PIECE_BYTES = 1 << 20
 _ABOVE = ("verb", "name", "description", "seed")  # of the specification, which the record holds by themselves
 _ESSENTIALS = ("verb", "name", "function", "workers", "seed", "backend", "profile")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that two runs do not share; None where a run does not have it."""
+    """Entry in which two runs differ; None for a run that does not have it."""
 
     section: str
     name: str
@@ -38,16 +39,20 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two results are the same; ``differing`` names what is not, ``compared`` what was looked at."""
+    """Result of comparing the results of two runs.
+
+    ``compared`` are the names of the entries that both have, ``differing`` those that differ, ``causes`` the
+    differences in how the runs were made.
+    """
 
     same: bool
     compared: tuple[str, ...] = ()
     differing: tuple[Difference, ...] = ()
-    causes: tuple[Difference, ...] = field(default=(), compare=False)  # in how the runs were made
+    causes: tuple[Difference, ...] = field(default=(), compare=False)  # differences in how the runs were made
 
 
 def differences(left: StoredRun, right: StoredRun) -> list[Difference]:
-    """Everything of note that two runs do not share, by section."""
+    """Return all entries in which two runs differ, by section."""
     found: list[Difference] = []
     for section, one, other in _sections(left, right):
         found += [
@@ -59,7 +64,7 @@ def differences(left: StoredRun, right: StoredRun) -> list[Difference]:
 
 
 def source_diff(left: StoredRun, right: StoredRun) -> str:
-    """Unified diff of the two functions' sources; empty if they are equal."""
+    """Return the unified diff of the two functions' sources; empty if they are equal."""
     lines = difflib.unified_diff(
         str(left.run.get("source", "")).splitlines(),
         str(right.run.get("source", "")).splitlines(),
@@ -71,7 +76,13 @@ def source_diff(left: StoredRun, right: StoredRun) -> str:
 
 
 def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ()) -> Comparison:
-    """Compare outputs and last checkpoints; ``ignore`` names outputs that may differ, such as a measured time."""
+    """Compare outputs and last checkpoints of two runs.
+
+    Args:
+        left: one run.
+        right: the other run.
+        ignore: names of outputs that may differ, such as a measured time.
+    """
     one, other = _results(left, ignore), _results(right, ignore)
     differing = [
         Difference("result", name, one.get(name, MISSING), other.get(name, MISSING))
@@ -85,7 +96,10 @@ def same_result(left: StoredRun, right: StoredRun, ignore: Collection[str] = ())
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Equal to the bit as far as JSON holds it: NaN equals NaN, 1 is not 1.0 nor True, 0.0 is not -0.0."""
+    """Return True if two JSON values are equal to the bit.
+
+    NaN equals NaN, 1 is not 1.0 nor True, 0.0 is not -0.0.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
@@ -100,7 +114,10 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def last_checkpoint(directory: RunDir) -> dict[str, str]:
-    """Digest of each file of the last checkpoint, by ``step/name``; what only describes the checkpoint is left out."""
+    """Return the digest of each file of the last checkpoint, by ``step/name``.
+
+    Files that only describe the checkpoint are left out, and so are corrupt checkpoints.
+    """
     try:
         entries = filesystem.for_url(directory.checkpoints).list_dir(directory.checkpoints)
     except PathNotFound:
@@ -116,9 +133,17 @@ def last_checkpoint(directory: RunDir) -> dict[str, str]:
     digests = {}
     for file in filesystem.walk(newest.url):
         if not file.is_dir and file.name not in _NOTES:
-            digest = hashlib.sha256(filesystem.for_url(file.url).read_bytes(file.url)).hexdigest()
-            digests[urls.relative(file.url, directory.checkpoints)] = digest
+            digests[urls.relative(file.url, directory.checkpoints)] = _sha256(file.url)
     return digests
+
+
+def _sha256(url: str) -> str:
+    """Return the digest of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with filesystem.for_url(url).open_read(url) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
@@ -153,7 +178,7 @@ def _essentials(run: StoredRun) -> dict[str, Any]:
 
 
 def _asked(run: StoredRun) -> dict[str, Any]:
-    """What was asked of the run, each setting by itself: "group.min_size"."""
+    """Return the run's specification as flat settings, such as "group.min_size"."""
     found: dict[str, Any] = {}
     asked = {name: value for name, value in (run.run.get("spec") or {}).items() if name not in _ABOVE}
     for name, value in asked.items():
@@ -196,7 +221,7 @@ def _results(run: StoredRun, ignore: Collection[str]) -> dict[str, Any]:
 
 
 def _neutral(value: Any, run: StoredRun) -> Any:
-    """The value without the run's own address, which is another for each run."""
+    """Return the value with the run's own URL and id replaced, as they differ for each run."""
     if isinstance(value, str):
         return value.replace(run.directory.url, _SELF).replace(run.run_id, _SELF)
     if isinstance(value, list):

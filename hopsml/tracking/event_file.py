@@ -1,7 +1,8 @@
-"""TensorBoard's event files without TensorFlow or TensorBoard: whole files of scalars, for whoever has neither. Pure.
+"""Writer of TensorBoard's event files with scalars, without TensorFlow or TensorBoard. No side effects.
 
-A file is a row of records of TFRecord's form (length, its masked CRC-32C, the bytes, theirs), each a protocol buffer
-``Event``; the first says the version. Fields by their numbers in TensorBoard's ``event.proto`` and ``summary.proto``.
+A file is a sequence of records in TFRecord's format (length, its masked CRC-32C, the bytes, theirs), each a protocol
+buffer ``Event``; the first contains the version. Fields by their numbers in TensorBoard's ``event.proto`` and
+``summary.proto``.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 VERSION = b"brain.Event:2"
 _CASTAGNOLI = 0x82F63B78  # the polynomial, its bits reversed
-_MASK = 0xA282EAD8  # added so that a checksum of data that holds checksums stays a good one
+_MASK = 0xA282EAD8  # added so that a checksum of data that contains checksums remains reliable
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # kinds of fields on the wire
 
 
 def scalars(values: Mapping[str, Any], step: int, time_s: float) -> bytes:
-    """An event file that holds the numbers among some values at one step; ``time_s`` since 1970."""
+    """Return an event file with the numbers among some values at one step; ``time_s`` is seconds since 1970."""
     numbers = {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }

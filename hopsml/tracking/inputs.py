@@ -1,9 +1,10 @@
-"""Data references: which files a run read, how large they were and what was in them.
+"""Data references: records which files a run read, with their sizes and checksums.
 
-``data(url)`` notes an input and gives the URL back, so that it can stand where the URL stood. In a worker the chief writes
-it to the run's ``inputs.jsonl``; on the driver it belongs to every run that this process starts afterwards.
+``data(url)`` records an input and returns the URL, so that the call can replace the URL in an expression. In a worker
+the chief writes it to the run's ``inputs.jsonl``; on the driver it belongs to every run that this process starts
+afterwards.
 
-Every worker imports this module before the user's function, so what only a call needs is imported by the call.
+Every worker imports this module before the user's function, so modules that only a call needs are imported by the call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hopsml.errors import HopsmlError
 if TYPE_CHECKING:
     from hopsml.storage.filesystem import FileStatus
 
-LIMIT_BYTES = 256 << 20  # more than that is not read through for a checksum
+LIMIT_BYTES = 256 << 20  # a larger input is not read for a checksum
 _CHUNK = 1 << 20
 Url = TypeVar("Url", str, "os.PathLike[str]")
 
@@ -32,11 +33,11 @@ _write: Callable[[dict[str, Any]], None] | None = None
 
 
 class WorkerFacts(Protocol):
-    """The attributes of a worker's context that are used here."""
+    """Attributes of a worker's context that are used here."""
 
     @property
     def rank(self) -> int:
-        """The worker's rank in its group; 0 is the chief."""
+        """Rank of the worker in its group; 0 is the chief."""
 
     @property
     def events_dir(self) -> Path:
@@ -44,10 +45,14 @@ class WorkerFacts(Protocol):
 
 
 def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
-    """Note a file or folder as an input of the run: size, time, and a checksum of the content; returns ``url``.
+    """Record a file or folder as an input of the run, and return ``url``.
 
-    Beyond ``limit_bytes`` the content is not read: the checksum is then one of names, sizes and times, and the record says
-    so. An input that cannot be read is noted with the reason, for the training function to stumble over itself.
+    The record contains size, time, and a checksum of the content. An input that cannot be read is recorded with the
+    reason; no error is raised here, since the training function meets it itself.
+
+    Args:
+        url: path or URL of the input.
+        limit_bytes: a larger input is not read: its checksum is one of names, sizes and times, which the record states.
     """
     if _write is _ignore:
         return url
@@ -64,13 +69,16 @@ def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
 
 
 def declared() -> list[dict[str, Any]]:
-    """The inputs noted so far in this process, which is a driver."""
+    """Return the inputs recorded so far in this process, which is a driver."""
     with _lock:
         return list(_of_driver.values())
 
 
 def attach(context: WorkerFacts) -> None:
-    """Called in every worker before the user's function: inputs go to the run directory, noted by the chief alone."""
+    """Write inputs to the run directory from now on; called in every worker before the user's function.
+
+    Only the chief records inputs.
+    """
     global _write
     if context.rank != 0:
         _write = _ignore
@@ -86,7 +94,7 @@ def attach(context: WorkerFacts) -> None:
 
 
 def describe(url: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
-    """Size in bytes, number of files, latest change and checksum of a file or folder. Raises StorageError."""
+    """Return size in bytes, number of files, latest change and checksum of a file or folder; raises StorageError."""
     from hopsml.storage import filesystem, urls
 
     status = filesystem.for_url(url).status(url)
@@ -144,4 +152,4 @@ def _hash(url: str) -> str:
 
 
 def _ignore(facts: dict[str, Any]) -> None:
-    """On ranks other than the chief's."""
+    """Discard an input, on ranks other than the chief's."""

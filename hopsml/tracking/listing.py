@@ -14,46 +14,54 @@ if TYPE_CHECKING:
 COLUMNS = ("run", "name", "state", "workers", "started", "took", "result")
 NUMBERS = ("workers", "took")  # aligned at the right
 NAME_AT, STATE, STARTED, RESULT = (COLUMNS.index(name) for name in ("name", "state", "started", "result"))
-NAME, NAME_NARROW = 30, 20  # places of a name in a wide and in a narrow terminal
-RESULT_WIDTH = 40  # places that a result must have, or it stands on a line of its own
+NAME, NAME_NARROW = 30, 20  # columns of a name in a wide and in a narrow terminal
+RESULT_WIDTH = 40  # columns that a result must have; with fewer it is put on a separate line
 GAP = "  "
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
-    """Lines with aligned columns, as a terminal counts them; ``numbers``: names of those that are aligned at the right."""
+    """Return lines with aligned columns, by their width in a terminal.
+
+    Args:
+        rows: cells of each line; the first one contains the column names.
+        numbers: names of the columns that are aligned at the right.
+    """
     widths = [max(width(row[column]) for row in rows) for column in range(len(rows[0]))]
     right = [name in numbers for name in rows[0]]
     return [GAP.join(map(padded, row, widths, right)).rstrip() for row in rows]
 
 
 def width(text: str) -> int:
-    """Places that a text takes in a terminal: two for a wide character, none for a combining one."""
+    """Return the number of columns of a text in a terminal: two for a wide character, none for a combining one."""
     from rich.cells import cell_len
 
     return cell_len(text)
 
 
 def padded(text: str, places: int, right: bool = False) -> str:
-    """The text with blanks at its end, or before it, up to ``places`` columns of a terminal."""
+    """Return the text padded with blanks to ``places`` columns of a terminal.
+
+    The blanks are at its end, or with ``right`` before it.
+    """
     blanks = " " * (places - width(text))
     return blanks + text if right else text + blanks
 
 
 def cut(text: str, places: int) -> str:
-    """The text in at most so many places, with an ellipsis where something is left out."""
+    """Return the text in at most ``places`` columns, with an ellipsis where it was cut."""
     from rich.cells import set_cell_size
 
     return text if width(text) <= places else set_cell_size(text, max(0, places - 1)).rstrip() + "…"
 
 
 def plain(text: str) -> str:
-    """Remove terminals' control sequences (colours, movements, bells) and changes of writing direction from a text."""
+    """Remove terminal control sequences (colours, movements, bells) and changes of writing direction from a text."""
     return _CONTROL.sub("", text)
 
 
 def short(value: Any, width: int = 60) -> str:
-    """A value as text on one line of at most ``width`` characters; "-" for None."""
+    """Return a value as text on one line of at most ``width`` characters; "-" for None."""
     if value is None:
         return "-"
     text = " ".join(plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
@@ -61,12 +69,12 @@ def short(value: Any, width: int = 60) -> str:
 
 
 def figure(value: Any) -> str:
-    """As ``short``; a number with a fraction has six digits, more of which nobody compares by eye."""
+    """Return a value as ``short`` does, but a float with six significant digits."""
     return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
 def row(run: StoredRun) -> tuple[str, ...]:
-    """The cells of one run in a table with ``COLUMNS``, none of them cut."""
+    """Return the uncut cells of one run in a table with ``COLUMNS``."""
     return (
         run.run_id,
         short(run.run.get("name") or "-", 200),
@@ -79,7 +87,7 @@ def row(run: StoredRun) -> tuple[str, ...]:
 
 
 def result(run: StoredRun) -> str:
-    """The metric of a run that finished, else why it did not; "-" for neither."""
+    """Return the metric of a run that finished, else the cause of its failure; "-" for neither."""
     if run.cause:
         return short(run.cause, 1000)
     metric = run.main_metric
@@ -88,10 +96,11 @@ def result(run: StoredRun) -> str:
 
 
 def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:
-    """The runs in lines of at most so many places, each as its cells; the first line are the columns' names.
+    """Return the runs as lines of at most ``places`` columns, each as a list of its cells.
 
-    Where there is little room, a run's result stands on a line of its own, whose only cell it is. Cells are padded, so that
-    they stand below each other when they are joined by ``GAP``. The run's id is never cut: it is what one copies.
+    The first line contains the column names. In a narrow terminal, a run's result is on a separate line, as its only
+    cell. Cells are padded, so that they are aligned when they are joined by ``GAP``. The run's id is never cut, since
+    users copy it.
     """
     cells = [row(run) for run in runs]
     wide = _cut_names([COLUMNS, *cells], NAME)
@@ -127,12 +136,15 @@ def _aligned(line: Sequence[str], widths: Sequence[int], names: Sequence[str]) -
 
 
 def time_text(seconds: float | None, *, brief: bool = False) -> str:
-    """Seconds since 1970 as date and time of this machine's zone; "-" for none. ``brief``: without year and seconds."""
+    """Return seconds since 1970 as date and time in this machine's zone; "-" for none.
+
+    ``brief``: without year and seconds.
+    """
     return time.strftime("%m-%d %H:%M" if brief else "%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as "1.2 s", "3.4 min" or "5.6 h"; "-" for None."""
+    """Return seconds as "1.2 s", "3.4 min" or "5.6 h"; "-" for None."""
     if seconds is None:
         return "-"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""A run that goes on, seen from its directory alone: what it prints, what it has reported, how it stands."""
+"""Readers of a running run's directory: its printed output and its reported metrics."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, parse_lines
 
 CHUNK = 1 << 20
-TAIL = 64 << 10  # bytes in which the last report is looked for
+TAIL = 64 << 10  # bytes at the file's end that are searched for the last report
 
 
 class TextReader:
-    """Reads a text file that others append to, from byte ``offset`` on; it need not be there yet."""
+    """Incremental reader of a text file that others append to; the file need not exist yet.
+
+    ``offset`` is the byte at which reading begins.
+    """
 
     def __init__(self, url: str, offset: int = 0) -> None:
         self.url, self._offset = url, offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self) -> Iterator[str]:
-        """What has come since the last call, in pieces. Raises StorageError."""
+        """Return the text added since the last call, in pieces; raises StorageError."""
         system = for_url(self.url)
         while True:
             try:
@@ -37,7 +40,7 @@ class TextReader:
 
 
 class Output:
-    """Reads what one rank prints, generation after generation."""
+    """Incremental reader of the printed output of one rank, generation after generation."""
 
     def __init__(self, directory: RunDir, rank: int) -> None:
         self._directory, self._rank = directory, rank
@@ -45,7 +48,7 @@ class Output:
         self._generation = -1
 
     def more(self) -> Iterator[str]:
-        """What has come since the last call. Raises StorageError."""
+        """Return the text added since the last call, in pieces; raises StorageError."""
         for generation, url in run_logs.of_rank(self._directory, self._rank):
             if generation < self._generation:
                 continue
@@ -56,20 +59,20 @@ class Output:
 
 
 class Reports:
-    """The lines of ``metrics.jsonl`` as they come."""
+    """Incremental reader of the lines of ``metrics.jsonl``."""
 
     def __init__(self, directory: RunDir) -> None:
         self._file, self._partial = TextReader(directory.metrics), ""
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """Reports since the last call. Raises StorageError."""
+        """Return the reports since the last call; raises StorageError."""
         for piece in self._file.more():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
             yield from parse_lines(complete)
 
 
 def last_report(directory: RunDir) -> dict[str, Any]:
-    """The newest line of ``metrics.jsonl``; empty where nothing was reported."""
+    """Return the newest line of ``metrics.jsonl``; empty if nothing was reported."""
     system = for_url(directory.metrics)
     try:
         length = system.status(directory.metrics).length

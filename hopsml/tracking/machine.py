@@ -1,4 +1,7 @@
-"""Facts about this process and its machine: who, with what, on what. All from memory and /proc; a few milliseconds."""
+"""Collects facts about this process and its machine: user, interpreter, packages, environment variables, hardware.
+
+All are read from memory and /proc, which takes a few milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _DISTRIBUTION = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)\.dist-info$")
 
 
 def who() -> dict[str, Any]:
-    """The person and the process: enough to find the driver while it lives, and to know later that it does not."""
+    """Return user and process: enough to find the driver while it is alive, and to detect later that it is not."""
     pid = os.getpid()
     return {
         "login": _login(),
@@ -49,7 +52,7 @@ def who() -> dict[str, Any]:
 
 
 def record_worker(context: WorkerFacts) -> None:
-    """The hook that the chief writes ``worker.json`` by, before the user's function runs. Never fails a run."""
+    """Write ``worker.json`` on the chief, before the user's function runs; never fails a run."""
     if context.rank != 0:
         return
     facts = {"host": socket.gethostname(), "python": python(), "hardware": hardware(), "environment": environment()}
@@ -60,7 +63,10 @@ def record_worker(context: WorkerFacts) -> None:
 
 
 def process_started(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot: tells apart those that had one pid in turn. None if it is gone."""
+    """Return when a process began, in clock ticks since boot; None if it does not exist.
+
+    This distinguishes processes that used one pid one after another.
+    """
     try:
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
         return int(fields[19])
@@ -69,7 +75,10 @@ def process_started(pid: int) -> int | None:
 
 
 def pid_namespace() -> str:
-    """Names the set of processes in which a pid means something: this boot of this machine or container."""
+    """Return an id of the set of processes in which a pid is unique: this boot of this machine or container.
+
+    "" where it cannot be read.
+    """
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -77,7 +86,7 @@ def pid_namespace() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Cores that this process may use, memory in bytes, processor, operating system."""
+    """Return the cores that this process may use, memory in bytes, processor and operating system."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -87,7 +96,7 @@ def hardware() -> dict[str, Any]:
 
 
 def python() -> dict[str, Any]:
-    """The interpreter, and whether the order of its sets of text is the same each time."""
+    """Return version, implementation, path and hash seed of the interpreter."""
     return {
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -97,9 +106,9 @@ def python() -> dict[str, Any]:
 
 
 def hash_seed() -> str:
-    """The ``PYTHONHASHSEED`` that this interpreter was started with; "random" where nobody knows it.
+    """Return the ``PYTHONHASHSEED`` with which this interpreter was started; "random" if unset or unknown.
 
-    ``os.environ`` would not do: it may have been set since, which has no effect.
+    ``os.environ`` is not used: it may have been changed since, which has no effect.
     """
     try:
         started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -112,20 +121,23 @@ def hash_seed() -> str:
 
 
 def environment() -> dict[str, str]:
-    """The variables that frameworks, Spark and hopsml listen to, without secrets."""
+    """Return the variables that affect frameworks, Spark and hopsml, without secrets."""
     return redact.settings({name: value for name, value in os.environ.items() if _is_relevant(name)})
 
 
 def packages(folders: Iterable[str] | None = None) -> dict[str, str]:
-    """Installed distributions, name to version, by the names of their ``.dist-info`` folders on the import path.
+    """Return installed distributions, name to version, by their ``.dist-info`` folders on the import path.
 
     The first one on the path counts, as for imports. Reading each one's metadata instead takes a hundred times as long.
+
+    Args:
+        folders: folders to search; None: ``sys.path``.
     """
     found: dict[str, str] = {}
     for folder in sys.path if folders is None else folders:
         try:
             entries = os.listdir(folder or ".")
-        except OSError:  # an archive, or a folder that is not there
+        except OSError:  # an archive, or a missing folder
             continue
         for entry in entries:
             match = _DISTRIBUTION.match(entry)

@@ -1,12 +1,12 @@
-"""``run.json``: what was asked, as far as it is known before the run begins; and what a rerun needs of it.
+"""Run record ``run.json``: specification and origin of a run, and the checks that a rerun makes of it.
 
     run.json                  verb, name, arguments, options, seed, source, hash and size of the shipped bytes; who, when
     code/function.pickle      the shipped bytes; code/script.py or cells.py, code/git.diff: the code around them
-    environment.json          packages, Spark's settings, variables, driver's hardware, git, inputs noted by the driver
-    worker.json inputs.jsonl  the chief's interpreter and machine; inputs noted by the function
-    .outputs.json status.json what came of it
+    environment.json          packages, Spark's settings, variables, driver's hardware, git, inputs of the driver
+    worker.json inputs.jsonl  the chief's interpreter and machine; inputs recorded by the function
+    .outputs.json status.json results of the run
 
-Nothing here holds a secret (``redact``); where the function was given one, a placeholder stands in its pickle.
+No secret is recorded (``redact``); where the function was given one, its pickle contains a placeholder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from hopsml.tracking import code, machine
 
 
 def of_driver() -> dict[str, Any]:
-    """What of the record is known without looking far: who, where, when, started how. Under a millisecond."""
+    """Return the part of the record that describes the driver: user, host, command, time.
+
+    It takes less than a millisecond.
+    """
     script = code.script()
     return {
         "started": time.time(),
@@ -42,17 +45,18 @@ def of_driver() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shipped:
-    """The bytes that a recorded run's workers got, checked against its record."""
+    """Bytes that a recorded run's workers received, checked against its record."""
 
     payload: bytes
     sha256: str
 
 
 def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
-    """The function of a recorded run, still pickled: nothing of it is run here.
+    """Return the function of a recorded run, still pickled; nothing of it is run here.
 
-    Raises ArgumentError where there is none, where it is not the one that was recorded, and where it was pickled by
-    another minor version of Python, whose byte code this one cannot run.
+    Raises:
+        ArgumentError: there is none, it is not the one that was recorded, or it was pickled by another minor version of
+            Python, whose byte code this one cannot run.
     """
     if why := record.get("unrecorded"):
         raise ArgumentError(f"run {directory.run_id} cannot be repeated: {why}; start its script again instead")
@@ -78,9 +82,12 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
 
 
 def given_environment(recorded: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the call gave to its workers; those that were redacted come from the ``current`` environment.
+    """Return the variables that the call gave to its workers.
 
-    Raises ArgumentError naming the ones that are not set there.
+    Redacted ones are taken from the ``current`` environment.
+
+    Raises:
+        ArgumentError: naming redacted variables that are not set there.
     """
     missing = [name for name, value in recorded.items() if REDACTED in value and name not in current]
     if missing:

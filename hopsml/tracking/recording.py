@@ -1,6 +1,6 @@
-"""The slow part of a run's record, written by a thread while the run is under way: ``code/`` and ``environment.json``.
+"""Writes the slow part of a run's record, ``code/`` and ``environment.json``, on a thread while the run is active.
 
-A record that cannot be written never fails the run: what went wrong is logged, and told by ``problems``.
+A record that cannot be written never fails the run: problems are logged, and listed in ``problems``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)
 
 
 class Recording:
-    """Writes one run's record; ``join`` before the run is called complete."""
+    """Writer of one run's record; call ``join`` before the run is reported as complete."""
 
     def __init__(
         self,
@@ -36,18 +36,22 @@ class Recording:
         more: Mapping[str, Callable[[], Any]] | None = None,
         code_of: RunDir | None = None,
     ) -> None:
-        """``payload``: what was shipped to the workers; None where there are none. ``more``: further entries of
-        ``environment.json``, each computed on the thread. ``code_of``: the run that this one repeats, whose script and git
-        state are taken over.
+        """Prepare the record of a run; ``start`` writes it.
+
+        Args:
+            directory: the run directory.
+            payload: bytes that were shipped to the workers; None if there are none.
+            more: further entries of ``environment.json``, each computed on the thread.
+            code_of: the run that this one repeats, whose script and git state are copied.
         """
         self.directory, self.problems = directory, list[str]()
-        self._is_away = False  # the store: each further file would cost a deadline, and the run's end waits for this
+        self._is_away = False  # shared storage unreachable: each further file would delay the run's end by a timeout
         self._payload, self._more, self._code_of = payload, dict(more or {}), code_of
         self._inputs = inputs.declared()
         self._thread = threading.Thread(target=self._record, name=f"hopsml-record-{directory.run_id}", daemon=True)
 
     def start(self) -> Recording:
-        """Begin writing on a thread of its own; returns this object at once."""
+        """Start writing on a background thread, and return this object."""
         self._thread.start()
         return self
 
@@ -99,7 +103,7 @@ class Recording:
 
 
 def code_of(directory: RunDir) -> Code:
-    """The code around a recorded run's function, as it was then."""
+    """Return the code around a recorded run's function, as it was recorded."""
     found = Code()
     try:
         found.facts = dict(directory.read_json(directory.environment_json).get("code") or {})
@@ -107,6 +111,7 @@ def code_of(directory: RunDir) -> Code:
     except PathNotFound:
         return found
     for entry in entries:
-        if not entry.is_dir and not urls.is_temporary(entry.url) and entry.url != directory.function:
+        is_code = not entry.is_dir and not urls.is_temporary(entry.url) and entry.url != directory.function
+        if is_code and entry.length <= filesystem.MOST_RECORD_BYTES:
             found.files[entry.name] = filesystem.for_url(entry.url).read_bytes(entry.url)
     return found

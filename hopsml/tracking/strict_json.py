@@ -1,8 +1,8 @@
-"""JSON that every reader takes, on one line: what commands and results print for programs.
+"""JSON on one line that every parser accepts, for output of commands and results that programs read.
 
-Python writes a loss that diverged as NaN, and reads it so; JavaScript, jq and strict parsers refuse the whole line. Here it
-is the text "NaN", an overflow "Infinity" or "-Infinity": ``float()``, as JavaScript's ``Number()``, makes numbers of them
-again. The files of a run directory, which Python reads, keep the numbers.
+Python writes a loss that diverged as NaN, and can read it; JavaScript, jq and strict parsers reject the whole line.
+Here it is the text "NaN", an overflow "Infinity" or "-Infinity": ``float()``, like JavaScript's ``Number()``, converts
+them to numbers again. The files of a run directory, which Python reads, contain the numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Any
 
 
 def dumps(content: Any, ascii_only: bool = False) -> str:
-    """The content on one line; ``ascii_only``: with an escape for each other character. TypeError where JSON has no form."""
+    """Return the content as one line of JSON; raises TypeError for values that JSON cannot represent.
+
+    ``ascii_only``: escape all other characters.
+    """
     return json.dumps(_finite(content), ensure_ascii=ascii_only, allow_nan=False)
 
 

@@ -1,1 +1,4 @@
-"""What a step costs with so many workers, which settings are the best, and the record of that; pure but for the record."""
+"""Cost model of training steps, choice of the fastest communication settings, and the record of that choice.
+
+No side effects, except for the record.
+"""

@@ -1,6 +1,6 @@
-"""The ways to reduce gradients that tuning tries; pure.
+"""Candidate settings for the reduction of gradients that tuning measures; no side effects.
 
-What changes the sum is tried where it was asked for, and never otherwise.
+Lossy settings, which change the sum, are tried only if the user allows them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any, Final, Literal
 from hopsml.errors import ArgumentError
 
 Gradient = tuple[tuple[int, ...], str]  # shape and element type
-WIRES: Final = {"fp16": "float16", "bf16": "bfloat16"}  # what float32 is sent as, and sums lose by it
+WIRES: Final = {"fp16": "float16", "bf16": "bfloat16"}  # element type in which float32 is sent; sums lose precision
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings of a run (``spec.Communication``) that are tried together; ``compression``: "none" or one of ``WIRES``."""
+    """Settings of a run (``spec.Communication``) that are measured together.
+
+    ``compression`` is "none" or one of ``WIRES``.
+    """
 
     name: str
     implementation: Literal["tensorflow", "hopsml"]
@@ -26,7 +29,7 @@ class Candidate:
     compression: str = "none"
 
     def settings(self) -> dict[str, Any]:
-        """The fields of ``spec.Communication`` that it stands for."""
+        """Return the fields of ``spec.Communication`` that this candidate sets."""
         told: dict[str, Any] = {"implementation": self.implementation}
         if self.implementation == "tensorflow":
             told |= {"merge_scope": self.merge_scope, "scoped_allocator": self.scoped_allocator}
@@ -46,9 +49,13 @@ OURS: Final = Candidate("hopsml", "hopsml")
 
 
 def candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
-    """All that may be chosen; ``lossy``: which compressions the user allows, of "fp16" and "bf16".
+    """Return all candidates, with the lossy ones that the user allows.
 
-    Raises ArgumentError for another one.
+    Args:
+        lossy: allowed compressions, of "fp16" and "bf16".
+
+    Raises:
+        ArgumentError: an unknown compression.
     """
     wires = list(dict.fromkeys(lossy))
     if unknown := [wire for wire in wires if wire not in WIRES]:
@@ -57,7 +64,7 @@ def candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
 
 
 def bytes_of(gradients: Iterable[Gradient]) -> int:
-    """What gradients take as they are computed."""
+    """Return the size of the gradients in bytes, in their own element types."""
     total = 0
     for shape, kind in gradients:
         elements = 1

@@ -1,4 +1,4 @@
-"""Which of several ways is taken, by what they took in the same rounds; pure."""
+"""Choice of the fastest of several methods by their durations in the same rounds; no side effects."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from hopsml.errors import ArgumentError
 
-MARGIN = 0.03  # of the default's time: what is gained below that is less than two measurements differ by
+MARGIN = 0.03  # share of the default's time; a smaller gain is less than the difference of two measurements
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """``chosen`` took ``ratio`` of the time of ``default``; ``medians_ms`` are those of all."""
+    """Result of a choice: ``chosen`` took ``ratio`` of the time of ``default``.
+
+    ``medians_ms`` are the median durations of all methods, in milliseconds.
+    """
 
     chosen: str
     default: str
@@ -22,16 +25,17 @@ class Fastest:
 
 
 def choose(rounds_ms: Mapping[str, Sequence[float]], default: str, margin: float = MARGIN) -> Fastest:
-    """The fastest, or the default where that gains less than ``margin``.
+    """Return the fastest method, or the default if the gain is less than ``margin``.
 
-    Each is compared with the default round by round: other load on the machines meets both of a round alike.
+    Each is compared with the default round by round, since other load on the machines affects both in a round alike.
 
     Args:
-        rounds_ms: of each way, what it took in every round; as many rounds of each.
-        default: one of them.
+        rounds_ms: for each method its duration in every round, in milliseconds; as many rounds of each.
+        default: one of the methods.
         margin: share of the default's time.
 
-    Raises ArgumentError without a round, and where the ways have not as many rounds each.
+    Raises:
+        ArgumentError: there is no round, the default is missing, or the methods have different numbers of rounds.
     """
     counts = {len(values) for values in rounds_ms.values()}
     if default not in rounds_ms or len(counts) != 1 or counts == {0}:

@@ -1,10 +1,11 @@
-"""How long a training step takes with N workers, from the step of one, its gradients and what messages cost; pure.
+"""Prediction of the duration of a training step with N workers; no side effects.
 
-A step is forward, backward, reduction, update. Its communication is the sum of its collectives' (``costs``), one after
-another, of packs that are merged as the settings say. Where it begins once all gradients are there, it is added to the
-computation. Where the packs of the last layers travel while the first ones' gradients are still computed, only what is not
-over when they are done is added. With double buffering the previous step's gradients travel during this one: the step
-takes the longer of the two, and what communication takes of the worker's own cores in any case.
+It is computed from the step of one worker, its gradients and the cost of messages. A step is forward pass, backward
+pass, reduction, update. Its communication is the sum of its collectives (``costs``), one after another, of packs that
+are merged as the settings define. Where communication begins once all gradients are ready, it is added to the
+computation. Where the packs of the last layers are sent while the first layers' gradients are still computed, only the
+remaining part is added. With double buffering the previous step's gradients are sent during this one: the step takes
+the longer of the two, plus the share of communication that uses the worker's own cores.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Final
 from hopsml.tuning import costs
 from hopsml.tuning.costs import Algorithm, Cluster
 
-ALONE_BYTES: Final = 1 << 20  # from here on hopsml's collective sends a tensor by itself
+ALONE_BYTES: Final = 1 << 20  # hopsml's collective sends a tensor of this size or more separately
 PACK_BYTES: Final = 4 << 20
-FORWARD_SHARE: Final = 1 / 3  # of a step's computation: a backward pass is two products of matrices for each of its one
+FORWARD_SHARE: Final = 1 / 3  # of a step's computation: a backward pass needs twice the matrix products
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one worker does in a step by itself.
+    """Cost of a step of one worker by itself.
 
     Attributes:
-        compute_s: seconds of forward, backward and update on a worker that has its cores for itself.
+        compute_s: seconds of forward pass, backward pass and update on a worker that does not share its cores.
         gradients: bytes of each gradient in float32, in the order of the layers.
-        per_gradient_s: what each of them costs beside its bytes, such as an operation of the framework's.
-        per_step_s: what a step's reduction costs however little it reduces: workers come to it one after the other.
-        per_byte_s: what each byte costs outside of the collective: copies into packs and out of them.
+        per_gradient_s: cost of each gradient in addition to its bytes, such as an operation of the framework.
+        per_byte_s: cost of each byte outside the collective: copies into packs and out of them.
+        per_step_s: cost of a step's reduction regardless of its size: workers reach it one after the other.
     """
 
     compute_s: float
@@ -42,17 +43,20 @@ class Training:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How gradients travel.
+    """Settings for the communication of gradients.
 
     Attributes:
-        merge_scope: gradients in one collective, from the last layer on; None: all. Without effect with ``pack_bytes``.
-        pack_bytes: hopsml's packs: small gradients together up to so many bytes, those of 1 MB or more by themselves.
-        wire_bytes: of each float32 as it is sent: 4, or 2 with fp16.
-        convert_s: seconds that a worker takes to make a byte of float32 the wire's, and back.
-        hierarchical: within each machine first.
-        overlapped: packs travel as soon as their gradients are there.
-        double_buffering: the previous step's gradients travel during this one.
-        processor_share: of the communication, what needs the cores on which the worker computes: 0 on GPUs.
+        algorithm: algorithm of the all-reduce.
+        merge_scope: number of gradients in one collective, from the last layer on; None: all. Without effect with
+            ``pack_bytes``.
+        pack_bytes: size of hopsml's packs: small gradients are merged up to so many bytes, those of 1 MB or more are
+            sent separately.
+        wire_bytes: bytes of each float32 as it is sent: 4, or 2 with fp16.
+        convert_s: seconds per byte of float32 for the conversion to the sent type, and back.
+        hierarchical: reduce within each machine first.
+        overlapped: send packs as soon as their gradients are ready.
+        double_buffering: send the previous step's gradients during this one.
+        processor_share: share of the communication that uses the cores on which the worker computes: 0 on GPUs.
     """
 
     algorithm: Algorithm = "ring"
@@ -68,7 +72,7 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class Step:
-    """The prediction: seconds of a whole step, and of its parts as if nothing were hidden."""
+    """Prediction of a step: seconds of the whole, and of its parts as if they did not overlap."""
 
     seconds: float
     compute_s: float
@@ -76,7 +80,7 @@ class Step:
 
 
 def packs(gradients: Sequence[int], settings: StepSettings) -> list[list[int]]:
-    """Positions of the gradients that travel together, in the order in which they are sent."""
+    """Return the positions of the gradients that are sent together, in the order in which they are sent."""
     if settings.pack_bytes is not None:
         return _by_bytes(gradients, settings.pack_bytes)
     backwards = list(reversed(range(len(gradients))))
@@ -99,7 +103,7 @@ def _by_bytes(gradients: Sequence[int], most: int) -> list[list[int]]:
 
 
 def step(training: Training, cluster: Cluster, workers: int, settings: StepSettings = StepSettings()) -> Step:
-    """The step of ``workers`` workers with these settings."""
+    """Return the prediction for a step of ``workers`` workers with these settings."""
     load = cluster.load(workers)
     compute = training.compute_s * load
     if workers < 2:
@@ -126,7 +130,10 @@ def step(training: Training, cluster: Cluster, workers: int, settings: StepSetti
 def _overlapped(
     gradients: Sequence[int], compute: float, together: Sequence[Sequence[int]], seconds: Sequence[float]
 ) -> float:
-    """The end of the last pack; a gradient is there when as much of the backward pass is done as layers lie behind it."""
+    """Return the end of the last pack, in seconds from the begin of the step.
+
+    A gradient is ready when the backward pass has reached its layer; every layer takes the same time.
+    """
     forward = compute * FORWARD_SHARE
     each = (compute - forward) / len(gradients)
     ready = [forward + each * (len(gradients) - position) for position in range(len(gradients))]
@@ -139,5 +146,8 @@ def _overlapped(
 
 
 def efficiency(training: Training, cluster: Cluster, workers: int, settings: StepSettings) -> float:
-    """The examples a second of ``workers`` workers over so many times those of one that has its cores for itself."""
+    """Return the scaling efficiency: throughput of ``workers`` workers divided by that of ``workers`` single ones.
+
+    A single worker does not share its cores.
+    """
     return training.compute_s / step(training, cluster, workers, settings).seconds

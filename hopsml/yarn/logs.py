@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -28,6 +27,7 @@ _BEGIN = b"LogContents:\n"
 _RUNNING = b"belongs to a running container"
 _DEFAULT_DIR = "/tmp/logs"
 _BUCKETS = 10_000
+_MOST_DIGITS = 18  # of a log's length
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,11 @@ def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value
         if key[2:].decode(errors="replace") != container:
             continue
         while size := value.read(2):
-            found = value.read(struct.unpack(">H", size)[0]).decode()
-            length = int(value.read(struct.unpack(">H", value.read(2))[0]))
+            found = value.read(int.from_bytes(size, "big")).decode(errors="replace")
+            text = value.read(int.from_bytes(value.read(2), "big"))
+            if not text.isdigit() or len(text) > _MOST_DIGITS:
+                raise tfile.FormatError(f"the length of the log {found!r:.80} is no number: {text!r:.80}")
+            length = int(text)
             if found == name:
                 return value, length
             value.skip(length)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,7 +174,9 @@ class ResourceManager:
 
         Raises ApplicationNotFound, ClusterUnavailable, ClusterError.
         """
-        return YarnApplication.from_json(self._get(f"apps/{_checked(application_id)}")["app"])
+        answer = self._get(f"apps/{_checked(application_id)}")
+        with _as_documented():
+            return YarnApplication.from_json(answer["app"])
 
     def find(self, tag: str) -> list[YarnApplication]:
         """Return the applications with this tag (``spark.yarn.tags``), the newest first.
@@ -182,14 +185,16 @@ class ResourceManager:
         """
         wanted = tag.lower()
         query = urllib.parse.urlencode({"applicationTags": wanted})
-        listed = (self._get(f"apps?{query}").get("apps") or {}).get("app", [])
-        found = [YarnApplication.from_json(app) for app in listed]
+        answer = self._get(f"apps?{query}")
+        with _as_documented():
+            found = [YarnApplication.from_json(app) for app in (answer.get("apps") or {}).get("app", [])]
         return sorted((app for app in found if wanted in app.tags), key=lambda app: app.started_s, reverse=True)
 
     def nodes(self) -> list[YarnNode]:
         """Return all nodes that it lists, including those that are lost or leaving."""
-        listed = (self._get("nodes").get("nodes") or {}).get("node", [])
-        return [YarnNode.from_json(node) for node in listed]
+        answer = self._get("nodes")
+        with _as_documented():
+            return [YarnNode.from_json(node) for node in (answer.get("nodes") or {}).get("node", [])]
 
     def kill(self, application_id: str) -> None:
         """Request the end of an application, which ``application`` shows later; one that has ended is unchanged."""
@@ -218,11 +223,25 @@ class ResourceManager:
                 continue
             if answer.status >= 400:
                 raise _refused(address, path, answer)
-            return json.loads(answer.body) if answer.body else {}
+            with _as_documented(address):
+                return json.loads(answer.body) if answer.body else {}
         raise ClusterUnavailable(
             f"no ResourceManager answers: {'; '.join(problems)}; start it, or correct "
             "yarn.resourcemanager.webapp.address in the yarn-site.xml of HADOOP_CONF_DIR"
         )
+
+
+@contextlib.contextmanager
+def _as_documented(address: str = "") -> Iterator[None]:
+    """Raise ClusterError where an answer is not as YARN's documentation has it, whatever it is."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        who = f"the ResourceManager {address}".rstrip()
+        raise ClusterError(
+            f"what answers as {who} is none: {type(error).__name__}: {str(error)[:200]}; correct "
+            "yarn.resourcemanager.webapp.address in the yarn-site.xml of HADOOP_CONF_DIR"
+        ) from error
 
 
 def rm_addresses(known: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -269,7 +288,7 @@ def _refused(address: str, path: str, answer: web.Answer) -> ClusterError:
     what = path.partition("?")[0]
     try:
         said = json.loads(answer.body)["RemoteException"]["message"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         said = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())[:300]
     if answer.status == 404 and what.startswith("apps/"):
         return ApplicationNotFound(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
 MAGIC = bytes.fromhex("d111d36891b5d7b639df414092bae150")
 _CHUNK_BYTES = 1 << 20
-_SPOOL_BYTES = 16 << 20  # of a decompressed block, above which it is on disk
+_MOST_NAMED, _MOST_NAME_BYTES = 1000, 64 << 10  # Hadoop writes three blocks with names, and containers' ids
+_MOST_INDEX_BYTES = 16 << 20  # of a million blocks
 
 
 class FormatError(ValueError):
@@ -28,12 +28,14 @@ def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
     if "BCFile.index" not in blocks:
         raise FormatError("the file lists no data blocks")
     codec, region = blocks["BCFile.index"]
+    if region[2] > _MOST_INDEX_BYTES:
+        raise FormatError(f"the file's list of data blocks has {region[2]} bytes")
     index = _block(file, codec, region)
     codec = _string(index)
-    for data in [_region(index) for _ in range(_integer(index))]:
-        block = _block(file, codec, data)
+    for _ in range(_integer(index)):
+        block = _block(file, codec, _region(index))
         while not block.at_end():
-            key = block.exactly(_integer(block))
+            key = block.exactly(_short(_integer(block)))
             value = Value(block)
             yield key, value
             value.skip_rest()
@@ -42,7 +44,9 @@ def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
 class Block:
     """Bytes of one block, from ``start`` to ``end`` of a seekable file."""
 
-    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+    def __init__(self, file: BinaryIO | _Inflated, start: int, end: int) -> None:
+        if not 0 <= start <= end:
+            raise FormatError(f"the file lists a block from byte {start} to {end}")
         self._file, self._at, self._end = file, start, end
 
     def at_end(self) -> bool:
@@ -125,7 +129,7 @@ def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]
         raise FormatError("not a TFile")
     listing = Block(file, struct.unpack(">q", tail[:8])[0], length - 28)
     found = {}
-    for _ in range(_integer(listing)):
+    for _ in range(min(_integer(listing), _MOST_NAMED)):
         name, codec = _string(listing), _string(listing)
         found[name.removeprefix("data:")] = codec, _region(listing)
     return found
@@ -139,11 +143,39 @@ def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
         return stored
     if codec != "gz":
         raise FormatError(f"the file is compressed by {codec!r}; none and gz are read here")
-    plain: BinaryIO = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # type: ignore[assignment]  # noqa: SIM115
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects zlib or gzip by the header
-    for at in range(0, length, _CHUNK_BYTES):
-        plain.write(inflate.decompress(stored.exactly(min(_CHUNK_BYTES, length - at))))
-    return Block(plain, 0, raw_length)
+    return Block(_Inflated(stored, length), 0, raw_length)
+
+
+class _Inflated:
+    """The content of a compressed block, decompressed as it is read: a few kilobytes may be of terabytes."""
+
+    def __init__(self, stored: Block, length: int) -> None:
+        self._stored, self._left = stored, length
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: zlib or gzip
+        self._at = 0
+
+    def seek(self, at: int, /) -> None:
+        """Go forward to a position. Raises FormatError."""
+        while self._at < at:
+            if not self.read(min(_CHUNK_BYTES, at - self._at)):
+                raise FormatError("the file ends within a block")
+
+    def read(self, count: int, /) -> bytes:
+        """Return the next bytes, at most so many; none at the end. Raises FormatError."""
+        data = b""
+        while not data and not self._inflate.eof:
+            fresh = self._inflate.unconsumed_tail
+            if not fresh and self._left:
+                fresh = self._stored.exactly(min(_CHUNK_BYTES, self._left))
+                self._left -= len(fresh)
+            if not fresh:
+                break
+            try:
+                data = self._inflate.decompress(fresh, count)
+            except zlib.error as error:
+                raise FormatError(f"a block of the file cannot be decompressed: {error}") from error
+        self._at += len(data)
+        return data
 
 
 def _region(block: Block) -> tuple[int, int, int]:
@@ -152,7 +184,13 @@ def _region(block: Block) -> tuple[int, int, int]:
 
 
 def _string(block: Block) -> str:
-    return block.exactly(_integer(block)).decode()
+    return block.exactly(_short(_integer(block))).decode(errors="replace")
+
+
+def _short(length: int) -> int:
+    if length > _MOST_NAME_BYTES:
+        raise FormatError(f"a name in the file has {length} bytes")
+    return length
 
 
 def _integer(block: Block) -> int:

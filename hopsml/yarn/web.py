@@ -12,7 +12,7 @@ from typing import Any
 from hopsml import proxies
 
 _CHUNK_BYTES = 1 << 16
-_MAX_BYTES = 256 << 20  # of one answer: a ResourceManager with ten thousand applications sends some tens of megabytes
+_MAX_BYTES = 64 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes
 
 
 class NoAnswer(OSError):

@@ -12,13 +12,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, to_cut, with_streams
+from hopsml.cluster.shared.tls import make_identity
 from hopsml.experiment import applications
 from tests.cluster.backend_contract import submit
 from tests.cluster.simulated import client_tls
@@ -87,7 +88,6 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
             pending.release()
             writer.write(b"welcome")
         writer.close()
-        pending.release()
 
     async def crowd() -> None:
         opened = len(os.listdir("/proc/self/fd"))
@@ -111,6 +111,34 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
 
     asyncio.run(crowd())
     assert set(refused) == {"crowd"}
+
+
+def test_a_refused_stranger_who_does_not_hang_up_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing TLS waits for the peer's own farewell; what is not pending any more meanwhile counts for nothing."""
+    identity = make_identity()
+
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(5)
+        writer.close()
+
+    def until_the_end(port: int) -> None:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        stranger = client_tls(identity.certificate).wrap_socket(plain)
+        stranger.sendall(b"wrong")
+        with socket.socket(fileno=stranger.detach()) as deaf, suppress(ConnectionResetError):
+            deaf.settimeout(WAIT_S)
+            while deaf.recv(1 << 10):
+                pass
+
+    async def refused() -> None:
+        one = Acceptor(with_streams(serve), identity.context)
+        await asyncio.to_thread(until_the_end, await one.open("127.0.0.1"))
+        one.close()
+        await one.wait_closed()
+
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 10 * WAIT_S)
+    monkeypatch.setattr(acceptor, "SHOW_S", 10 * WAIT_S)
+    asyncio.run(refused())
 
 
 def test_those_who_are_still_there_when_the_loop_ends_are_not_shown_as_errors() -> None:

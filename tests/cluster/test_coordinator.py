@@ -124,13 +124,22 @@ def test_plain_http_and_garbage_are_no_tls(besieged: Besieged) -> None:
     besieged.check_refused("tls")
 
 
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
 def test_what_speaks_tls_but_no_websocket_is_refused(besieged: Besieged) -> None:
     tls = client_tls(besieged.certificate)
-    for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", b"x" * 10_000):
+    for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
         with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
             stranger.sendall(words)
             assert _hung_up(stranger)
     besieged.check_refused("handshake")
+    assert not [record for record in besieged.caplog.records if record.name == "asyncio"], (
+        "a traceback for each of them"
+    )
 
 
 def _hung_up(stranger: socket.socket) -> bool:

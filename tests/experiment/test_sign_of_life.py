@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -63,6 +64,21 @@ def test_one_that_has_been_silent_for_long_is_not_watched(tmp_path: Path, monkey
     began = time.monotonic()
     assert not driver_lives(run_of(tmp_path, ELSEWHERE))
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("ahead_s", [86_400.0, -86_400.0])
+def test_a_clock_that_is_a_day_off_makes_no_driver_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    directory, right = run_of(tmp_path, ELSEWHERE), time.time
+    monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
+    with beating(directory):
+        assert driver_lives(directory)
+    assert not [path for path in (tmp_path / "Experiments" / directory.run_id).iterdir() if ".tmp-" in path.name]
+    for path in (tmp_path / "Experiments" / directory.run_id).iterdir():
+        os.utime(path, (right() - 700, right() - 700))
+    monkeypatch.setattr(sign_of_life, "WATCH_S", 600.0)
+    assert not driver_lives(directory)
 
 
 def test_a_process_of_this_machine_that_has_ended_is_known_to_be_dead(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from hopsml.errors import (
 from hopsml.model import claims
 from hopsml.model.description import checked_metrics, usual_direction
 from hopsml.model.version import DamagedModel, Version
+from hopsml.serving import places
 from hopsml.storage import checkpoints, trust, urls
 from hopsml.storage.filesystem import for_url
 from tests import small_disk
@@ -258,6 +261,42 @@ def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeF
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ArgumentError, match="others than this user may write there"):
         version.local_files(tmp_path / "open")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize("folder_of", [places.machines_folder, None], ids=["servings", "models"])
+def test_a_private_folder_behind_another_users_link_is_refused(
+    project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel follows it (fs.protected_symlinks=0), its owner lets it lead to a folder of his after the check."""
+    link = tmp_path / "link"
+    link.symlink_to(private(tmp_path / "own"))
+    monkeypatch.setenv(places.VARIABLE, str(link))
+    use = folder_of if callable(folder_of) else partial(exported(folder("a")).local_files, link)
+    assert use()
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ArgumentError, match="a symbolic link of user 65534"):
+        use()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../.config/autostart"},
+        {"folder": "../../../Experiments/theirs"},
+        {"files": {"/etc/x": {"bytes": 1, "sha256": ""}}},
+        {"artifacts": {"sklearn": "inner/../../model.pkl"}},
+        {"artifacts": {"saved_model": "/tmp/model"}},
+    ],
+)
+def test_names_in_a_description_do_not_lead_out_of_its_folder(
+    project: str, folder: MakeFolder, change: dict[str, object]
+) -> None:
+    place = urls.join(exported(folder("a")).url, "model.json")
+    content = json.loads(for_url(place).read_bytes(place))
+    for_url(place).write_bytes(place, json.dumps({**content, **change}).encode())
+    with pytest.raises(StorageError, match=r"no name of a model|leads out of the version's folder"):
+        registry.find("digits")
 
 
 def test_a_description_that_is_none_is_told_with_its_place(project: str, folder: MakeFolder) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from hopsml.model.description import ModelDescription
@@ -218,6 +219,10 @@ def test_open_inference_protocol() -> None:
         (infer(shape=[1, -4]), "its shape must be a list of whole numbers"),
         (infer(data=[1, 1]), "its data are 2 values, its shape [1, 4] is of 4"),
         (infer(data="1111"), "its data must be a list"),
+        (infer(shape=[2**32, 2**32], data=[]), f"its shape [4294967296, 4294967296] is of {2**64}"),
+        (infer(shape=[2**63 + 1, 1]), "its data are 4 values"),
+        (infer(shape=[1] * 70, data=[1]), "its shape has 70 dimensions; it takes float32 (any, 4)"),
+        (infer(shape=[0, 2**63], data=[]), "it has no rows"),
         (infer(shape=[2, 2]), "it has the shape (2, 2), and takes float32 (any, 4)"),
         ({**infer(), "outputs": [{"name": "z"}]}, "'z' is no output of the model; there are: y"),
     ],
@@ -476,6 +481,10 @@ def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any]
         ({"instances": [ROW, {**ROW, "seen": None}]}, "input 'seen' has a value in row 1 that is missing"),
         ({"instances": [{**ROW, "seen": "c"}]}, "does not take the values of the input 'seen': ValueError"),
         ({"instances": [{**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
+        (
+            msgspec.json.encode({"instances": [{**ROW, "town": msgspec.Raw(b"[" * 1000 + b"]" * 1000)}]}),
+            "input 'town': its rows differ in shape",
+        ),
         ({"instances": [{**ROW, "town": None}, {**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
         ({"instances": [{**ROW, "age": None}, {**ROW, "age": "x"}]}, "input 'age': it holds text, and takes numbers"),
         (

@@ -58,6 +58,74 @@ def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
     assert min(counts.values()) >= 6, counts
 
 
+def balanced(replicas: int) -> Balancer:
+    """Replicas 0, 1 ... that answer, each at an address of its own."""
+    found = Balancer()
+    for replica in range(replicas):
+        found.there(replica, address(replica))
+    return found
+
+
+def address(replica: int) -> tuple[str, int]:
+    return f"10.0.0.{replica}", 8000 + replica
+
+
+def choices(balancer: Balancer, count: int) -> list[int | None]:
+    """The next replicas that are chosen."""
+    return [None if one is None else one[0] for one in (balancer.choose() for _ in range(count))]
+
+
+def test_idle_replicas_take_turns_by_their_numbers() -> None:
+    assert choices(balanced(3), 7) == [1, 2, 0, 1, 2, 0, 1]
+    assert choices(balanced(1), 3) == [0, 0, 0]
+    found = balanced(3)
+    found.lost(1)  # the turn of a replica that is lost is that of the next one
+    assert choices(found, 6) == [2, 2, 0, 2, 2, 0]
+
+
+def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
+    found = balanced(2)
+    assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, address(0)), (1, address(1))]
+    found.lost(0)
+    found.there(0, A)
+    found.there(1, B)
+    assert found.answering == 2
+    assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, A), (1, B)]
+
+
+def test_requests_that_ended_count_no_more_and_those_in_flight_count_each() -> None:
+    found = balanced(2)
+    for _ in range(3):
+        found.began(0)
+    found.began(1)
+    assert choices(found, 3) == [1, 1, 1]  # 3 and 1 are in them
+    found.began(1)
+    assert choices(found, 3) == [1, 1, 1]
+    found.began(1)
+    assert sorted(map(str, choices(found, 2))) == ["0", "1"]  # as many
+    found.began(1)
+    assert choices(found, 3) == [0, 0, 0]
+    for _ in range(4):
+        found.ended(1)
+    for _ in range(3):
+        found.ended(0)
+    found.there(2, address(2))  # which has had none yet
+    assert choices(found, 6) == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_replica_that_is_lost_with_requests_in_it_has_them_until_they_end() -> None:
+    found = balanced(2)
+    found.began(0)
+    found.lost(0)
+    found.lost(0)  # said twice, or of a replica that was never there
+    found.lost(7)
+    assert (found.answering, choices(found, 2)) == (1, [1, 1])
+    found.there(0, A)
+    assert choices(found, 2) == [1, 1]
+    found.ended(0)
+    assert sorted(map(str, choices(found, 2))) == ["0", "1"]
+
+
 def test_a_request_is_sent_once_more() -> None:
     assert [is_sent_again(number) for number in range(1, SENDINGS + 2)] == [True, False, False]
 

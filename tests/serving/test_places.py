@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,10 +21,21 @@ from hopsml.serving.agent import PlaceBootstrap
 from hopsml.serving.door import Door
 from hopsml.serving.front import Front, listening
 from hopsml.serving.limits import ServingLimits
-from hopsml.serving.messages import AgentWelcome, AskStatus, ChangeRoute, ServedVersion, ServingSettings
+from hopsml.serving.messages import (
+    AgentHello,
+    AgentWelcome,
+    AskStatus,
+    ChangeRoute,
+    Line,
+    LogSent,
+    ServedVersion,
+    ServingSettings,
+)
 from hopsml.serving.routes import Route
 from hopsml.serving.supervisor import Supervisor, bound
 from hopsml.storage import python_child
+from tests.cluster.simulated import client_tls
+from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local
 TOKEN = "t" * 20
@@ -63,6 +75,50 @@ class Agents:
             for stream in (process.stdin, process.stderr):
                 assert stream is not None
                 stream.close()
+
+
+def test_a_stranger_at_the_door_is_refused_before_its_line_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read into memory, from each of its connections."""
+    for name in ("hopsml.serving.door.HELLO_S", "hopsml.cluster.shared.acceptor.SHOW_S"):
+        monkeypatch.setattr(name, 3600.0)
+    settings = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+
+    async def sent(line: bytes) -> bytes:
+        door = Door(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+        async with door.open("127.0.0.1") as port:
+            tls = client_tls(door.identity.certificate)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    writer.write(line)
+                    return await reader.read(10)
+            except ConnectionError:
+                return b""
+            finally:
+                writer.transport.abort()
+
+    hello = msgspec.json.encode(AgentHello("a" * 20, "here", 0)) + b"\n"
+    assert asyncio.run(sent(hello)) == b'{"type":"A'
+    assert asyncio.run(sent(b"[" * 300_000)) == b""
+    assert asyncio.run(sent(b"[" * 4000 + b"\n")) == b""
+    assert asyncio.run(sent(hello.replace(b"aaaa", b"bbbb"))) == b""
+
+
+def test_a_message_may_be_longer_than_what_is_read_ahead() -> None:
+    async def sent(text: str, most: int) -> object:
+        ours, theirs = socket.socketpair()
+        one = Line(*await asyncio.open_connection(sock=ours), LogSent)
+        other = Line(*await asyncio.open_connection(sock=theirs), LogSent)
+        try:
+            one.send(LogSent("here", text))
+            return await asyncio.wait_for(other.receive(most), WAIT_S)
+        finally:
+            one.close()
+            other.close()
+
+    assert asyncio.run(sent("x" * 300_000, 1 << 20)) == LogSent("here", "x" * 300_000)
+    with pytest.raises(msgspec.DecodeError, match="a line of more than 100000 bytes"):
+        asyncio.run(sent("x" * 300_000, 100_000))
 
 
 @asynccontextmanager

@@ -41,6 +41,14 @@ class FileSystemContract:
         system.download(url, tmp_path / "empty")
         assert (tmp_path / "empty").read_bytes() == b""
 
+    def test_a_whole_file_may_be_bounded(self, system: FileSystem, store: str) -> None:
+        url, data = urls.join(store, "r"), os.urandom(CHUNK_BYTES + 1)
+        system.write_bytes(url, data)
+        assert system.read_bytes(url, len(data)) == data
+        with pytest.raises(StorageError, match=f"r: it has more than {CHUNK_BYTES} bytes, and a record has no more"):
+            system.read_bytes(url, CHUNK_BYTES)
+        assert system.read_range(url, CHUNK_BYTES, 10) == data[CHUNK_BYTES:]  # the connection can be used
+
     def test_more_than_one_chunk_comes_back_whole(self, system: FileSystem, store: str, tmp_path: Path) -> None:
         data = os.urandom(CHUNK_BYTES + 12345)
         (tmp_path / "up").write_bytes(data)

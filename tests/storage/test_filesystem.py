@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from hopsml.errors import ArgumentError, PathExists, StorageError
-from hopsml.storage import filesystem
+from hopsml.storage import filesystem, tree
 from hopsml.storage.filesystem import for_url
 from tests.storage.filesystem_contract import FileSystemContract
 from tests.storage.registered_store import RegisteredFileSystem
@@ -94,6 +94,18 @@ def test_copy_between_stores(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_bytes() == b"abc"
     with pytest.raises(PathExists):
         filesystem.copy(f"{memory}/b", str(tmp_path / "b"), overwrite=False)
+
+
+def test_names_that_lead_out_of_their_folder_are_no_entries_of_it(tmp_path: Path) -> None:
+    """Whoever may write to a bucket can give an object any key; one that downloads the folder would write elsewhere."""
+    from fsspec.implementations.memory import MemoryFile
+
+    memory, bucket = fsspec.filesystem("memory"), f"bucket/{secrets.token_hex(8)}"
+    for key in (f"/{bucket}/a.txt", f"/{bucket}/../evil", f"/{bucket}/in/../../../evil", f"/{bucket}/./evil"):
+        memory.store[key] = MemoryFile(memory, key, b"x")
+    assert [entry.name for entry in for_url("memory:///").list_dir(f"memory://{bucket}")] == ["a.txt", "in"]
+    tree.download_tree(f"memory://{bucket}", tmp_path / "here" / "there")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.txt"]
 
 
 def test_names_with_wildcards_in_them_are_names_on_an_object_store_too() -> None:

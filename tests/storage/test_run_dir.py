@@ -7,6 +7,7 @@ import math
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
-from hopsml.storage import run_dir
+from hopsml.storage import job_record, run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
 
@@ -108,6 +109,26 @@ def test_records(tmp_path: Path) -> None:
     Path(run.run_json).write_text("{")
     with pytest.raises(StorageError, match="not JSON"):
         run.read_run()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: RunDir(folder).read_run(),
+        lambda folder: RunDir(folder).read_lines(f"{folder}/run.json"),
+        lambda folder: trust.read_bytes(f"{folder}/run.json", "it is run"),
+        lambda folder: job_record.read(f"{folder}/run.json"),
+        lambda folder: segments.SegmentReader(folder).new_lines(),
+    ],
+    ids=["record", "lines", "trusted", "job", "journal"],
+)
+def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Callable[[str], object]) -> None:
+    """Sparse files as large as a disk, which cost whoever makes them nothing."""
+    for name in ("run.json", "0001-000001.jsonl"):
+        with (tmp_path / name).open("wb") as sparse:
+            sparse.truncate(1 << 42)
+    with pytest.raises(StorageError, match=r"it has more than 67108864 bytes, and a record has no more"):
+        read(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])

@@ -262,7 +262,7 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
             with pytest.raises(LookupError, match="step 8"):
                 await fetch(address, certificate, TOKEN, 8, take)
             for wrong in ("x" * 43, f"x{TOKEN[1:]}", f"{TOKEN[:-1]}x"):  # the whole token counts
-                with pytest.raises(LookupError):
+                with pytest.raises(ConnectionError):
                     await fetch(address, certificate, wrong, 9, take)
             overwritten.append(True)
             with pytest.raises(InterruptedError, match="a newer commit than that of step 9"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -14,13 +15,19 @@ from hypothesis import strategies as st
 from hopsml.errors import ArgumentError
 from hopsml.training.data.shard_order import (
     KnownShards,
+    Leg,
+    Piece,
+    Rules,
     Shards,
     Span,
     Wave,
     Window,
+    chopped,
     first_filled,
     joined,
+    length,
     located,
+    share,
     total,
 )
 from hopsml.training.data.shard_sampler import ShardSampler
@@ -253,3 +260,189 @@ def test_adjacent_pieces_of_one_whole_are_joined_and_others_are_not() -> None:
 def test_joined_pieces_have_the_same_rows_in_the_same_order(cuts: list[tuple[int, int, int]]) -> None:
     pieces = [Span(shard, begin, begin + size) for shard, begin, size in cuts]
     assert rows_of(joined(pieces)) == rows_of(pieces) and len(joined(pieces)) <= len(pieces)
+
+
+# ------------------------------------------------------------------------------------------ its parts, with exact values
+
+
+def plain(drop_last: bool = False) -> Rules:
+    """Without shuffling."""
+    return Rules(1, 0, drop_last)
+
+
+def spans(*cuts: tuple[int, int, int]) -> list[Piece]:
+    return [Span(*cut) for cut in cuts]
+
+
+def test_shards_that_are_known_are_numbered_as_they_are_given() -> None:
+    known = KnownShards(iter([4, 0, 5]))  # type: ignore[arg-type]  # is read once
+    assert known.is_whole and known.identity == {"rows": 9, "shards": zlib.crc32(b"4,0,5")}
+    assert known.whole() == {0: 4, 1: 0, 2: 5}
+    assert known.wave(0) == Wave({0: 4, 1: 0, 2: 5}, True)
+
+
+def test_the_first_shard_with_rows_is_that_of_the_earliest_wave_and_no_later_one_is_waited_for() -> None:
+    arriving = Arriving([[1], [0, 3, 2], [4]], [0, 0, 7, 3, 9])
+    assert first_filled(arriving) == 3 and arriving.known == 2
+    assert first_filled(Arriving([[0, 1], [2]], [5, 6, 7])) == 0
+    assert first_filled(KnownShards([])) is None
+
+
+def test_the_order_of_shards_stays_what_it_was_in_earlier_releases() -> None:
+    """Who goes on from a state of an earlier one must read the same rows in the same order."""
+    shards = dict.fromkeys(range(8), 3)
+
+    def order(key: tuple[int, ...], **more: Any) -> list[int]:
+        found = Rules(**{"seed": 1, "window": 4, "drop_last": False} | more).order(shards, key)
+        assert all(piece == Span(piece.shard, 0, 3) for piece in found if isinstance(piece, Span))
+        return [piece.shard for piece in found if isinstance(piece, Span)]
+
+    assert order((0,)) == [1, 7, 0, 4, 6, 3, 5, 2]
+    assert order((1,)) == [5, 0, 3, 1, 7, 4, 2, 6]  # the second epoch
+    assert order((0, 1)) == [2, 5, 7, 1, 6, 4, 0, 3]  # a second wave
+    assert order((0,), seed=2) == [2, 3, 1, 0, 4, 6, 5, 7]
+    assert order((0,), window=1, drop_last=True) == order((0,))
+    assert order((0,), window=0) == order((5,), window=0) == list(range(8))
+
+
+def test_the_order_is_of_places_and_shards_without_rows_are_left_out() -> None:
+    shards = {number * 10: number % 2 for number in range(8)}
+    assert Rules(1, 4, False).order(shards, (0,)) == spans(*((number, 0, 1) for number in (10, 70, 30, 50)))
+    assert plain().order({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
+    assert plain().order({}, (0,)) == Rules(1, 4, False).order({}, (0,)) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "drop_last", "is_last", "batches"),
+    [
+        (0, False, True, 0),
+        (1, False, True, 1),
+        (4, False, True, 1),
+        (5, False, True, 2),
+        (8, False, True, 2),
+        (9, True, True, 2),  # the last batch is dropped
+        (3, True, True, 0),
+        (9, False, False, 2),  # what is left over waits for the next wave
+        (8, True, False, 2),
+    ],
+)
+def test_a_leg_has_a_batch_of_its_own_for_the_last_rows_only_where_nothing_drops_them_or_follows(
+    left: int, drop_last: bool, is_last: bool, batches: int
+) -> None:
+    assert plain(drop_last).batches(left, Leg(2, 4, is_last=is_last)) == batches
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "shares"),
+    [(4, 2, [2, 2]), (5, 2, [3, 2]), (7, 4, [2, 2, 2, 1]), (2, 4, [1, 1, 0, 0]), (0, 3, [0, 0, 0]), (9, 1, [9])],
+)
+def test_the_first_workers_have_the_rows_that_do_not_divide(batch: int, workers: int, shares: list[int]) -> None:
+    assert [share(batch, rank, workers) for rank in range(workers)] == shares
+
+
+@pytest.mark.parametrize(
+    ("rules", "leg", "stretches"),
+    [
+        # 11 rows: two batches of 5, and one.
+        (plain(), Leg(2, 5), [[(0, 0, 6), (1, 0, 1)], [(1, 1, 5)], []]),
+        (plain(True), Leg(2, 5), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (plain(), Leg(2, 5, is_last=False), [[(0, 0, 6)], [(1, 0, 4)], [(1, 4, 5)]]),
+        (plain(), Leg(1, 5), [[(0, 0, 6), (1, 0, 5)], []]),
+        # Two batches of 4, and three rows for the first three of four workers.
+        (plain(), Leg(4, 4), [[(0, 0, 3)], [(0, 3, 6)], [(1, 0, 3)], [(1, 3, 5)], []]),
+        # Less than a batch.
+        (plain(), Leg(2, 12), [[(0, 0, 6)], [(1, 0, 5)], []]),
+        (plain(True), Leg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
+    ],
+)
+def test_each_worker_has_one_stretch_and_what_nobody_reads_is_behind_them(
+    rules: Rules, leg: Leg, stretches: list[list[tuple[int, int, int]]]
+) -> None:
+    assert rules.stretches(spans((0, 0, 6), (1, 0, 5)), leg) == [spans(*each) for each in stretches]
+
+
+def test_a_stretch_is_shuffled_in_windows_each_by_a_key_of_its_own() -> None:
+    stretch = spans((3, 2, 7), (1, 0, 6))
+    assert list(Rules(9, 4, False).stream(stretch, (2, 1, 0))) == [
+        Window((Span(3, 2, 6),), (9, 2, 1, 0, 0), 0, 4),
+        Window((Span(3, 6, 7), Span(1, 0, 3)), (9, 2, 1, 0, 1), 0, 4),
+        Window((Span(1, 3, 6),), (9, 2, 1, 0, 2), 0, 3),
+    ]
+    assert list(Rules(9, 11, False).stream(stretch, (0,))) == [Window(tuple(stretch), (9, 0, 0), 0, 11)]
+    assert list(Rules(9, 4, False).stream([], (0,))) == []
+    assert list(plain().stream(stretch, (0,))) == stretch
+
+
+def test_what_every_worker_has_left_is_divided_anew_one_behind_the_other() -> None:
+    """Batches of 5 by two workers: 3 rows and 2; one batch is done of 14 rows, of which 4 are left over."""
+    left = spans((0, 0, 9), (1, 0, 5))
+    assert plain().stretches(left, Leg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
+    assert plain().after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 8), (1, 1, 5))
+    assert plain(True).after(left, Leg(2, 5, done=1), (0, 0)) == spans((0, 3, 6), (0, 8, 9), (1, 0, 1), (1, 1, 5))
+    assert plain(True).after(left, Leg(2, 5, done=2), (0, 0)) == spans((1, 1, 5))
+    assert plain().after(left, Leg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
+
+
+def test_what_is_left_of_a_window_keeps_its_order() -> None:
+    rules, left = Rules(9, 4, False), spans((0, 0, 12))
+    first = (Span(0, 0, 4),), (9, 7, 3, 0, 0)
+    assert rules.after(left, Leg(2, 4, done=1), (7, 3)) == [
+        Window(*first, 2, 4),
+        Window((Span(0, 4, 6),), (9, 7, 3, 0, 1), 0, 2),
+        Window((Span(0, 6, 10),), (9, 7, 3, 1, 0), 2, 4),
+        Window((Span(0, 10, 12),), (9, 7, 3, 1, 1), 0, 2),
+    ]
+    assert Window(*first, 2, 4).whole == Window(*first, 0, 4)
+    assert Window((Span(0, 5, 7), Window(*first, 1, 4)), (1,), 1, 2).whole.end == 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([3, 4], [[(0, 0, 3)], [(0, 3, 5), (1, 2, 4)]]),
+        ([5, 3], [[(0, 0, 5)], [(1, 2, 5)]]),  # whole pieces
+        ([1, 1, 1, 5], [[(0, 0, 1)], [(0, 1, 2)], [(0, 2, 3)], [(0, 3, 5), (1, 2, 5)]]),  # one piece cut three times
+        ([0, 2, 0, 1], [[], [(0, 0, 2)], [], [(0, 2, 3)]]),
+        ([6, 6, 6], [[(0, 0, 5), (1, 2, 3)], [(1, 3, 5)], []]),  # there are no more
+        ([], []),
+    ],
+)
+def test_pieces_are_cut_into_parts_of_the_sizes_asked_for(
+    sizes: list[int], parts: list[list[tuple[int, int, int]]]
+) -> None:
+    pieces = spans((0, 0, 5), (1, 2, 5))
+    assert list(chopped(pieces, sizes)) == [spans(*part) for part in parts]
+    assert list(chopped(iter(pieces), iter(sizes))) == [spans(*part) for part in parts]
+
+
+def test_a_window_is_cut_where_its_shuffled_rows_are_divided() -> None:
+    window = Window((Span(0, 0, 9),), (1,), 2, 8)
+    assert (length(window), length(Span(4, 3, 8)), total([window, Span(4, 3, 8)]), total([])) == (6, 5, 11, 0)
+    assert list(chopped([window], [2, 4])) == [
+        [Window((Span(0, 0, 9),), (1,), 2, 4)],
+        [Window((Span(0, 0, 9),), (1,), 4, 8)],
+    ]
+
+
+def test_rows_of_a_window_are_shuffled_as_in_earlier_releases() -> None:
+    parts, key = (Span(3, 0, 5), Span(1, 2, 5)), (1, 0, 0, 0)
+    whole = [(3, 1), (1, 4), (3, 0), (3, 4), (1, 3), (3, 3), (1, 2), (3, 2)]
+    assert rows_of([Window(parts, key, 0, 8)]) == whole
+    assert rows_of([Window(parts, key, 2, 5)]) == whole[2:5]
+    assert list(located(Window(parts, key, 2, 3)).shards.items()) == [(3, 5), (1, 5)]
+    assert sorted(rows_of([Window(parts, (2,), 0, 8)])) == sorted(whole) != rows_of([Window(parts, (2,), 0, 8)])
+
+
+def test_shards_of_windows_within_windows_are_in_the_order_of_their_first_rows() -> None:
+    inner = Window((Span(2, 1, 3), Span(0, 0, 1)), (1,), 0, 3)
+    found = located(Window((Span(5, 0, 1), inner, Span(2, 7, 8), Span(5, 3, 4)), (2,), 0, 6))
+    assert list(found.shards.items()) == [(5, 4), (2, 8), (0, 1)]
+    assert (found.places.dtype, len(found.places), len(found.rows)) == (np.uint32, 6, 6)
+    assert sorted(zip(found.places.tolist(), found.rows.tolist(), strict=True)) == [
+        (0, 0),
+        (0, 3),
+        (1, 1),
+        (1, 2),
+        (1, 7),
+        (2, 0),
+    ]

@@ -38,7 +38,7 @@ def serving(folder: Path) -> tuple[StageServer, StageAddress]:
     certificate, key = make_key_pair(CERTIFIED)
     stage = StageServer(StageFolder(folder), TOKEN, "grpc+tls://127.0.0.1:0", certificate, key)
     url = f"grpc+tls://127.0.0.1:{stage.port}"
-    return stage, StageAddress(url, certificate.decode(), TOKEN, "host", str(folder))
+    return stage, StageAddress(url, certificate.decode(), TOKEN, "host", str(folder), client_key=key.decode())
 
 
 @pytest.fixture
@@ -113,6 +113,24 @@ def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
 def test_a_table_that_does_not_come_is_asked_for_again(client: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.training.data.stage._WAIT_S", 0.05)
     assert client.table("clicks", 0) is None
+
+
+@pytest.mark.parametrize("is_certified", [False, True], ids=["no certificate", "a certificate of its own"])
+def test_no_request_is_read_from_a_stranger_however_large(address: StageAddress, is_certified: bool) -> None:
+    """Were it read, the answer would be about the token."""
+    certificate, key = make_key_pair(CERTIFIED) if is_certified else (None, None)
+    stranger = flight.FlightClient(
+        address.url,
+        tls_root_certs=address.certificate,
+        override_hostname=CERTIFIED,
+        cert_chain=certificate,
+        private_key=key,
+    )
+    try:
+        with pytest.raises(flight.FlightUnavailableError):
+            list(stranger.do_action(flight.Action("table", bytes(1 << 20)), flight.FlightCallOptions(timeout=WAIT_S)))
+    finally:
+        stranger.close()
 
 
 @pytest.mark.parametrize("token", ["", "another", "a token\nBearer a token"])

@@ -45,7 +45,7 @@ def stage(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     folder.mkdir()
     server = StageServer(StageFolder(folder), "a token", "grpc+tls://127.0.0.1:0", certificate, key)
     url = f"grpc+tls://127.0.0.1:{server.port}"
-    address = StageAddress(url, certificate.decode(), "a token", where, str(folder))
+    address = StageAddress(url, certificate.decode(), "a token", where, str(folder), client_key=key.decode())
     told.write_bytes(msgspec.msgpack.encode(address))
     places = [tmp_path] * 4
     monkeypatch.setattr(

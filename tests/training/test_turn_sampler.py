@@ -73,6 +73,35 @@ def test_a_batch_of_a_later_wave_is_waited_for_by_whose_turn_it_is() -> None:
     assert third.is_exhausted and not third.waits
 
 
+@pytest.mark.parametrize(
+    ("turn", "turns", "batches"),
+    [(0, 1, [0, 1, 2, 3, 4]), (0, 2, [0, 2, 4]), (1, 2, [1, 3]), (2, 3, [2]), (4, 5, [4]), (5, 6, [])],
+)
+def test_each_turn_reads_every_so_many_batches_from_its_own_on(turn: int, turns: int, batches: list[int]) -> None:
+    order = ShardSampler(KnownShards([10]), 2, 1, epochs=1, window=0, drop_last=False)
+    one = TurnSampler(order, turn, turns)
+    found = []
+    while not one.is_exhausted:
+        assert not one.waits
+        found.append(rows_of(one.next_pieces()))
+    assert found == [[(0, 2 * batch), (0, 2 * batch + 1)] for batch in batches]
+    assert not one.waits and order.is_exhausted
+
+
+def test_the_batches_of_others_are_passed_over_when_the_next_own_one_is_wanted_and_not_before() -> None:
+    order = ShardSampler(KnownShards([12]), 2, 1, epochs=1, window=0, drop_last=False)
+    second = TurnSampler(order, 1, 3)
+    assert order.done_in_epoch == 0
+    second.next_pieces()
+    assert order.done_in_epoch == 2
+    assert not second.waits and order.done_in_epoch == 4
+    assert not second.is_exhausted and order.done_in_epoch == 4
+    second.next_pieces()
+    with pytest.raises(StopIteration):
+        second.next_pieces()
+    assert order.is_exhausted
+
+
 class Counted:
     """Shards of ten rows, numbered through, which count how often each is read."""
 

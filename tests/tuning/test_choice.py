@@ -31,6 +31,42 @@ def test_ways_are_compared_in_the_same_rounds():
     assert found.chosen == "other" and found.ratio == 0.9
 
 
+@pytest.mark.parametrize(
+    ("own", "margin", "chosen"),
+    [
+        (75.0, 0.25, "default"),  # a quarter is no more than a quarter
+        (74.0, 0.25, "other"),
+        (76.0, 0.25, "default"),
+        (98.0, 0.01, "other"),
+        (99.9, 0.0, "other"),
+        (100.0, 0.0, "default"),
+        (97.0, MARGIN, "default"),
+        (96.9, MARGIN, "other"),
+        (101.0, MARGIN, "default"),
+    ],
+)
+def test_the_default_stays_unless_more_than_the_margin_is_gained(own: float, margin: float, chosen: str):
+    found = choose({"default": [100.0], "other": [own]}, "default", margin)
+    assert (found.chosen, found.default) == (chosen, "default")
+    assert found.ratio == pytest.approx(1.0 if chosen == "default" else own / 100)
+
+
+def test_the_fastest_of_several_is_taken_and_all_are_told():
+    found = choose({"a": [9.0, 9.0], "b": [30.0, 30.0], "c": [3.0, 7.0], "d": [6.0, 6.0]}, "a")
+    assert (found.chosen, found.default, found.ratio) == ("c", "a", 0.5556)  # halfway between a third and seven ninths
+    assert found.medians_ms == {"a": 9.0, "b": 30.0, "c": 5.0, "d": 6.0}
+    assert list(found.medians_ms) == ["a", "b", "c", "d"]
+
+
+def test_of_equally_fast_ways_the_first_one_is_taken():
+    assert choose({"slow": [9.0], "one": [3.0], "other": [3.0]}, "slow").chosen == "one"
+
+
+def test_figures_have_four_decimals():
+    found = choose({"default": [3.0], "other": [1.00006]}, "default")
+    assert (found.ratio, found.medians_ms["other"]) == (0.3334, 1.0001)
+
+
 @given(rounds)
 def test_never_slower_than_the_default(measured: dict[str, list[float]]):
     found = choose(measured, "default")
@@ -41,6 +77,12 @@ def test_never_slower_than_the_default(measured: dict[str, list[float]]):
 def test_rounds_that_cannot_be_compared(measured: dict[str, list[float]]):
     with pytest.raises(ArgumentError, match="nothing to choose from"):
         choose(measured, "default")
+
+
+def test_what_cannot_be_compared_is_named_with_its_rounds():
+    with pytest.raises(ArgumentError) as caught:
+        choose({"default": [1.0], "other": [1.0, 2.0]}, "default")
+    assert str(caught.value) == "nothing to choose from: {'default': 1, 'other': 2}"
 
 
 def test_what_loses_is_tried_only_where_it_is_allowed():

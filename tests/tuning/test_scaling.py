@@ -38,8 +38,135 @@ def test_packs_as_the_library_makes_them():
     assert scaling.packs(sizes, StepSettings(pack_bytes=scaling.PACK_BYTES)) == [[1, 2], [0], [3], [4]]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "most", "packs"),
+    [
+        ((), 100, []),
+        ((10, 20, 30), 100, [[0, 1, 2]]),
+        ((60, 50, 40, 61), 100, [[0], [1, 2], [3]]),  # what does not fit begins the next one, which fills from nothing
+        ((200, 10, 20), 100, [[0], [1, 2]]),  # more than a pack may have, by itself
+        ((10, 200, 20), 100, [[0], [1], [2]]),
+        ((scaling.ALONE_BYTES - 1, 1), 4 << 20, [[0, 1]]),
+        ((scaling.ALONE_BYTES, 1), 4 << 20, [[1], [0]]),  # large ones behind all packs, in the order of the layers
+        ((5 << 20, 1, 2 << 20, 2, 3 << 20), 4 << 20, [[1, 3], [0], [2], [4]]),
+        ((2 << 20, 3 << 20), 4 << 20, [[0], [1]]),
+    ],
+)
+def test_small_gradients_are_packed_up_to_so_many_bytes_and_large_ones_travel_alone(
+    sizes: tuple[int, ...], most: int, packs: list[list[int]]
+):
+    assert scaling.packs(sizes, StepSettings(pack_bytes=most)) == packs
+    assert scaling.packs(sizes, StepSettings(pack_bytes=most, merge_scope=1)) == packs
+
+
+@pytest.mark.parametrize(
+    ("scope", "packs"),
+    [
+        (None, [[4, 3, 2, 1, 0]]),
+        (5, [[4, 3, 2, 1, 0]]),
+        (9, [[4, 3, 2, 1, 0]]),
+        (4, [[4, 3, 2, 1], [0]]),
+        (2, [[4, 3], [2, 1], [0]]),
+        (1, [[4], [3], [2], [1], [0]]),
+    ],
+)
+def test_gradients_are_merged_from_the_last_layer_on(scope: int | None, packs: list[list[int]]):
+    assert scaling.packs((1, 2, 3, 4, 5), StepSettings(merge_scope=scope)) == packs
+
+
 def test_one_worker_computes():
     assert scaling.step(TRAINING, CLUSTER, 1) == scaling.Step(0.2, 0.2, 0.0)
+    shared = Cluster(LINK, LINK, workers_per_host=2, cores_per_host=1)
+    assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 1) == scaling.Step(0.2, 0.2, 0.0)
+    assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 2).compute_s == 0.4
+
+
+@pytest.mark.parametrize("algorithm", list(costs.ALGORITHMS))
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_each_pack_is_an_all_reduce_of_its_bytes_on_the_wire(algorithm: costs.Algorithm, hierarchical: bool):
+    """Three gradients in two packs, sent as 2 bytes of 4, by 6 workers on two machines."""
+    cluster = Cluster(LinkCosts(1e-6, 1e-11, 1e-7), LINK, workers_per_host=4)
+    training = Training(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
+    settings = StepSettings(algorithm, merge_scope=2, wire_bytes=2, convert_s=2e-7, hierarchical=hierarchical)
+    reduce = costs.hierarchical if hierarchical else costs.flat
+    wire = reduce(cluster, 6, 3000, algorithm) + reduce(cluster, 6, 500, algorithm)
+    step = scaling.step(training, cluster, 6, settings)
+    assert step.communication_s == pytest.approx(wire + 3 * 1e-3 + 7000 * 3e-7 + 5e-3, rel=1e-12)
+    assert step.compute_s == 0.1 and step.seconds == pytest.approx(0.1 + step.communication_s, rel=1e-12)
+
+
+def test_settings_that_are_left_out_merge_all_gradients_into_a_ring_of_float32():
+    training = Training(0.1, (1000, 2000))
+    step = scaling.step(training, CLUSTER, 4)
+    assert step == scaling.step(
+        training, CLUSTER, 4, StepSettings("ring", None, None, 4, 0.0, False, False, False, 0.0)
+    )
+    assert step.communication_s == costs.ring(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
+
+
+# A step of 9 s has 3 s of forward pass; of three layers' gradients the last is there at 5 s, then at 7 s and at 9 s.
+OVERLAPPED = [
+    ((1.0, 1.0, 1.0), 10.0),  # each is over before the next is there: but the last one
+    ((3.0, 1.0, 1.0), 10.0),  # over at 8, at 9 and at 10
+    ((3.0, 2.0, 1.0), 11.0),  # over at 8, the next one waits for it until 10
+    ((6.0, 1.0, 1.0), 13.0),
+    ((1.0, 4.0, 1.0), 12.0),
+    ((0.0, 0.0, 0.5), 9.5),
+    ((1.0, 1.0, 0.0), 9.0),
+]
+
+
+@pytest.mark.parametrize(("taken", "end"), OVERLAPPED)
+def test_a_pack_travels_when_its_gradients_are_there_and_the_one_before_is_over(
+    taken: tuple[float, float, float], end: float
+):
+    """Bytes cost a second each, so that the last layer's gradient, which is sent first, takes as many seconds."""
+    cluster = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    sizes = tuple(int(10 * seconds) for seconds in reversed(taken))
+    training = Training(9.0, sizes, per_byte_s=0.1)
+    step = scaling.step(training, cluster, 2, StepSettings(merge_scope=1, overlapped=True))
+    assert step.seconds == pytest.approx(end) and step.communication_s == pytest.approx(sum(taken))
+    assert step.compute_s == 9.0
+
+
+def test_merged_gradients_travel_when_the_last_one_of_them_is_there():
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+
+    def end(scope: int | None) -> float:
+        training = Training(9.0, (1, 1, 1), per_byte_s=1.0)
+        return scaling.step(training, free, 2, StepSettings(merge_scope=scope, overlapped=True)).seconds
+
+    assert (end(1), end(2), end(3), end(None)) == pytest.approx((10.0, 10.0, 12.0, 12.0))
+
+
+def test_hopsml_packs_that_overlap_are_sent_in_the_order_in_which_they_are_there():
+    """The packs of the first layers come first in its list, and their gradients last."""
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    mega = scaling.ALONE_BYTES
+    training = Training(9.0, (8, mega, mega), per_byte_s=2.0 / mega)
+    step = scaling.step(training, free, 2, StepSettings(pack_bytes=4 << 20, overlapped=True))
+    assert step.seconds == pytest.approx(9.0 + 8 * 2.0 / mega)  # 5 to 7, 7 to 9, and the few bytes behind 9
+
+
+def test_the_cost_of_a_step_is_that_of_its_first_pack():
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    training = Training(9.0, (0, 0, 0), per_step_s=3.5)
+    step = scaling.step(training, free, 2, StepSettings(merge_scope=1, overlapped=True))
+    assert (step.seconds, step.communication_s) == pytest.approx((9.0, 3.5))  # from 5 to 8.5, while others are computed
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.0, 4.0), (0.25, 4.0), (0.5, 4.0), (0.75, 5.0), (1.0, 6.0)])
+def test_double_buffering_takes_the_longer_of_both_and_what_it_takes_of_the_cores(share: float, seconds: float):
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    settings = StepSettings(double_buffering=True, overlapped=True, processor_share=share)
+    step = scaling.step(Training(2.0, (4,), per_byte_s=1.0), free, 2, settings)
+    assert step == scaling.Step(seconds, 2.0, 4.0)
+
+
+def test_share_of_the_processor_matters_only_with_double_buffering():
+    free = Cluster(LinkCosts(0.0, 0.0), LinkCosts(0.0, 0.0))
+    training = Training(2.0, (4,), per_byte_s=1.0)
+    assert scaling.step(training, free, 2, StepSettings(processor_share=0.5)).seconds == 6.0
 
 
 def test_each_collective_pays_its_message():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
+import tempfile
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -42,6 +47,34 @@ def test_a_file_that_is_cut_or_none_at_all_is_told(cut: int) -> None:
         list(tfile.records(io.BytesIO(whole[:cut])))
     with pytest.raises(tfile.FormatError):  # the end is there, something before it is not
         list(tfile.records(io.BytesIO(whole[: 28 + cut] + whole[-1200:])))
+
+
+def test_any_damage_to_an_aggregated_log_is_told_as_such() -> None:
+    """Its owner may write into it, and the job service reads it."""
+    random_bytes = random.Random(1)
+    for name in ("logs-gz.tfile", "logs-none.tfile"):
+        whole = (DATA / name).read_bytes()
+        for _ in range(3000):
+            harmed = bytearray(whole)
+            for _ in range(random_bytes.choice((1, 1, 1, 3, 20))):
+                harmed[random_bytes.randrange(len(harmed))] = random_bytes.choice((0, 1, 127, 128, 136, 255))
+            with contextlib.suppress(tfile.FormatError):
+                logs.within(io.BytesIO(harmed), "container_1_0001_01_000002", "stdout", 0, 1000)
+
+
+def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB of zeros before one byte: 64 kB that were written to the disk first, and so would be the terabytes."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    packed = zlib.compress(bytes(64 << 20) + b"x")
+    plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1))
+    tracemalloc.start()
+    try:
+        assert plain.exactly(10) == bytes(10)
+        plain.skip((64 << 20) - 10)
+        assert plain.exactly(1) == b"x" and plain.at_end()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_codec_that_is_not_read_is_named() -> None:

@@ -5,6 +5,7 @@ A standby ResourceManager, a proxy's error page and a server that stalls are pla
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -214,3 +215,25 @@ def test_the_configuration_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ResourceManager.of_environment(3.0) == ResourceManager(("rm1:8088",), "http", 3.0, "alice")
     monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path / "yarn"))
     assert ResourceManager.of_environment().addresses == ("rm2:8088",)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b"[]",
+        b"{",
+        b'{"apps": [], "app": 1, "nodes": 5}',
+        b'{"apps": {"app": {}}, "app": {"id": 1}, "nodes": {"node": {"a": 1}}}',
+        b'{"apps": {"app": [3]}, "app": {"id": 1, "state": "RUNNING", "startedTime": "x"}, "nodes": {"node": [{}]}}',
+        b'{"apps": {"app": 7}, "app": {"id": 1, "state": "R", "runningContainers": 1e999}, "nodes": {"node": 7}}',
+    ],
+)
+def test_an_answer_that_is_none_of_yarns_is_a_cluster_error(serve: Serve, body: bytes) -> None:
+    """The job service goes on after such an error, and after no other."""
+    manager = ResourceManager((serve(lambda method, path: (200, "application/json", body, {})),))
+    for ask in (lambda: manager.application(ID), lambda: manager.find("abc"), manager.nodes):
+        with contextlib.suppress(ClusterError):
+            assert ask() == []
+    with pytest.raises(ClusterError):
+        manager.application(ID)

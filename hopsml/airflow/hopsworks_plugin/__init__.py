@@ -1,5 +1,7 @@
-"""The predecessor's plugin for Airflow, under the names by which existing DAGs import it; installed as a package of its own.
+"""Compatibility package with the names under which existing DAGs import the predecessor's Airflow plugin.
 
-from hopsworks_plugin.operators.hopsworks_operator import HopsworksLaunchOperator
-from hopsworks_plugin.sensors.hopsworks_sensor import HopsworksJobSuccessSensor
+It is installed as a top-level package:
+
+    from hopsworks_plugin.operators.hopsworks_operator import HopsworksLaunchOperator
+    from hopsworks_plugin.sensors.hopsworks_sensor import HopsworksJobSuccessSensor
 """

@@ -67,10 +67,10 @@ class CommitDoor:
         try:
             request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step, or_newer = _REQUEST.unpack(request)
-            found = None
-            if hmac.compare_digest(token, self._token):
-                pending.release()
-                found = self._find(step, or_newer)
+            if not hmac.compare_digest(token, self._token):
+                return
+            pending.release()
+            found = self._find(step, or_newer)
             writer.write(_ANSWER.pack(len(found.content), found.step) if found is not None else _ANSWER.pack(-1, step))
             if found is not None:
                 for start in range(0, len(found.content), CHUNK):
@@ -82,7 +82,6 @@ class CommitDoor:
             pass  # the client has disconnected
         finally:
             writer.close()
-            pending.release()
 
 
 async def fetch(

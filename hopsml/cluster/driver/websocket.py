@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
     @property
     def refused_by_protocol(self) -> str:
         """Reason why the connection was not upgraded, if that was not the handler's decision."""
-        return str(self._protocol.handshake_exc or "no request in time")
+        return str(self._protocol.handshake_exc or self._protocol.parser_exc or "no request in time")
 
     @property
     def oversize(self) -> str:
@@ -136,7 +136,8 @@ class Connection(asyncio.Protocol):
     def _handle(self, event: Event) -> None:
         """Process a parsed request or message."""
         if isinstance(event, Request):
-            self._answer(event)
+            if not self._protocol.eof_sent:  # else what came with it, before an answer, has broken the protocol
+                self._answer(event)
         elif isinstance(event, Frame) and event.opcode in _CONTENTS and not self._is_deaf:
             try:
                 if event.opcode is not Opcode.BINARY or not event.fin:

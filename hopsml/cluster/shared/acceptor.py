@@ -67,6 +67,7 @@ class Pending:
     deadline: asyncio.TimerHandle | None = None
     looks: int = 0  # checks at which there were too many connections, this one among them
     was_cut: bool = False
+    is_released: bool = False
     is_served: Callable[[], bool] = lambda: (
         False
     )  # True if its requests are answered without a token: it is closed later than others
@@ -294,6 +295,7 @@ class Acceptor:
 
     def _release(self, pending: Pending) -> None:
         """Remove a connection from the pending ones."""
+        pending.is_released = True
         if pending.deadline is not None:
             pending.deadline.cancel()
         self._pending.pop(pending, None)
@@ -322,8 +324,8 @@ def with_streams(
     """Return an acceptor's ``make`` argument that serves each connection by a coroutine with streams.
 
     Args:
-        serve: reads from and writes to a connection.
-        limit: buffer size of the reader, as of ``asyncio.start_server``.
+        serve: Handles one connection; it releases the pending one as soon as its peer has presented the token.
+        limit: Bytes that are read ahead, as for ``asyncio.start_server``.
     """
 
     async def serve_quietly(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -331,6 +333,10 @@ def with_streams(
             await serve(pending, reader, writer)
         except asyncio.CancelledError:  # the event loop ends; asyncio would log a traceback for each connection
             pass
+        finally:
+            if not pending.is_released:  # a stranger: closing TLS would wait half a minute for its answer
+                writer.transport.abort()
+                pending.release()
 
     def make(pending: Pending) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader(limit)

@@ -181,7 +181,7 @@ def _finished(folder: str, trial: TrialState) -> tuple[int, float | None, Any, f
 def _read(url: str) -> dict[str, Any]:
     """Return a JSON object; an empty one if the file does not exist or cannot be parsed."""
     try:
-        found = json.loads(filesystem.for_url(url).read_bytes(url))
-    except (PathNotFound, ValueError):
+        found = json.loads(filesystem.read_record(url))
+    except (PathNotFound, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,1 +1,1 @@
-"""Searchers and stoppers, one algorithm a file, and the models and numbers that several of them use."""
+"""Searchers and stoppers, one algorithm per file, and the models and numeric helpers that several of them use."""

@@ -2,8 +2,8 @@
 
 Li et al. 2020, "A system for massively parallel hyperparameter tuning", MLSys, algorithm 2 (arXiv 1810.05934).
 
-A trial that comes to a rung goes on at once if it is in the best 1/``reduction_factor`` of those that came to it so far.
-Else it pauses there, and may be promoted when others have come to the rung that are worse.
+A trial that reaches a rung continues at once if it is among the best 1/``reduction_factor`` of those that have reached
+it so far. Otherwise it pauses there, and may be promoted when worse trials have reached the rung.
 """
 
 from __future__ import annotations
@@ -25,27 +25,33 @@ MODES = ("promote", "stop")
 @dataclass(slots=True)
 class _Trial:
     bracket: int
-    level: int = 0  # how many rungs it has come to
+    level: int = 0  # number of rungs that it has reached
     verdict: Verdict = Verdict.CONTINUE
 
 
 class _Bracket:
-    """A ladder of rungs. ``steps``: of all of them, where there is a last one; else ``first * factor**level``."""
+    """Sequence of rungs of one bracket.
+
+    ``steps`` are those of all rungs, where there is a last one; else a rung's step is ``first * factor**level``.
+    """
 
     def __init__(self, first: int, steps: tuple[int, ...] | None, factor: int) -> None:
         self.first, self.steps, self.factor = first, steps, factor
         self.rungs: list[Rung] = []
-        self.paused: list[list[Key]] = []  # for each rung a heap of keys; stale ones are skipped
+        self.paused: list[list[Key]] = []  # for each rung a heap of keys, of which outdated ones are skipped
 
     def step(self, level: int) -> int:
-        """The step at which trials are compared on the rung ``level``, counted from 0."""
+        """Return the step at which trials are compared on the rung ``level``, counted from 0."""
         if self.steps is not None:
             return self.steps[level]
         step: int = self.first * self.factor**level
         return step
 
     def rung(self, level: int) -> Rung:
-        """The rung ``level``; made on first use, since without ``max_step`` there is no last one."""
+        """Return the rung ``level``, counted from 0.
+
+        It is created on first use, since without ``max_step`` there is no last one.
+        """
         while len(self.rungs) <= level:
             self.rungs.append(Rung())
             self.paused.append([])
@@ -53,14 +59,20 @@ class _Bracket:
 
 
 class Asha(Stopper):
-    """Asynchronous successive halving: at each rung the best ``1/reduction_factor`` of the trials go on to the next.
+    """Asynchronous successive halving: at each rung the best ``1/reduction_factor`` of the trials continue to the next.
 
-    Rungs are ``min_step``, ``reduction_factor`` times that and so on up to ``max_step``; None: they have no end, and a
-    trial is complete when its function returns. ``brackets``: so many ladders of rungs; each begins one rung above the
-    one before, and fewer trials are given to it, in the proportion of Hyperband's brackets. ``mode`` "stop": nothing
-    pauses, and a trial that does not go on at once is over; the best trial of a rung goes on even where fewer than
-    ``reduction_factor`` have come to it, else the first ones were stopped whatever they are, and one that equals a
-    trial that goes on goes on as well. Raises ArgumentError for values that cannot be.
+    Args:
+        max_step: step of the last rung; None: rungs have no end, and a trial is complete when its function returns.
+        min_step: step of the first rung.
+        reduction_factor: ratio of the steps of two rungs; one trial in so many continues.
+        brackets: number of brackets; each begins one rung above the one before and gets fewer trials, in the proportion
+            of Hyperband's brackets.
+        mode: "promote": a trial that does not continue at once pauses, and may be promoted later. "stop": such a trial
+            is stopped. The best trial of a rung then continues even if fewer than ``reduction_factor`` have reached it,
+            else the first ones would be stopped in any case; a trial that equals one that continues does so as well.
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     def __init__(
@@ -91,18 +103,21 @@ class Asha(Stopper):
         self._trials: dict[int, _Trial] = {}
 
     def begin(self, number: int, config: Config) -> None:
-        """Assign a new trial to the bracket that has fewest trials for its share of them."""
+        """Assign a new trial to the bracket that has the fewest trials relative to its share."""
         bracket = min(range(len(self._begun)), key=lambda place: ((self._begun[place] + 1) / self._share(place), place))
         self._begun[bracket] += 1
         self._trials[number] = _Trial(bracket)
 
     def _share(self, bracket: int) -> float:
-        """Hyperband's number of trials in a bracket of so many halvings, but for what all have in common."""
+        """Return the number of trials that Hyperband gives to this bracket, up to a common factor."""
         count = len(self._brackets) - 1 - bracket
         return float(self.factor**count / (count + 1))
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Compare the trial at its first report at or past a rung; one that passes several must be good enough at each."""
+        """Compare the trial at its first report at or past a rung.
+
+        One that passes several rungs at once must be good enough at each.
+        """
         trial = self._trials[number]
         if trial.verdict is not Verdict.CONTINUE:
             return trial.verdict
@@ -132,16 +147,19 @@ class Asha(Stopper):
         return max(count, 1) if self.mode == "stop" else count
 
     def next_step(self, number: int) -> int:
-        """The step of the next rung of a running trial."""
+        """Return the step of the next rung of a running trial."""
         trial = self._trials[number]
         return self._brackets[trial.bracket].step(trial.level)
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Forget a running trial; the scores that it reached on rungs still count in later comparisons."""
+        """Remove an ended trial; the scores that it had on rungs still count in later comparisons."""
         self._trials.pop(number, None)
 
     def resume(self) -> int | None:
-        """The best promotable paused trial (top ``1/factor`` of its rung) of the highest rung; None: no promotion is due."""
+        """Return the best promotable paused trial of the highest rung; None if no promotion is due.
+
+        Promotable is a trial among the best ``1/factor`` of its rung.
+        """
         rungs = [
             (bracket.step(level), place, level)
             for place, bracket in enumerate(self._brackets)
@@ -167,6 +185,7 @@ class Asha(Stopper):
         return trial is not None and trial.verdict is Verdict.PAUSE
 
     def state(self) -> dict[str, Any]:
+        """Return the rungs and the running and paused trials as JSON values, for ``restore``."""
         return {
             "begun": list(self._begun),
             "rungs": [[rung.state() for rung in bracket.rungs] for bracket in self._brackets],
@@ -174,6 +193,7 @@ class Asha(Stopper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._clear()
         self._begun = list(state["begun"])
         for bracket, rungs in zip(self._brackets, state["rungs"], strict=True):
@@ -187,12 +207,22 @@ class Asha(Stopper):
 
 
 class AshaSearcher(BudgetSearcher):
-    """Maggy's ``Asha``: trials are short, and what they may use up arrives as the hyper-parameter ``budget``.
+    """Maggy's ``Asha`` for short trials, which receive their budget as the hyper-parameter ``budget``.
 
-    ``num_trials`` configurations are tried with ``resource_min``; those that are promoted are tried again with a budget
-    ``reduction_factor`` times as large, up to ``resource_max``, as trials besides these. None: new ones are tried without
-    end. ``searcher`` gives the configurations; None: at random. Raises ArgumentError for values that cannot be, and for
-    fewer trials than it takes until one comes to the top.
+    A promoted configuration is tried again, as a further trial, with a budget ``reduction_factor`` times as large.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        num_trials: number of configurations that are tried with ``resource_min``; None: unlimited.
+        reduction_factor: ratio of two budgets; one configuration in so many is promoted.
+        resource_min: smallest budget.
+        resource_max: largest budget.
+        searcher: suggests the configurations; None: random search.
+        hand_over: start a promoted trial from the checkpoint of the one before.
+
+    Raises:
+        ArgumentError: an invalid value, or fewer trials than are needed until one reaches ``resource_max``.
     """
 
     def __init__(

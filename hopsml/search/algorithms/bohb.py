@@ -1,7 +1,8 @@
-"""BOHB's model: Falkner et al. 2018, "BOHB: robust and efficient hyperparameter optimization at scale", ICML, section 4.
+"""Model of BOHB (Falkner et al. 2018, ICML, section 4): densities of good and of other configurations.
 
-Densities of the good and of the other configurations, of those that have come furthest: the most steps that enough
-configurations have reached. Together with the stopper ``hyperband`` (or ``HyperbandSearcher``) it is BOHB.
+"BOHB: robust and efficient hyperparameter optimization at scale". The densities are estimated from the scores at the
+highest level (number of steps) that enough configurations have reached. BOHB is this searcher together with the stopper
+``hyperband`` (or ``HyperbandSearcher``).
 """
 
 from __future__ import annotations
@@ -20,17 +21,29 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-COMPLETE = 1_000  # the level of completed trials, above that of any step
+COMPLETE = 1_000  # level of completed trials, above that of any step
 
 
 class Bohb(Searcher):
-    """Model-based part of BOHB: suggests configurations that are likelier among the good than among the other ones.
+    """Model-based searcher of BOHB: suggests configurations that are likelier among the good than among the others.
 
-    ``min_points``: of each density, None: one more than there are parameters; a model needs two more than that.
-    ``top_fraction`` of the configurations are the good ones; ``random_fraction`` of all are drawn at random; of
-    ``num_samples`` drawn from the good density, its bandwidths widened by ``bandwidth_factor``, the one with the best
-    ratio is taken. Scores are kept at the steps 1, ``factor``, ``factor`` squared and so on; with Hyperband's reduction
-    factor these are its rungs. Raises ArgumentError for values that cannot be.
+    Scores are recorded at the steps 1, ``factor``, ``factor`` squared and so on; with Hyperband's reduction factor
+    these are its rungs.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        min_points: minimum number of configurations for each density; None: one more than there are parameters. A model
+            needs two more than that.
+        top_fraction: fraction of the configurations that count as good.
+        random_fraction: fraction of all configurations that are drawn at random.
+        num_samples: number of samples from the good density, of which the one with the best ratio is suggested.
+        bandwidth_factor: factor by which the bandwidths are widened for sampling.
+        min_bandwidth: smallest bandwidth.
+        factor: ratio of two levels.
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     def __init__(
@@ -64,15 +77,18 @@ class Bohb(Searcher):
         self._begin()
 
     def _begin(self) -> None:
-        self._configs: dict[int, Config] = {}  # those learned from elsewhere have negative numbers
+        self._configs: dict[int, Config] = {}  # configurations of earlier searches have negative numbers
         self._levels: dict[int, dict[int, float]] = {}  # level -> number -> score
         self._failed: list[int] = []
         self._next: dict[int, int] = {}  # number -> the next level
 
-    # ---------------------------------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------------------------------- observations
 
     def report(self, number: int, step: int, score: float) -> None:
-        """Record the score at each level (``factor`` ** level steps) that the trial passes, at its first report past it."""
+        """Record the score at each level (``factor`` ** level steps) that the trial passes.
+
+        It is the score of its first report at or past the level.
+        """
         level = self._next[number]
         while step >= self.factor**level:
             self._levels.setdefault(level, {})[number] = score
@@ -80,7 +96,7 @@ class Bohb(Searcher):
         self._next[number] = level
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Record the final score of a trial; a trial without one counts among the bad configurations at every level."""
+        """Record the final score of a trial; a trial without one counts among the bad ones at every level."""
         if outcome.score is None:
             self._failed.append(number)
             return
@@ -90,6 +106,7 @@ class Bohb(Searcher):
             self._levels.setdefault(COMPLETE if outcome.end is End.COMPLETED else 0, {})[number] = outcome.score
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search, if its configuration is in the space."""
         if self.space.contains(config):
             number = -1 - sum(known < 0 for known in self._configs)
             self._add(number, dict(config))
@@ -99,9 +116,10 @@ class Bohb(Searcher):
         self._configs[number] = config
         self._next[number] = 0
 
-    # ---------------------------------------------------------------------------------------- what is suggested
+    # ---------------------------------------------------------------------------------------- suggestions
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return a configuration: by the model, or at random if there is none yet or by ``random_fraction``."""
         draw = generator(self.seed, number)
         known = None if draw.random() < self.random_fraction else self._furthest()
         if known is None:
@@ -112,7 +130,7 @@ class Bohb(Searcher):
         return Suggestion(config)
 
     def _furthest(self) -> list[int] | None:
-        """Of the highest level with enough scores: trial numbers from best to worst, failed ones last; None: of no level."""
+        """Return the trials of the highest level with enough scores, best first, failed ones last; None if none has."""
         for level in sorted(self._levels, reverse=True):
             scores = self._levels[level]
             if len(scores) >= self.min_points + 2:
@@ -121,7 +139,7 @@ class Bohb(Searcher):
         return None
 
     def _promising(self, ranked: list[int], draw: np.random.Generator) -> Config:
-        """The sampled configuration for which the ratio of the good to the bad density is highest."""
+        """Return the sampled configuration for which the ratio of the good to the bad density is highest."""
         import numpy as np
 
         good_count = max(self.min_points, int(self.top_fraction * len(ranked)))
@@ -135,7 +153,10 @@ class Bohb(Searcher):
         return self.space.build(lambda found: _value(found, places[found.name]))
 
     def _rows(self, numbers: list[int], draw: np.random.Generator) -> Array:
-        """One row a configuration; inactive parameters get values drawn from configurations that have them, as in BOHB."""
+        """Return one row of model inputs for each configuration.
+
+        Inactive parameters get values drawn from configurations that have them, as in BOHB.
+        """
         import numpy as np
 
         rows = np.full((len(numbers), len(self.space)), np.nan)
@@ -153,6 +174,7 @@ class Bohb(Searcher):
     # ---------------------------------------------------------------------------------------- state
 
     def state(self) -> dict[str, Any]:
+        """Return configurations, scores and seed as JSON values, for ``restore``."""
         return {
             "seed": self.seed,
             "configs": [[number, self.space.encode(config)] for number, config in self._configs.items()],
@@ -162,6 +184,7 @@ class Bohb(Searcher):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._begin()
         self.seed = state["seed"]
         self._configs = {number: self.space.decode(config) for number, config in state["configs"]}
@@ -175,7 +198,7 @@ def _is_category(found: Parameter) -> bool:
 
 
 def _place(found: Parameter, value: Any) -> float:
-    """The value as the densities' input: a category's position, else its unit from 0 to 1."""
+    """Return the value as the densities' input: a category's position, else its unit from 0 to 1."""
     return float(found.index(value)) if isinstance(found, Choice) and _is_category(found) else found.unit(value)
 
 
@@ -184,14 +207,17 @@ def _value(found: Parameter, place: float) -> Any:
 
 
 class Density:
-    """A kernel density over configurations: section 4, over the unit cube.
+    """Kernel density estimate over configurations in the unit cube (section 4 of the paper).
 
-    A product of one kernel a parameter: normal where there is an order, that of Aitchison and Aitken 1976 (Biometrika 63)
-    for categories: 1 - h for the category itself, the rest of h shared by the others.
+    The kernel is a product over parameters: normal for ordered values, that of Aitchison and Aitken 1976 (Biometrika
+    63) for categories: 1 - h for the category itself, the remaining h shared by the others. Bandwidths follow the
+    normal reference rule (Scott 1992); for a category the spread is the root of the probability that two draws differ,
+    and h is at most that of equal shares.
 
-    ``rows``: one a configuration; a column is a unit from 0 to 1, or the position of one of ``categories[column]``
-    values. Bandwidths by the normal reference rule (Scott 1992), not below ``least``; for a category the spread is the
-    root of the probability that two draws differ, and h is at most that of equal shares.
+    Args:
+        rows: array (configurations, parameters); an entry is a unit from 0 to 1, or the position of a category.
+        categories: for each column its number of categories; None for ordered values.
+        least: smallest bandwidth.
     """
 
     def __init__(self, rows: Array, categories: Sequence[int | None], least: float) -> None:
@@ -214,7 +240,7 @@ class Density:
         return min(max(least, rate * spread), (count - 1) / count)
 
     def log(self, points: Array) -> Array:
-        """The logarithm of the estimated density at each row of ``points``."""
+        """Return the logarithm of the estimated density at each row of ``points``."""
         import numpy as np
         from scipy.special import logsumexp
 
@@ -229,7 +255,13 @@ class Density:
         return result
 
     def sample(self, count: int, draw: np.random.Generator, factor: float) -> Array:
-        """Draw points around the rows with bandwidths ``factor`` times as wide, truncated to the unit cube."""
+        """Draw points around the rows with wider bandwidths, truncated to the unit cube.
+
+        Args:
+            count: number of points.
+            draw: generator of random numbers.
+            factor: factor of the bandwidths.
+        """
         import numpy as np
         from scipy.special import ndtr, ndtri
 
@@ -239,7 +271,7 @@ class Density:
             centre = centres[:, column]
             if values is None:
                 wide = width * factor
-                low, high = ndtr(-centre / wide), ndtr((1.0 - centre) / wide)  # a normal one, cut off at the ends
+                low, high = ndtr(-centre / wide), ndtr((1.0 - centre) / wide)  # truncated normal distribution
                 points[:, column] = np.clip(centre + wide * ndtri(draw.uniform(low, high)), 0.0, 1.0)
             else:
                 anew = draw.random(count) < min(width * factor, 1.0)

@@ -1,8 +1,8 @@
 """One bracket of synchronous successive halving: Li et al. 2018, "Hyperband", JMLR 18, algorithm 1, lines 3 to 10.
 
-All members run to the first rung; when the last has come, the best of them go on to the next. Members are known by a
-number: trials that pause and go on (``hyperband.Hyperband``), or configurations that are tried again with a
-greater budget (``hyperband.HyperbandSearcher``).
+All members run to the first rung; when the last one has reached it, the best continue to the next. Members are
+identified by a number: trials that pause and continue (``hyperband.Hyperband``), or configurations that are tried again
+with a greater budget (``hyperband.HyperbandSearcher``).
 """
 
 from __future__ import annotations
@@ -14,32 +14,40 @@ from hopsml.search.algorithms.rungs import Rung
 
 
 def bracket_sizes(halvings: int, of: int, factor: int) -> tuple[int, ...]:
-    """How many members each rung has, the last one included, in a bracket of ``halvings`` where the first has ``of``."""
+    """Return the number of members of each rung of a bracket, first and last rung included.
+
+    Args:
+        halvings: number of halvings in this bracket.
+        of: number of halvings in the bracket that has most of them (s_max of the paper).
+        factor: reduction factor.
+    """
     count = -(-(of + 1) * factor**halvings // (halvings + 1))  # rounded up, in integers
     return tuple(count // factor**level for level in range(halvings + 1))
 
 
 class Bracket:
-    """Decides which members of a bracket go on to the next rung; a member is running, waiting at a rung, or over.
+    """Selection of the members of a bracket that continue to the next rung.
 
-    ``sizes``: how many members each rung has; one that reaches the last rung is complete. Whether a member goes on is
-    decided as soon as no member that is still to come can change it: the outcome is that of the definition, but some
-    need not wait for it. A member that is over before it comes to a rung leaves fewer to choose from; as many go on as
-    planned, or all.
+    A member is running, waiting at a rung, or over. The decision about a member is made as soon as no further arrival
+    can change it: the outcome is that of the definition, but some members need not wait. A member that is over before
+    it reaches a rung leaves fewer to choose from; as many continue as planned, or all.
+
+    Args:
+        sizes: number of members of each rung; one that reaches the last rung is complete.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
-        self.joined = 0  # members so far, those that are over included
+        self.joined = 0  # members so far, ended ones included
         self._rungs = [Rung() for _ in self.sizes[:-1]]
-        self._entered = [0] * len(self.sizes)  # how many were ever sent to each rung
-        self._heading = [0] * len(self.sizes)  # how many of those run towards it now
-        self._running: dict[int, int] = {}  # member -> rung that it is on its way to
-        self._waiting: dict[int, int] = {}  # member -> rung at which it is
+        self._entered = [0] * len(self.sizes)  # number of members that were ever sent to each rung
+        self._heading = [0] * len(self.sizes)  # number of members that run towards it now
+        self._running: dict[int, int] = {}  # member -> its next rung
+        self._waiting: dict[int, int] = {}  # member -> rung at which it waits
 
     @property
     def expected(self) -> int:
-        """How many members may still join before the first rung is full."""
+        """Number of members that may still join before the first rung is full."""
         return max(self.sizes[0] - self.joined, 0)
 
     def join(self, member: int) -> None:
@@ -53,11 +61,15 @@ class Bracket:
         self._heading[level] += 1
 
     def level(self, member: int) -> int:
-        """The rung, counted from 0, that a running member is on its way to."""
+        """Return the next rung of a running member, counted from 0."""
         return self._running[member]
 
     def arrive(self, member: int, score: float) -> bool | None:
-        """A running member has reached its rung. True: promoted at once, False: it is out, None: undecided, it waits."""
+        """Record that a running member has reached its rung, and decide about it if possible.
+
+        Returns:
+            True if it is promoted at once, False if it is not promoted, None if this is undecided and it waits.
+        """
         level = self._running.pop(member)
         self._heading[level] -= 1
         self._rungs[level].add(member, score)
@@ -76,14 +88,17 @@ class Bracket:
             self._heading[self._running.pop(member)] -= 1
 
     def close(self) -> None:
-        """Accept no further member: scale all rungs to the members that there are, with at least one on each rung."""
+        """Accept no further member: scale all rungs to the present members, with at least one on each rung."""
         if self.expected:
             share = self.joined / self.sizes[0]
             self.sizes = [max(int(size * share), 1) for size in self.sizes]
             self.sizes[0] = self.joined
 
     def promote(self) -> int | None:
-        """The best waiting member that may go on, highest rung first, set running; None if there is none."""
+        """Return the best waiting member that may continue, and mark it running; None if there is none.
+
+        Higher rungs come first.
+        """
         for level in reversed(range(len(self._rungs))):
             for member in self._rungs[level].best(self.sizes[level + 1] - self._outstanding(level)):
                 if self._waiting.get(member) == level:
@@ -94,7 +109,10 @@ class Bracket:
 
     @property
     def over(self) -> bool:
-        """Whether the bracket is complete: no member runs, none will join and none of those that wait will be promoted."""
+        """True if the bracket is complete.
+
+        No member runs, none will join, and no waiting one will be promoted.
+        """
         if self._running or self.expected:
             return False
         return not any(self._waiting_among_best(level) for level in range(len(self._rungs)))
@@ -104,14 +122,14 @@ class Bracket:
         return sum(self._waiting.get(member) == level for member in best)
 
     def _fate(self, member: int, level: int) -> bool | None:
-        """Whether a member that has reached a rung goes on; None: that depends on members still to come."""
+        """Return True or False if a member at a rung continues or not; None if that depends on later arrivals."""
         rank, places = self._rungs[level].rank(member), self.sizes[level + 1]
         if rank >= places:
             return False
         return True if rank + self._outstanding(level) < places else None
 
     def _outstanding(self, level: int) -> int:
-        """The greatest number of members that may still reach a rung."""
+        """Return the greatest number of members that may still reach a rung."""
         if level == 0:
             return self._heading[0] + self.expected
         if self._outstanding(level - 1):
@@ -119,7 +137,7 @@ class Bracket:
         return self._heading[level] + self._waiting_among_best(level - 1)
 
     def state(self) -> dict[str, Any]:
-        """The whole bracket as JSON values, for ``restored``."""
+        """Return the whole bracket as JSON values, for ``restored``."""
         return {
             "sizes": list(self.sizes),
             "joined": self.joined,
@@ -131,7 +149,7 @@ class Bracket:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Bracket:
-        """A bracket made from another one's ``state()``."""
+        """Return a bracket made from another one's ``state()``."""
         bracket = cls(state["sizes"])
         bracket.joined = state["joined"]
         bracket._entered = list(state["entered"])

@@ -1,7 +1,8 @@
-"""Multi-fidelity search for functions that report nothing while they run: the same configuration, tried again for longer.
+"""Multi-fidelity search for functions that report nothing while they run: configurations are repeated with more budget.
 
-A stopper's rule decides between short trials instead of parts of one long trial: what would go on to the next rung is asked
-for again, with the step of that rung as the hyper-parameter ``budget``. So a rule is written once for both forms.
+A stopper's rule decides between short trials instead of parts of one long trial: a configuration that would continue to
+the next rung is suggested again, with the step of that rung as the hyper-parameter ``budget``. So a rule is written
+once for both forms.
 """
 
 from __future__ import annotations
@@ -15,31 +16,68 @@ from hopsml.search.algorithms.random import RandomSearch
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Suggestion, Verdict, Wait
 from hopsml.search.space.space import Searchspace
 
-BUDGET = "budget"  # Maggy's name
+BUDGET = "budget"  # name of the hyper-parameter, as in Maggy
 
 
 class PromotionRule(Protocol):
-    """The part of a stopper's interface that is used here; configurations are its trials, budgets its steps."""
+    """Part of a stopper's interface that is used here; configurations are its trials, budgets its steps."""
 
     max_step: int | None
 
-    def begin(self, number: int, config: Config) -> None: ...
-    def report(self, number: int, step: int, score: float) -> Verdict | Exploit: ...
-    def next_step(self, number: int) -> int: ...
-    def end(self, number: int, outcome: Outcome) -> None: ...
-    def resume(self) -> int | None: ...
-    def settle(self) -> int | None: ...
-    def wants(self) -> bool: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def begin(self, number: int, config: Config) -> None:
+        """Register a new configuration; see ``Stopper.begin``."""
+        ...
+
+    def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
+        """Decide about a configuration at the end of a trial; see ``Stopper.report``."""
+        ...
+
+    def next_step(self, number: int) -> int:
+        """Return the budget of the configuration's next trial."""
+        ...
+
+    def end(self, number: int, outcome: Outcome) -> None:
+        """Record that no further trial of the configuration will run; see ``Stopper.end``."""
+        ...
+
+    def resume(self) -> int | None:
+        """Return the configuration to be tried again now, or None; see ``Stopper.resume``."""
+        ...
+
+    def settle(self) -> int | None:
+        """Return a configuration to be tried again although no trial runs, or None; see ``Stopper.settle``."""
+        ...
+
+    def wants(self) -> bool:
+        """Return True if new configurations may begin; see ``Stopper.wants``."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return all that changed since construction, as JSON values."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance with the same arguments."""
+        ...
 
 
 class BudgetSearcher(Searcher):
-    """Gives each configuration of ``searcher`` (None: random search) the budgets that ``rule`` allows it.
+    """Searcher that repeats configurations of another searcher with the budgets that a rule grants.
 
-    ``configurations``: how many of them; None: without end. ``hand_over``: a trial starts from the checkpoint of the one
-    before, for functions that count the steps behind that as part of their budget. The searcher is told of a
-    configuration when it does not go on at once, and hears of what comes of it later through ``report``.
+    The inner searcher receives a configuration's outcome when it is not promoted at once, and the scores of its later
+    trials through ``report``.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        rule: decides which configurations get a larger budget.
+        searcher: suggests the configurations; None: random search.
+        configurations: number of configurations; None: unlimited.
+        hand_over: start a trial from the checkpoint of the one before, for functions that count earlier steps as part
+            of their budget.
+
+    Raises:
+        ArgumentError: the space has a parameter ``budget``.
     """
 
     def __init__(
@@ -61,28 +99,32 @@ class BudgetSearcher(Searcher):
         self._configs: list[Config] = []
         self._last: dict[int, int] = {}  # configuration -> its last trial
         self._running: dict[int, tuple[int, int]] = {}  # trial -> configuration, budget
-        self._going_on: deque[int] = deque()  # configurations that the rule lets go on at once
-        self._told: set[int] = set()  # live configurations whose score the searcher knows
+        self._going_on: deque[int] = deque()  # configurations that the rule promoted at once
+        self._told: set[int] = set()  # live configurations whose outcome was passed to the searcher
         self._exhausted = False
-        self.says_budget = True  # whether BUDGET is added to a trial's configuration
+        self.says_budget = True  # True if BUDGET is added to a trial's configuration
 
     @property
     def counts(self) -> bool:
-        """Whether the number of configurations is limited: repeating one with another budget does not count."""
+        """True if the number of configurations is limited; a repetition with another budget is not counted."""
         return self.configurations is not None
 
     def extend(self, configurations: int) -> bool:
+        """Raise the number of configurations; returns False, without effect, if it is unlimited."""
         if self.configurations is None:
             return False
         self.configurations += configurations
         return True
 
     def ask(self, number: int) -> Suggestion | Wait:
-        """The next trial, promoted configurations first; LATER while rule or searcher needs a result first."""
+        """Return the next trial, promoted configurations first.
+
+        ``Wait.LATER`` while the rule or the searcher needs a result first.
+        """
         found: int | Wait | None = self._going_on.popleft() if self._going_on else self._rule.resume()
         if found is None:
             found = self._new()
-        if isinstance(found, Wait) and not self._running:  # nothing else can happen
+        if isinstance(found, Wait) and not self._running:  # no running trial can change the rule's decision
             settled = self._rule.settle()
             found = Wait.DONE if settled is None else settled
         if isinstance(found, Wait):
@@ -95,7 +137,7 @@ class BudgetSearcher(Searcher):
         return Suggestion({**self._configs[found], **told}, parent)
 
     def _new(self) -> int | Wait:
-        """The number of a new configuration; LATER or DONE if there is none."""
+        """Return the number of a new configuration; LATER or DONE if there is none."""
         member = len(self._configs)
         if self._exhausted or member == self.configurations:
             return Wait.DONE
@@ -110,7 +152,10 @@ class BudgetSearcher(Searcher):
         return member
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Pass the score at this budget to the rule, which decides on the next budget; no score ends the configuration."""
+        """Pass the score at this budget to the rule, which decides on the next budget.
+
+        A trial without a score ends the configuration.
+        """
         member, budget = self._running.pop(number)
         if outcome.score is None:
             self._end(member, Outcome(End.FAILED, step=budget))
@@ -137,7 +182,7 @@ class BudgetSearcher(Searcher):
         self._last.pop(member, None)
 
     def learn(self, config: Config, outcome: Outcome) -> None:
-        """Learn from an earlier trial; one that ran with less than the largest budget counts as stopped."""
+        """Record a trial of an earlier search; one with less than the largest budget counts as stopped."""
         step = config.get(BUDGET, outcome.step)
         whole = step is None or self._rule.max_step is None or step >= self._rule.max_step
         end = End.STOPPED if outcome.end is End.COMPLETED and not whole else outcome.end
@@ -146,6 +191,7 @@ class BudgetSearcher(Searcher):
         )
 
     def state(self) -> dict[str, Any]:
+        """Return rule, inner searcher and configurations as JSON values, for ``restore``."""
         return {
             "rule": self._rule.state(),
             "searcher": self._searcher.state(),
@@ -160,6 +206,7 @@ class BudgetSearcher(Searcher):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._rule.restore(state["rule"])
         self._searcher.restore(state["searcher"])
         self._configs = [self.space.decode(config) for config in state["configs"]]

@@ -1,8 +1,8 @@
 """CMA-ES by the ``cmaes`` package: Hansen 2016, "The CMA evolution strategy: a tutorial", arXiv 1604.00772.
 
-With integers the variant with margin (Hamano et al. 2022, GECCO); restarted with a population twice as large when it has
-converged (Auger and Hansen 2005, CEC). Trials are not waited for: a generation is closed by the first results that fill it,
-and later ones of the same generation are not used.
+With integers the variant with margin is used (Hamano et al. 2022, GECCO). After convergence it is restarted with a
+population twice as large (Auger and Hansen 2005, CEC). Slow trials are not waited for: a generation is closed by the
+first results that fill it, and later results of the same generation are not used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, W
 from hopsml.search.space.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
 
-FIRST_DEVIATION = 0.11  # of the unit interval
+FIRST_DEVIATION = 0.11  # initial standard deviation, on the unit interval
 
 
 class CmaEs(Searcher):
-    """Moves a normal distribution over the numbers of a space, each on its own scale.
+    """CMA-ES searcher: adapts a normal distribution over the numeric parameters, each on its own scale.
 
-    CATEGORICAL parameters and those with a condition are drawn at random; a space without any other is refused by
-    ArgumentError. ``population``: trials in a generation; by default 4 + 2 ln(number of parameters
-    moved), fewer than for the long runs that the tutorial has in mind.
+    CATEGORICAL parameters and those with a condition are drawn at random.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        population: number of trials in a generation; by default 4 + 2 ln(number of adapted parameters), fewer than the
+            tutorial suggests, which assumes long runs.
+
+    Raises:
+        ArgumentError: no parameter can be adapted, an invalid value, or ``cmaes`` is not installed.
     """
 
     def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
@@ -46,15 +53,16 @@ class CmaEs(Searcher):
         self._begin()
 
     def _begin(self) -> None:
-        self._points: list[Any] = []  # by number of the trial, as the optimizer wants them back
-        self._generations: list[int] = []  # likewise
-        self._told: list[tuple[int, float | None]] = []  # in this order
+        self._points: list[Any] = []  # by number of the trial, in the optimizer's representation
+        self._generations: list[int] = []  # by number of the trial
+        self._told: list[tuple[int, float | None]] = []  # calls of ``tell`` in order: number, score
         self._learned: list[tuple[dict[str, Any], float]] = []
-        self._results: list[tuple[Any, float | None]] = []  # of this generation
+        self._results: list[tuple[Any, float | None]] = []  # point, score of this generation
         self._generation = 0
         self._optimizer: Any = None
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return a configuration drawn from the present distribution."""
         values: dict[str, Any] = {}
         point = None
         if self._moved:
@@ -71,6 +79,7 @@ class CmaEs(Searcher):
         return Suggestion(config)
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Record a result, and update the distribution when the present generation is full."""
         self._told.append((number, outcome.score))
         if self._generations[number] != self._generation or not self._moved:
             return
@@ -80,7 +89,7 @@ class CmaEs(Searcher):
         results, self._results = self._results, []
         if not (scores := [score for _, score in results if score is not None]):
             return  # no trial of this generation has a score
-        # Smaller is better there; what failed counts as the worst of those that did not.
+        # The optimizer minimises; a failed trial counts as the worst of those with a score.
         self._optimizer.tell([(point, -min(scores) if score is None else -score) for point, score in results])
         self._generation += 1
         if self._optimizer.should_stop():
@@ -88,11 +97,12 @@ class CmaEs(Searcher):
             self._optimizer = self._made(2 * self._optimizer.population_size, mean.tolist())
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search: the best one is the initial mean of the distribution."""
         if outcome.score is not None and self.space.contains(config):
             self._learned.append((self.space.encode(config), outcome.score))
 
     def _middle(self) -> list[float]:
-        """The initial mean of the distribution: the best configuration learned, else the middle of the space."""
+        """Return the initial mean of the distribution: the best recorded configuration, else the middle."""
         if not self._learned:
             return [0.5] * len(self._moved)
         best = self.space.decode(max(self._learned, key=lambda pair: pair[1])[0])
@@ -115,6 +125,7 @@ class CmaEs(Searcher):
         return any(_step(found) for found in self._moved)
 
     def state(self) -> dict[str, Any]:
+        """Return the calls of ``ask``, ``tell`` and ``learn`` as JSON values, for ``restore``."""
         return {
             "seed": self.seed,
             "generations": list(self._generations),
@@ -123,11 +134,12 @@ class CmaEs(Searcher):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance, by repeating its calls."""
         self.seed = state["seed"]
         self._begin()
         self._learned = [(encoded, score) for encoded, score in state["learned"]]
         self._ask_again(state["generations"])
-        for number, score in state["told"]:  # how a trial ended makes no difference here
+        for number, score in state["told"]:  # only the score matters here, not how a trial ended
             self.tell(number, Outcome(End.COMPLETED, score))
             self._ask_again(state["generations"])
 
@@ -138,14 +150,14 @@ class CmaEs(Searcher):
 
 
 def _step(found: Parameter) -> float:
-    """The distance of two values; 0 where they are continuous, or as good as (on a logarithmic scale)."""
+    """Return the distance of two values; 0 if they are continuous, or nearly so (on a logarithmic scale)."""
     if isinstance(found, Interval | LogIntegers) or found.count is None:
         return 0.0
     return 1.0 / (found.count - 1)
 
 
 def _value(found: Parameter, place: float) -> Any:
-    """The value at a place where the first and the last value lie on the ends."""
+    """Return the value at a place on [0, 1], whose ends are the first and the last value."""
     if not _step(found):
         return found.at(float(place))
     return found.listed()[round(float(place) * ((found.count or 1) - 1))]

@@ -1,8 +1,10 @@
-"""Differential evolution, rand/1/bin: Storn and Price 1997, "Differential evolution - a simple and efficient heuristic for
-global optimization over continuous spaces", Journal of Global Optimization 11.
+"""Differential evolution, rand/1/bin, with complete generations as in the predecessor.
 
-As in the predecessor a generation is complete before the next one begins, and a configuration that was tried is not tried
-again: its score counts. Parameters are moved on the unit interval, each on its own scale.
+Storn and Price 1997, "Differential evolution - a simple and efficient heuristic for global optimization over continuous
+spaces", Journal of Global Optimization 11.
+
+A generation is complete before the next one begins, and a configuration is not tried twice: its first score counts.
+Parameters are changed on the unit interval, each on its own scale.
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
 Vector = list[float]  # a point of the unit cube
-STALE_GENERATIONS = 200  # in a row without a new configuration: it has converged, or the space is exhausted
+STALE_GENERATIONS = 200  # so many in a row without a new configuration end the search: converged, or space exhausted
 
 
 class DifferentialEvolution(Searcher):
-    """A population whose members move by the scaled differences of others.
+    """Differential evolution: a population whose members move by the scaled differences of others.
 
-    ``generations`` that follow the first one; None: as many as there are trials. ``population``: its size, at least 4; by
-    default three times the number of parameters, at least 6. ``mutation``: the factor of a difference. ``crossover``: the
-    probability that a parameter comes from the mutated vector. Raises ArgumentError for others.
+    ``ask`` returns ``Wait.LATER`` between generations, ``Wait.DONE`` after the last one or when no new configuration is
+    found.
 
-    LATER between generations, DONE after the last one or when nothing new comes up.
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        generations: number of generations after the first one; None: limited by the number of trials alone.
+        population: size of the population, at least 4; by default three times the number of parameters, at least 6.
+        mutation: factor of a difference, above 0 and at most 2.
+        crossover: probability that a parameter comes from the mutated vector.
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     def __init__(
@@ -43,25 +53,29 @@ class DifferentialEvolution(Searcher):
         _check(generations, size, mutation, crossover)
         self.space, self.seed = space, seed_of(seed)
         self.generations, self.population, self.mutation, self.crossover = generations, size, mutation, crossover
-        self.total = None if generations is None else (generations + 1) * size  # fewer where members are the same
+        self.total = None if generations is None else (generations + 1) * size  # fewer if configurations repeat
         self._begin()
 
     def _begin(self) -> None:
         self._keys: list[str] = []  # by number of the trial
-        self._generation_of: list[int] = []  # likewise
-        self._scores: dict[str, float | None] = {}  # of what was tried, by key
-        self._known: set[str] = set()  # what was tried or is being tried
+        self._generation_of: list[int] = []  # by number of the trial
+        self._scores: dict[str, float | None] = {}  # of configurations tried, by key
+        self._known: set[str] = set()  # keys of configurations tried or running
         self._learned: list[tuple[dict[str, Any], float | None]] = []
         self._generation = 0
         self._parents: list[tuple[Vector, float]] = []
         self._children: list[Vector] = []
-        self._next = 0  # of the children
+        self._next = 0  # position in ``_children`` of the next one to try
 
     def generation_of(self, number: int) -> int:
-        """The generation, counted from 0, of a trial that ``ask`` has given."""
+        """Return the generation, counted from 0, of a trial that ``ask`` has returned."""
         return self._generation_of[number]
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return the next untried member of the generation.
+
+        ``Wait.LATER`` until all its members have ended, ``Wait.DONE`` after the last generation.
+        """
         self._children = self._children or self._first()
         for _ in range(STALE_GENERATIONS):
             while self._next < self.population:
@@ -81,14 +95,19 @@ class DifferentialEvolution(Searcher):
         return Wait.DONE
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Record the score of an ended trial."""
         self._scores[self._keys[number]] = outcome.score
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search, a candidate for the first generation."""
         if self.space.contains(config):
             self._learned.append((self.space.encode(config), outcome.score))
 
     def _first(self) -> list[Vector]:
-        """The first generation: the best learned configurations (up to half), a Latin hypercube (McKay et al. 1979)."""
+        """Return the first generation: the best recorded configurations (up to half), then a Latin hypercube.
+
+        The Latin hypercube follows McKay et al. 1979.
+        """
         learned = sorted(self._learned, key=lambda pair: _rank(pair[1]), reverse=True)[: self.population // 2]
         for encoded, score in learned:
             key = self.space.key(self.space.decode(encoded))
@@ -101,7 +120,7 @@ class DifferentialEvolution(Searcher):
         return members + [[float(column[row]) for column in columns] for row in range(count)]
 
     def _evolve(self) -> None:
-        """Selection, mutation and crossover: the children of the next generation."""
+        """Create the children of the next generation by selection, mutation and crossover."""
         scores = [_rank(self._scores[self.space.key(self.space.inverse_transform(child))]) for child in self._children]
         children = list(zip(self._children, scores, strict=True))
         if self._generation == 0:
@@ -116,7 +135,7 @@ class DifferentialEvolution(Searcher):
         for place, (parent, _) in enumerate(self._parents):
             others = [other for other in range(self.population) if other != place]
             one, two, three = (self._parents[other][0] for other in draw.choice(others, 3, replace=False))
-            kept = int(draw.integers(len(parent)))  # at least one parameter is the mutant's
+            kept = int(draw.integers(len(parent)))  # at least one parameter comes from the mutated vector
             crossed = draw.random(len(parent)) < self.crossover
             self._children.append(
                 [
@@ -126,6 +145,7 @@ class DifferentialEvolution(Searcher):
             )
 
     def state(self) -> dict[str, Any]:
+        """Return the trials and their scores as JSON values, for ``restore``."""
         told = [[number, self._scores[key]] for number, key in enumerate(self._keys) if key in self._scores]
         return {
             "seed": self.seed,
@@ -135,11 +155,12 @@ class DifferentialEvolution(Searcher):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance, by repeating its calls."""
         self.seed = state["seed"]
         self._begin()
         self._learned = [(encoded, score) for encoded, score in state["learned"]]
         told = dict(state["told"])
-        for number in range(state["asked"]):  # when it was told makes no difference within a generation
+        for number in range(state["asked"]):  # the order of results does not matter within a generation
             self.ask(number)
             if number in told:
                 self._scores[self._keys[number]] = told[number]
@@ -150,7 +171,10 @@ def _rank(score: float | None) -> float:
 
 
 def _within(place: float, own: float) -> float:
-    """Bring a coordinate back into [0, 1], half way between parent and bound: members do not gather at bounds."""
+    """Return the coordinate within [0, 1]; one outside is moved half way between parent and bound.
+
+    So members do not accumulate at the bounds.
+    """
     if place < 0.0:
         return own / 2
     return (own + 1.0) / 2 if place > 1.0 else place

@@ -1,7 +1,8 @@
-"""Encoding of points of the unit cube for a Gaussian process, which sees equal values as one place, categories unordered.
+"""Encoding of points of the unit cube as inputs of a Gaussian process.
 
-Integers and listed numbers go to the middle of their share; a category gets one coordinate a value, two different ones
-being as far from each other as the ends of a scale; what is not there because of its condition has a place of its own.
+Equal values have equal encodings, and categories are unordered: integers and listed numbers are mapped to the middle of
+their share; a category gets one coordinate per value, so that two different ones are as far apart as the ends of a
+scale; an inactive parameter has a separate encoding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOT_THERE = 0.5
 
 
 class FeatureEncoder:
-    """Encodes points of the unit cube as inputs of a Gaussian process: one column a number, one-hot columns a category."""
+    """Encoder of points of the unit cube as model inputs: one column per number, one-hot columns per category."""
 
     def __init__(self, space: Searchspace) -> None:
         self._parameters = list(space.parameters.values())
@@ -29,7 +30,7 @@ class FeatureEncoder:
         columns = [found.count if _is_category(found) else 1 for found in self._parameters]
         self.count = sum(int(column or 1) for column in columns)
         starts = [sum(int(column or 1) for column in columns[:place]) for place in range(len(columns))]
-        # Where a coordinate of a point is a feature as it stands: (coordinate, feature).
+        # Coordinates of a point that are features without a change: (coordinate, feature).
         self.smooth = [
             (place, starts[place])
             for place, found in enumerate(self._parameters)
@@ -37,7 +38,7 @@ class FeatureEncoder:
         ]
 
     def of(self, points: Array) -> Array:
-        """A row of model inputs for each row of ``points``."""
+        """Return a row of model inputs for each row of ``points``."""
         import numpy as np
 
         there: dict[str, Any] = {}
@@ -57,7 +58,7 @@ class FeatureEncoder:
         return np.hstack(columns)
 
     def _there(self, found: Parameter, levels: dict[str, Any], known: dict[str, Any], rows: int) -> Any:
-        """For each row whether the parameter is active, that is, its condition met."""
+        """Return for each row True if the parameter is active, that is, its condition is met."""
         import numpy as np
 
         if found.name not in known:
@@ -75,7 +76,7 @@ def _is_category(found: Parameter) -> bool:
 
 
 def _levels(found: Parameter, units: Array) -> Any:
-    """The index of the value that each unit stands for."""
+    """Return the index of the value to which each unit belongs."""
     import numpy as np
 
     count = int(found.count or 1)
@@ -94,7 +95,7 @@ def _level(found: Parameter, value: Any) -> int:
 
 
 def _units(found: Parameter, levels: Any) -> Any:
-    """The middle of the share of each level, as ``Parameter.unit`` gives it."""
+    """Return the middle of the share of each level, as ``Parameter.unit`` does."""
     import numpy as np
 
     if isinstance(found, LogIntegers):

@@ -1,8 +1,8 @@
-"""A Gaussian process with a Matern 5/2 kernel, and the expected improvement over the best that it has seen.
+"""Gaussian process with a Matern 5/2 kernel, and the expected improvement over the best observation.
 
 Rasmussen and Williams 2006, "Gaussian processes for machine learning", chapters 2, 4, 5; Snoek et al. 2012, "Practical
-Bayesian optimization of machine learning algorithms", NIPS 25. The logarithm of the expected improvement as in Ament et al.
-2023, "Unexpected improvements to expected improvement for Bayesian optimization", NeurIPS 36.
+Bayesian optimization of machine learning algorithms", NIPS 25. The logarithm of the expected improvement as in Ament et
+al. 2023, "Unexpected improvements to expected improvement for Bayesian optimization", NeurIPS 36.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-LENGTHS, NOISES, VARIANCES = (0.02, 20.0), (1e-6, 0.1), (0.05, 20.0)  # bounds of what is fitted
+LENGTHS, NOISES, VARIANCES = (0.02, 20.0), (1e-6, 0.1), (0.05, 20.0)  # bounds of the fitted hyper-parameters
 JITTER = 1e-9
 SQRT5 = math.sqrt(5.0)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Hyper-parameters of a Matern 5/2 kernel: signal variance, length scale of each feature, variance of the noise."""
+    """Hyper-parameters of a Matern 5/2 kernel: signal variance, length scale of each feature, noise variance."""
 
     variance: float
     lengths: tuple[float, ...]
     noise: float
 
     def between(self, rows: Array, others: Array) -> Array:
-        """The covariance of each row with each of the others, noise left out."""
+        """Return the covariance of each row with each of the others, without noise."""
         import numpy as np
         from scipy.spatial.distance import cdist
 
@@ -40,10 +40,14 @@ class Kernel:
 
 
 def fitted(rows: Array, values: Array) -> Kernel:
-    """The kernel with the greatest posterior density (MAP estimate); ``values`` of mean 0 and variance 1.
+    """Return the kernel with the greatest posterior density (MAP estimate).
 
     The prior expects lengths that grow with the root of the number of features (Hvarfner et al. 2024, "Vanilla Bayesian
     optimization performs great in high dimensions", ICML), and little noise.
+
+    Args:
+        rows: array (observations, features).
+        values: observed values, of mean 0 and variance 1.
     """
     import numpy as np
     from scipy.optimize import minimize
@@ -70,9 +74,12 @@ def fitted(rows: Array, values: Array) -> Kernel:
 
 
 def log_likelihood(logarithms: Array, squares: Array, values: Array) -> tuple[float, Array]:
-    """The log marginal likelihood and its gradient (Rasmussen and Williams 2006, equations 5.8 and 5.9).
+    """Return the log marginal likelihood and its gradient (Rasmussen and Williams 2006, equations 5.8 and 5.9).
 
-    ``logarithms``: of the variance, each length, the noise. ``squares``: the squared distance of each two rows, by feature.
+    Args:
+        logarithms: logarithms of the variance, of each length, of the noise.
+        squares: array (features, observations, observations) of squared distances.
+        values: observed values.
     """
     import numpy as np
     from scipy.linalg import cho_solve, cholesky
@@ -96,7 +103,7 @@ def log_likelihood(logarithms: Array, squares: Array, values: Array) -> tuple[fl
 
 
 class Posterior:
-    """A Gaussian process conditioned on observations: predicts mean and deviation at other points."""
+    """Gaussian process conditioned on observations: predicts mean and deviation at other points."""
 
     def __init__(self, kernel: Kernel, rows: Array, values: Array) -> None:
         import numpy as np
@@ -108,7 +115,7 @@ class Posterior:
         self._weights: Array = cho_solve(self._factor, values, check_finite=False)
 
     def at(self, rows: Array) -> tuple[Array, Array]:
-        """Predicted mean and standard deviation of the noise-free function at each row."""
+        """Return the predicted mean and standard deviation of the noise-free function at each row."""
         import numpy as np
         from scipy.linalg import solve_triangular
 
@@ -118,7 +125,10 @@ class Posterior:
         return covariance.T @ self._weights, np.sqrt(np.maximum(variance, 1e-12))
 
     def slope(self, row: Array) -> tuple[float, float, Array, Array]:
-        """Predicted mean and standard deviation at one row, and the gradient of each with respect to that row."""
+        """Return the predicted mean and standard deviation at one row, and the gradient of each.
+
+        The gradients are with respect to that row.
+        """
         import numpy as np
         from scipy.linalg import cho_solve
 
@@ -127,7 +137,7 @@ class Posterior:
         scaled = SQRT5 * np.sqrt(np.einsum("ij,ij->i", away, away))
         covariance = self.kernel.variance * (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
         inner = -self.kernel.variance * 5.0 / 3.0 * (1.0 + scaled) * np.exp(-scaled)
-        gradients = inner[:, None] * away / lengths  # of the covariance with each observation
+        gradients = inner[:, None] * away / lengths  # gradient of the covariance with each observation
         solved = cho_solve(self._factor, covariance, check_finite=False)
         deviation = math.sqrt(max(self.kernel.variance - float(covariance @ solved), 1e-12))
         return (
@@ -139,7 +149,7 @@ class Posterior:
 
 
 def log_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """The logarithm of the expected improvement over ``best``, which larger values improve."""
+    """Return the logarithm of the expected improvement over ``best``; larger values are better."""
     import numpy as np
 
     z = (mean - best) / deviation
@@ -148,7 +158,7 @@ def log_improvement(mean: Array, deviation: Array, best: float) -> Array:
 
 
 def log_improvement_slope(posterior: Posterior, row: Array, best: float) -> tuple[float, Array]:
-    """The logarithm of the expected improvement over ``best`` at one row, and its gradient."""
+    """Return the logarithm of the expected improvement over ``best`` at one row, and its gradient."""
     import numpy as np
     from scipy.special import log_ndtr
 
@@ -162,7 +172,7 @@ def log_improvement_slope(posterior: Posterior, row: Array, best: float) -> tupl
 
 
 def _log_h(z: Array) -> Array:
-    """log(phi(z) + z Phi(z)), exact also where both nearly cancel (Ament et al. 2023, equation 9)."""
+    """Return log(phi(z) + z Phi(z)), exact also where both terms nearly cancel (Ament et al. 2023, equation 9)."""
     import numpy as np
     from scipy.special import erfcx, log_ndtr
 

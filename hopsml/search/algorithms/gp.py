@@ -1,8 +1,9 @@
 """Bayesian optimization with a Gaussian process: Snoek et al. 2012, NIPS 25.
 
-The model sees scores after a monotone transformation towards a normal distribution (Yeo and Johnson 2000, Biometrika 87, as
-in Cowen-Rivers et al. 2022, "HEBO", JAIR 74). Trials that are running count as if they had the mean that the model expects
-of them (the kriging believer of Ginsbourger et al. 2010), so that agents that ask at once get different answers.
+Scores are passed to the model after a monotone transformation towards a normal distribution (Yeo and Johnson 2000,
+Biometrika 87, as in Cowen-Rivers et al. 2022, "HEBO", JAIR 74). Running trials count as if they had the mean that the
+model predicts for them (the kriging believer of Ginsbourger et al. 2010), so that concurrent requests return different
+configurations.
 """
 
 from __future__ import annotations
@@ -27,18 +28,24 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-CANDIDATES = 1024  # points evaluated before gradient ascent from the best
-CLIMBED = 5
-MODELLED_AT_MOST = 300  # trials: half of them the best, half the newest
-POWERS = (-2.0, 4.0, 61)  # first, last, how many
-ALWAYS_FITTED = 50  # with more trials the kernel is fitted anew after every tenth more
+CANDIDATES = 1024  # points evaluated before gradient ascent from the best ones
+CLIMBED = 5  # number of points improved by gradient ascent
+MODELLED_AT_MOST = 300  # number of trials in the model: half of them the best, half the newest
+POWERS = (-2.0, 4.0, 61)  # first, last, number of powers
+ALWAYS_FITTED = 50  # with more trials the kernel is fitted again after each increase by a tenth
 
 
 class Gp(Searcher):
-    """Bayesian optimization: suggests the configuration with the greatest expected improvement by a Gaussian process.
+    """Bayesian optimization searcher: suggests the configuration with the greatest expected improvement.
 
-    ``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all trials are
-    drawn without it. Raises ArgumentError for values that cannot be.
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        num_warmup_trials: number of trials that must have ended with a score before the model is used.
+        random_fraction: fraction of all trials that are drawn without the model.
+
+    Raises:
+        ArgumentError: an invalid value, or a library is missing.
     """
 
     def __init__(
@@ -51,9 +58,10 @@ class Gp(Searcher):
         self._features = FeatureEncoder(space)
         self._history = History(space)
         self._kernel: Kernel | None = None
-        self._fitted_with = 0  # trials
+        self._fitted_with = 0  # number of trials with which the kernel was fitted
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return a configuration: of the warm-up, or the one that the model considers best."""
         scored = self._history.scored()
         config = self._warmup.config(number, len(scored))
         if config is None:
@@ -63,7 +71,7 @@ class Gp(Searcher):
         return Suggestion(config)
 
     def _best(self, number: int, scored: list[tuple[Config, float]]) -> Config:
-        """The candidate with the greatest expected improvement."""
+        """Return the candidate with the greatest expected improvement."""
         import numpy as np
 
         kept = _kept(scored)
@@ -83,11 +91,11 @@ class Gp(Searcher):
         return self.space.inverse_transform(self._climbed(posterior, best, self._candidates(number, tops)).tolist())
 
     def _is_stale(self, scored: int) -> bool:
-        """Whether the kernel was fitted with too few of the trials that have a score now."""
+        """Return True if the kernel must be fitted again, as more trials have a score now."""
         return scored >= (self._fitted_with + 1 if scored < ALWAYS_FITTED else 1.1 * self._fitted_with)
 
     def _candidates(self, number: int, tops: Array) -> Array:
-        """Points spread over the space, and points near the best ones that differ in a few coordinates."""
+        """Return points spread over the space, and points that differ from the best ones in a few coordinates."""
         import numpy as np
         from scipy.stats import qmc
 
@@ -103,7 +111,7 @@ class Gp(Searcher):
         return np.vstack([spread, np.clip(np.where(moved, stepped, near), 0.0, 1.0)])
 
     def _climbed(self, posterior: Posterior, best: float, candidates: Array) -> Array:
-        """The best candidate, after the first few have been improved by gradient ascent along continuous parameters."""
+        """Return the best candidate, after gradient ascent of the first few along continuous parameters."""
         import numpy as np
         from scipy.optimize import minimize
 
@@ -136,12 +144,15 @@ class Gp(Searcher):
         return climbed
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Record the outcome of an ended trial."""
         self._history.tell(number, outcome)
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search, if its configuration is in the space."""
         self._history.learn(config, outcome)
 
     def state(self) -> dict[str, Any]:
+        """Return trials, kernel, warm-up and seed as JSON values, for ``restore``."""
         kernel = self._kernel
         written = None if kernel is None else [kernel.variance, list(kernel.lengths), kernel.noise]
         return {
@@ -153,6 +164,7 @@ class Gp(Searcher):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self.seed = state["seed"]
         self._history.restore(state)
         self._warmup.restore(state["warmup"])
@@ -162,9 +174,9 @@ class Gp(Searcher):
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Limit linear algebra to one thread, in the whole process, while the block lasts.
+    """Return a context manager that limits linear algebra to one thread in the whole process.
 
-    With matrices this small, more of them mostly wait for each other.
+    With matrices this small, further threads mostly wait for each other.
     """
     limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limited
@@ -179,7 +191,7 @@ def _controller() -> Any:
 
 
 def _kept(scored: list[tuple[Config, float]]) -> list[tuple[Config, float]]:
-    """At most MODELLED_AT_MOST, in their order."""
+    """Return at most MODELLED_AT_MOST trials in their order: half of them the newest, half the best others."""
     if len(scored) <= MODELLED_AT_MOST:
         return scored
     half = MODELLED_AT_MOST // 2
@@ -189,7 +201,7 @@ def _kept(scored: list[tuple[Config, float]]) -> list[tuple[Config, float]]:
 
 
 def _normal(scores: Array) -> Array:
-    """The scores, transformed to mean 0 and variance 1 and as near to a normal distribution as a monotone power can."""
+    """Return the scores with mean 0 and variance 1, as close to normal as a monotone power makes them."""
     import numpy as np
 
     largest = float(np.abs(scores).max())
@@ -203,7 +215,10 @@ def _normal(scores: Array) -> Array:
 
 
 def yeo_johnson(values: Array) -> Array:
-    """The values after the power transformation of the greatest likelihood, among POWERS (Yeo and Johnson 2000)."""
+    """Return the values after the power transformation of the greatest likelihood (Yeo and Johnson 2000).
+
+    The power is chosen among POWERS.
+    """
     import numpy as np
 
     size, sign = np.log1p(np.abs(values)), np.sign(values)

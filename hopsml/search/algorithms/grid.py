@@ -12,11 +12,18 @@ from hopsml.search.space.space import Searchspace, check_filled
 
 
 class GridSearch(Searcher):
-    """Every configuration of the space, the last parameter changing fastest; then DONE.
+    """Grid searcher: every configuration of the space once, the last parameter changing fastest.
 
-    ``points``: how many values of each number are tried, both ends among them: of DOUBLE and LOGUNIFORM, and of an INTEGER
-    or LOGINTEGER that has more; ``{"lr": 5, "layers": 3}`` says it for each by name. Raises ArgumentError if there is a
-    DOUBLE or LOGUNIFORM and no ``points`` for it. The seed makes no difference.
+    The seed makes no difference.
+
+    Args:
+        space: search space.
+        seed: not used.
+        points: number of values tried for each numeric range, both ends included: of DOUBLE and LOGUNIFORM, and of an
+            INTEGER or LOGINTEGER that has more; ``{"lr": 5, "layers": 3}`` sets it for each by name.
+
+    Raises:
+        ArgumentError: a DOUBLE or LOGUNIFORM without ``points``, or an invalid value.
     """
 
     def __init__(
@@ -29,6 +36,7 @@ class GridSearch(Searcher):
         self._asked = 0
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return the next combination; DONE after the last one."""
         config = next(self._combinations, None)
         if config is None:
             return Wait.DONE
@@ -36,12 +44,15 @@ class GridSearch(Searcher):
         return Suggestion(config)
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        pass  # the combinations are those of the space, whatever came of them
+        """Do nothing: the combinations do not depend on results."""
+        pass
 
     def state(self) -> dict[str, Any]:
+        """Return the number of combinations returned so far."""
         return {"asked": self._asked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue after as many combinations as another instance's ``state()`` records."""
         self._asked = state["asked"]
         self._combinations = _after(self.space.combinations(), self._asked)
 
@@ -53,7 +64,15 @@ def _after(configs: Iterator[Config], count: int) -> Iterator[Config]:
 
 
 def listed(space: Searchspace, points: int | Mapping[str, int]) -> Searchspace:
-    """The space with so many values of each number that has more of them, at equal distances on its scale."""
+    """Return the space with at most ``points`` values of each numeric range, at equal distances on its scale.
+
+    Args:
+        space: search space.
+        points: number of values, for all ranges or by name.
+
+    Raises:
+        ArgumentError: an unknown name, or a number below 2.
+    """
     numbers = [name for name, found in space.parameters.items() if not isinstance(found, Choice)]
     by_name = dict(points) if isinstance(points, Mapping) else dict.fromkeys(numbers, points)
     if unknown := [name for name in by_name if name not in numbers]:
@@ -73,7 +92,7 @@ def listed(space: Searchspace, points: int | Mapping[str, int]) -> Searchspace:
 
 
 def _spread(found: Parameter, count: int) -> list[Any]:
-    """Both ends and what lies between at equal distances on its scale."""
+    """Return ``count`` values of the range at equal distances on its scale, both ends included."""
     if isinstance(found, LogIntegers):
         ratio = found.high / found.low
         return sorted({round(found.low * ratio ** (place / (count - 1))) for place in range(count)})

@@ -1,4 +1,4 @@
-"""What a model learns from: the trials, their outcomes, and those that are still running."""
+"""Trials of a search and of earlier ones with their outcomes, the observations of model-based searchers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hopsml.search.space.space import Searchspace
 
 @dataclass(frozen=True)
 class PastTrial:
-    """A configuration that was tried and its outcome; None while it runs."""
+    """Configuration that was tried with its outcome, which is None while it runs."""
 
     config: Config
     outcome: Outcome | None = None
 
 
 class History:
-    """Trials by number, and trials learned from earlier searches; the order in which they ended is not kept."""
+    """Trials by number, and trials of earlier searches; the order in which they ended is not stored."""
 
     def __init__(self, space: Searchspace) -> None:
         self.space = space
@@ -35,7 +35,11 @@ class History:
         self.asked[number] = PastTrial(self.asked[number].config, outcome)
 
     def learn(self, config: Config, outcome: Outcome) -> bool:
-        """Add a trial of an earlier search; False, and nothing is added, if its configuration is not in the space."""
+        """Add a trial of an earlier search.
+
+        Returns:
+            False, and nothing is added, if its configuration is not in the space.
+        """
         if not self.space.contains(config):
             return False
         self.learned.append(PastTrial(config, outcome))
@@ -43,20 +47,20 @@ class History:
 
     @property
     def trials(self) -> list[PastTrial]:
-        """All trials, those learned from earlier searches first."""
+        """All trials, those of earlier searches first."""
         return self.learned + self.asked
 
     def scored(self) -> list[tuple[Config, float]]:
-        """(configuration, score) of every trial that has ended with a score."""
+        """Return (configuration, score) of every trial that has ended with a score."""
         ended = [(trial.config, trial.outcome) for trial in self.trials if trial.outcome is not None]
         return [(config, outcome.score) for config, outcome in ended if outcome.score is not None]
 
     def running(self) -> list[Config]:
-        """Configurations of the trials that have not ended."""
+        """Return the configurations of the trials that have not ended."""
         return [trial.config for trial in self.asked if trial.outcome is None]
 
     def state(self) -> dict[str, Any]:
-        """All trials as JSON values, for ``restore``."""
+        """Return all trials as JSON values, for ``restore``."""
         return {
             "learned": [self._written(trial) for trial in self.learned],
             "asked": [self._written(t) for t in self.asked],

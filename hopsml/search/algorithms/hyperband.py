@@ -1,8 +1,8 @@
 """Hyperband: Li et al. 2018, "Hyperband: a novel bandit-based approach to hyperparameter optimization", JMLR 18.
 
-Brackets of synchronous successive halving (algorithm 1), from the one that begins with many trials of few steps to the one
-that begins with a few trials of all steps, and then again. Where a bracket waits for the last trial of a rung, the next
-one begins.
+Brackets of synchronous successive halving (algorithm 1), from the one that begins with many trials of few steps to the
+one that begins with a few trials of all steps, and then again from the first. While a bracket waits for the last trial
+of a rung, the next bracket begins.
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ from hopsml.search.space.space import Searchspace
 
 
 class Ladders:
-    """The sizes and steps of the brackets, one after another. ``count``: of brackets; None: as many as are needed.
+    """Sizes and steps of the brackets of Hyperband, in order.
 
     The rungs of a bracket are ``max_step`` divided by ``factor`` once, twice and so on, rounded down.
+
+    Args:
+        min_step: smallest step of a rung.
+        max_step: step of the last rung.
+        factor: reduction factor.
+        count: number of brackets; None: unlimited.
     """
 
     def __init__(self, min_step: int, max_step: int, factor: int, count: int | None = None) -> None:
         self.count = count
         most = halvings(min_step, max_step, factor)
-        halved = range(most, -1, -1)  # how often, in each bracket
+        halved = range(most, -1, -1)  # number of halvings in each bracket
         self._sizes = [bracket_sizes(times, most, factor) for times in halved]
         self._steps = [tuple(max_step // factor**left for left in range(times, -1, -1)) for times in halved]
         self._round = sum(sizes[0] for sizes in self._sizes)
 
     def sizes(self, bracket: int) -> tuple[int, ...]:
-        """How many configurations reach each rung of this bracket, from the first rung on."""
+        """Return the number of configurations that reach each rung of this bracket, first rung first."""
         return self._sizes[bracket % len(self._sizes)]
 
     def steps(self, bracket: int) -> tuple[int, ...]:
-        """The step of each rung of this bracket; that of the last rung is ``max_step``."""
+        """Return the step of each rung of this bracket; that of the last rung is ``max_step``."""
         return self._steps[bracket % len(self._steps)]
 
     def first(self, bracket: int) -> int:
-        """How many configurations begin in all brackets before this one: the number of its first."""
+        """Return the number of the first configuration of this bracket: the count of those in all brackets before."""
         rounds, rest = divmod(bracket, len(self._sizes))
         return rounds * self._round + sum(sizes[0] for sizes in self._sizes[:rest])
 
     def bracket_of(self, number: int) -> int:
-        """The bracket to which the configuration ``number`` belongs, counted from 0 in the order of their begin."""
+        """Return the bracket, counted from 0, to which the configuration ``number`` belongs."""
         rounds, rest = divmod(number, self._round)
         bracket = rounds * len(self._sizes)
         while rest >= self.sizes(bracket)[0]:
@@ -56,19 +62,30 @@ class Ladders:
 
     @property
     def configurations(self) -> int | None:
-        """How many configurations begin in all brackets; None: there is no end."""
+        """Number of configurations that begin in all brackets; None: unlimited."""
         return None if self.count is None else self.first(self.count)
 
     @property
     def trials(self) -> int | None:
-        """How many trials that is if each rung of a configuration is a trial of its own; None: there is no end."""
+        """Number of trials if each rung of a configuration is a separate trial; None: unlimited."""
         return None if self.count is None else sum(sum(self.sizes(bracket)) for bracket in range(self.count))
 
 
 def ladders_of(
     min_step: int, max_step: int | None, factor: int, count: int | None, names: tuple[str, str, str]
 ) -> Ladders:
-    """Raise ArgumentError for values that cannot be; ``names``: by which the user gave the first three."""
+    """Return the brackets for a user's arguments, after validation.
+
+    Args:
+        min_step: smallest step of a rung.
+        max_step: step of the last rung.
+        factor: reduction factor.
+        count: number of brackets; None: unlimited.
+        names: names of the first three arguments in the user's interface, for messages.
+
+    Raises:
+        ArgumentError: a missing or invalid value.
+    """
     if max_step is None:
         among = "searcher_args" if names[1] == "max_budget" else "stopper_args"
         raise ArgumentError(
@@ -82,11 +99,20 @@ def ladders_of(
 
 
 class Hyperband(Stopper):
-    """Hyperband: brackets of synchronous successive halving, from many short trials to few long ones.
+    """Hyperband stopper: brackets of synchronous successive halving, from many short trials to few long ones.
 
-    ``n_iterations``: how many brackets; None: until the search has had its trials. ``total`` is how many trials these
-    are. ``overlap`` False: a bracket begins only when the one before is over, so a model learns from all of it; slots
-    are idle meanwhile. Raises ArgumentError for values that cannot be.
+    ``total`` is the number of trials of all brackets.
+
+    Args:
+        max_step: step at which a trial is complete; required.
+        min_step: smallest step of a rung.
+        reduction_factor: one trial in so many continues at each rung.
+        n_iterations: number of brackets; None: until the search has had its trials.
+        overlap: False: a bracket begins only when the one before is complete, so that a model can use all its results;
+            slots are idle in between.
+
+    Raises:
+        ArgumentError: a missing or invalid value.
     """
 
     def __init__(
@@ -106,9 +132,9 @@ class Hyperband(Stopper):
     def _clear(self) -> None:
         self._begun = 0
         self._newest = -1  # the bracket of the last trial that began
-        self._brackets: dict[int, Bracket] = {}  # those that are not over, by their place in the order
+        self._brackets: dict[int, Bracket] = {}  # unfinished brackets by number
         self._bracket_of: dict[int, int] = {}  # live trial -> bracket
-        self._verdicts: dict[int, Verdict] = {}  # live trial -> what it was told last
+        self._verdicts: dict[int, Verdict] = {}  # live trial -> its last verdict
 
     def begin(self, number: int, config: Config) -> None:
         """Assign a new trial to a bracket by its number alone, so that the order of begins does not matter."""
@@ -122,7 +148,10 @@ class Hyperband(Stopper):
         self._verdicts[number] = Verdict.CONTINUE
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Compare the trial at its first report at or past a rung; one that passes several must be good enough at each."""
+        """Compare the trial at its first report at or past a rung.
+
+        One that passes several rungs at once must be good enough at each.
+        """
         place = self._bracket_of[number]
         steps = self._ladders.steps(place)
         while self._verdicts[number] is Verdict.CONTINUE:
@@ -145,12 +174,12 @@ class Hyperband(Stopper):
         return Verdict.CONTINUE if fate else Verdict.STOP
 
     def next_step(self, number: int) -> int:
-        """The step of the next rung of a running trial."""
+        """Return the step of the next rung of a running trial."""
         place = self._bracket_of[number]
         return self._ladders.steps(place)[self._brackets[place].level(number)]
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Remove a trial that is over from its bracket, whose other trials no longer wait for it."""
+        """Remove an ended trial from its bracket, whose other trials no longer wait for it."""
         place = self._bracket_of.pop(number)
         del self._verdicts[number]
         if place in self._brackets:
@@ -162,7 +191,7 @@ class Hyperband(Stopper):
             del self._brackets[place]
 
     def resume(self) -> int | None:
-        """The paused trial to be promoted, oldest bracket and highest rung first; None if there is none."""
+        """Return the paused trial to be promoted, oldest bracket and highest rung first; None if there is none."""
         for place in sorted(self._brackets):
             number = self._brackets[place].promote()
             if number is not None:
@@ -171,20 +200,28 @@ class Hyperband(Stopper):
         return None
 
     def settle(self) -> int | None:
-        """Close brackets that no further trial can fill, at their present size; the trial to be resumed, or None."""
+        """Close brackets that no further trial can fill, at their present size.
+
+        Returns:
+            The paused trial to be resumed, or None.
+        """
         for place, bracket in list(self._brackets.items()):
             bracket.close()
             self._forget_if_over(place)
         return self.resume()
 
     def wants(self) -> bool:
-        """False after the last bracket, and without ``overlap`` while the newest bracket is full and not complete."""
+        """Return False after the last bracket.
+
+        Without ``overlap`` also while the newest bracket is full and not complete.
+        """
         if self.total is not None and self._begun >= self.total:
             return False
         newest = self._brackets.get(self._newest)
         return self.overlap or newest is None or newest.expected > 0
 
     def state(self) -> dict[str, Any]:
+        """Return brackets and trials as JSON values, for ``restore``."""
         return {
             "begun": self._begun,
             "newest": self._newest,
@@ -193,6 +230,7 @@ class Hyperband(Stopper):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._clear()
         self._begun, self._newest = state["begun"], state["newest"]
         self._brackets = {place: Bracket.restored(bracket) for place, bracket in state["brackets"]}
@@ -201,11 +239,25 @@ class Hyperband(Stopper):
 
 
 class HyperbandSearcher(BudgetSearcher):
-    """Hyperband over trials that are tried again: what they may use up arrives as the hyper-parameter ``budget``.
+    """Hyperband over repeated trials, which receive their budget as the hyper-parameter ``budget``.
 
     Maggy's pruner: ``n_iterations`` brackets of budgets from ``min_budget`` to ``max_budget``; ``total`` trials in all.
-    ``num_trials``: so many configurations at most; the last bracket goes on with those that it has. With
-    ``searcher=Bohb(space)`` it is BOHB. Raises ArgumentError for values that cannot be.
+    With ``searcher=Bohb(space)`` it is BOHB.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        min_budget: smallest budget.
+        max_budget: largest budget; required.
+        eta: reduction factor.
+        n_iterations: number of brackets; None: unlimited.
+        searcher: suggests the configurations; None: random search.
+        hand_over: start a trial from the checkpoint of the configuration's previous trial.
+        num_trials: greatest number of configurations; the last bracket continues with those that it has. None:
+            unlimited.
+
+    Raises:
+        ArgumentError: a missing or invalid value.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Median stopping: Golovin et al. 2017, "Google Vizier", KDD, section 3.2.1, with Maggy's two numbers.
+"""Median stopping: Golovin et al. 2017, "Google Vizier", KDD, section 3.2.1, with Maggy's two parameters.
 
-A running trial is stopped when the best that it has reported is worse than the median, over the trials that have ended, of
-the mean of what they had reported until the same step.
+A running trial is stopped if its best report is worse than the median, over the ended trials, of the mean of their
+reports up to the same step.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from hopsml.search.contract import Config, End, Outcome, Stopper, Verdict
 
 
 class _Curve:
-    """The reports of one trial."""
+    """Reports of one trial."""
 
     def __init__(self) -> None:
         self.steps = array("q")
         self.scores = array("d")
-        self.sums = array("d")  # of the scores until each
+        self.sums = array("d")  # of the scores up to each report
         self.best = float("-inf")
         self.stopped = False
-        self.intervals = 0  # completed so far
+        self.intervals = 0  # number of completed intervals
 
     def add(self, step: int, score: float) -> None:
+        """Append a report, of a higher step."""
         self.steps.append(step)
         self.scores.append(score)
         self.sums.append(score + (self.sums[-1] if self.sums else 0.0))
         self.best = max(self.best, score)
 
     def mean_until(self, step: int) -> float | None:
-        """Mean of the reports up to this step; None if the trial began to report later, or ended before."""
+        """Return the mean of the reports up to this step.
+
+        None if the trial's first report is later, or its last one earlier.
+        """
         count = bisect_right(self.steps, step)
         return self.sums[count - 1] / count if count and self.steps[-1] >= step else None
 
@@ -51,12 +55,12 @@ class _Curve:
 
 
 class _Median:
-    """The median of numbers that come one by one."""
+    """Running median of numbers that are added one by one."""
 
     def __init__(self) -> None:
         self._low: list[float] = []  # a heap of the negated lower half
         self._high: list[float] = []  # a heap of the upper half; as many, or one fewer
-        self.seen = 0  # how many of the ended trials are in it
+        self.seen = 0  # number of ended trials that were added
 
     def add(self, value: float) -> None:
         if self._low and value > -self._low[0]:
@@ -77,11 +81,17 @@ class _Median:
 
 
 class MedianStop(Stopper):
-    """Stops a trial whose best score so far is worse than the median of ended trials' mean scores up to that step.
+    """Median stopper: stops a trial whose best score is worse than the median of ended trials' mean scores.
 
-    ``min_trials`` must have ended, other than by failing, before any is stopped (Maggy's es_min); a trial is compared
-    every ``interval`` steps (Maggy's es_interval), at its first report at or past them, not before ``min_step``. Raises
-    ArgumentError for values that cannot be.
+    Args:
+        min_trials: number of trials that must have ended, other than by failing, before any is stopped (Maggy's
+            es_min).
+        interval: number of steps between comparisons (Maggy's es_interval); each is made at the first report at or past
+            it.
+        min_step: no trial is stopped before this step.
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     def __init__(self, min_trials: int = 10, interval: int = 1, min_step: int = 0) -> None:
@@ -94,12 +104,14 @@ class MedianStop(Stopper):
     def _clear(self) -> None:
         self._running: dict[int, _Curve] = {}
         self._ended: list[_Curve] = []
-        self._medians: dict[int, _Median] = {}  # by step, filled up when asked for
+        self._medians: dict[int, _Median] = {}  # by step, updated on use
 
     def begin(self, number: int, config: Config) -> None:
+        """Start the record of a new trial's reports."""
         self._running[number] = _Curve()
 
     def report(self, number: int, step: int, score: float) -> Verdict:
+        """Record the report, and compare the trial if an interval has ended."""
         curve = self._running[number]
         curve.add(step, score)
         due = step // self.interval > curve.intervals or step == 0
@@ -124,18 +136,20 @@ class MedianStop(Stopper):
         return known.value()
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Add the trial's curve to those that others are compared with, unless it failed or never reported."""
+        """Add the trial's reports to those for comparison, unless it failed."""
         curve = self._running.pop(number)
         if outcome.end is not End.FAILED:
             self._ended.append(curve)
 
     def state(self) -> dict[str, Any]:
+        """Return the reports of all trials as JSON values, for ``restore``."""
         return {
             "running": [[number, curve.state()] for number, curve in self._running.items()],
             "ended": [curve.state() for curve in self._ended],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._clear()
         self._running = {number: _Curve.restored(curve) for number, curve in state["running"]}
         self._ended = [_Curve.restored(curve) for curve in state["ended"]]

@@ -1,9 +1,9 @@
-"""Population based bandits: Parker-Holder et al. 2020, "Provably efficient online hyperparameter optimization with
-population-based bandits", NeurIPS 33, algorithm 1.
+"""Population based bandits: population based training that chooses numbers by a Gaussian process.
 
-Population based training in which numbers are not changed by chance: a Gaussian process of the gain of an interval, over
-time and hyper-parameters, is asked where the upper confidence bound of the next gain is highest. Categories, for which
-the paper has no model, change as in population based training.
+Parker-Holder et al. 2020, "Provably efficient online hyperparameter optimization with population-based bandits",
+NeurIPS 33, algorithm 1. Numbers are not perturbed at random: a Gaussian process of the gain of an interval, over time
+and hyper-parameters, gives the point where the upper confidence bound of the next gain is highest. Categories, for
+which the paper has no model, change as in population based training.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-MODELLED_AT_MOST = 64  # intervals, the newest
-LEAST = 4  # intervals without which there is no model
-CANDIDATES = 256
-C1, C2 = 0.2, 0.4  # of the confidence bound, as in the experiments of the paper
-# What is tried for the kernel: distances in the cube, the noise as a share of the variance, how fast time makes things
-# different.
+MODELLED_AT_MOST = 64  # number of the newest intervals in the model
+LEAST = 4  # intervals that a model needs
+CANDIDATES = 256  # points spread over the space; half as many more near the source
+C1, C2 = 0.2, 0.4  # constants of the confidence bound, as in the experiments of the paper
+# Grid of the kernel: length scales in the cube, noise as a share of the variance, rate of change with time.
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 NOISES = (0.003, 0.03, 0.3)
 FORGETTINGS = (0.0, 0.05, 0.15, 0.4)
-VARIANCES = (0.01, 100.0)  # bounds
+VARIANCES = (0.01, 100.0)  # bounds of the signal variance
 
 
 class PB2(PopulationBased):
     """Population based training that chooses new hyper-parameters by a time-varying Gaussian process.
 
-    Arguments as of ``PopulationBased``; ``resample_probability`` and ``factors`` are used until there is a model, the
-    former for categories always.
+    The arguments are those of ``PopulationBased``; ``resample_probability`` and ``factors`` are used until there is a
+    model, and ``resample_probability`` for categories always.
     """
 
     def _clear(self) -> None:
@@ -66,13 +65,13 @@ class PB2(PopulationBased):
         def choose(found: Parameter) -> Any:
             if found.name in chosen:
                 return found.at(chosen[found.name])
-            # A category: kept or drawn anew; one that is there only by the change of another is drawn.
+            # A category is unchanged or drawn again; one that becomes active by another's change is drawn.
             return config[found.name] if found.name in config else found.at(float(draw.random()))
 
         return self.space.build(choose)
 
     def _best(self, number: int, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
-        """The candidate with the highest upper confidence bound, given what other trials run at present."""
+        """Return the candidate with the highest upper confidence bound, given what other trials run at present."""
         import numpy as np
 
         now = max(member.intervals for member in self._members.values()) + 1
@@ -86,7 +85,7 @@ class PB2(PopulationBased):
         candidates = self._candidates(source, columns, draw)
         asked = np.column_stack([np.full(len(candidates), now), candidates])
         mean, _ = Posterior(kernel, rows, values).at(asked)
-        # What is being tried makes the model surer, whatever will come of it.
+        # Running trials reduce the model's deviation, whatever their results will be.
         both = np.vstack([rows, trying])
         _, deviation = Posterior(kernel, both, np.zeros(len(both))).at(asked)
         weight = math.sqrt(C1 + max(math.log(C2 * len(rows)), 0.0))
@@ -94,7 +93,7 @@ class PB2(PopulationBased):
         return best
 
     def _candidates(self, source: Individual, columns: list[int], draw: np.random.Generator) -> Array:
-        """Points spread over the space, and points around the best one found."""
+        """Return points spread over the space, and points around the source's configuration."""
         import numpy as np
 
         centre = np.array(self.space.transform(source.config))[columns]
@@ -103,15 +102,17 @@ class PB2(PopulationBased):
         return np.vstack([spread, near])
 
     def state(self) -> dict[str, Any]:
+        """Return the population and the recorded gains as JSON values, for ``restore``."""
         return {**super().state(), "gains": [list(gain) for gain in self._gains]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         super().restore(state)
         self._gains = [(interval, list(place), gain) for interval, place, gain in state["gains"]]
 
 
 def _standard(gains: Array) -> Array:
-    """``gains`` scaled to mean 0 and variance 1; zeros where all are equal."""
+    """Return ``gains`` scaled to mean 0 and variance 1; zeros where all are equal."""
     import numpy as np
 
     largest = float(np.abs(gains).max())
@@ -122,16 +123,16 @@ def _standard(gains: Array) -> Array:
 
 @dataclass(frozen=True)
 class TimeVaryingKernel(Kernel):
-    """A kernel over places of the unit cube whose values change with time, the first column of a row.
+    """Kernel over points of the unit cube whose values change with time, the first column of a row.
 
-    Bogunovic et al. 2016, "Time-varying Gaussian process bandit optimization", AISTATS: the squared exponential kernel times
-    (1 - forgetting)^(|t - t'| / 2). ``forgetting``: 0, time does not matter, to 1, no memory at all.
+    Bogunovic et al. 2016, "Time-varying Gaussian process bandit optimization", AISTATS: the squared exponential kernel
+    times (1 - forgetting)^(|t - t'| / 2). ``forgetting``: 0, time does not matter, to 1, no memory at all.
     """
 
     forgetting: float = 0.0
 
     def between(self, rows: Array, others: Array) -> Array:
-        """The covariance of each row with each of the others, noise left out."""
+        """Return the covariance of each row with each of the others, without noise."""
         import numpy as np
         from scipy.spatial.distance import cdist
 
@@ -142,11 +143,15 @@ class TimeVaryingKernel(Kernel):
 
 
 def fitted(rows: Array, values: Array) -> TimeVaryingKernel:
-    """The kernel of the grid under which the observations are most likely; ``values`` of mean 0.
+    """Return the kernel of a grid under which the observations are most likely.
 
-    What is unknown of the kernel is chosen by the marginal likelihood (Rasmussen and Williams 2006, equation 5.8), from a
-    grid: the observations are few and noisy, and many small matrices at once cost less than a search along gradients. The
-    best variance for the rest of a kernel is known in closed form (the likelihood is concentrated on it).
+    Its hyper-parameters are chosen by the marginal likelihood (Rasmussen and Williams 2006, equation 5.8), from a grid:
+    the observations are few and noisy, and many small matrices at once cost less than a search along gradients. The
+    best variance for given other hyper-parameters is known in closed form (the likelihood is concentrated on it).
+
+    Args:
+        rows: array (observations, 1 + parameters); time is the first column.
+        values: observed values, of mean 0.
     """
     import numpy as np
     from scipy.spatial.distance import cdist

@@ -1,9 +1,9 @@
 """Population based training: Jaderberg et al. 2017, arXiv 1711.09846, algorithm 1 with truncation selection.
 
-Every ``interval`` steps a trial is compared with the rest of the population. One of the worst goes on from the newest
-checkpoint of one of the best (exploit), with the other's hyper-parameters slightly changed (explore). With fewer places
-than trials, a trial that is ahead of one that waits gives its place up at the end of an interval. In the synchronous mode
-everybody waits at the end of an interval for the others, and all are compared at once.
+Every ``interval`` steps a trial is compared with the rest of the population. One of the worst continues from the newest
+checkpoint of one of the best (exploit), with the other's hyper-parameters slightly changed (explore). With fewer slots
+than trials, a trial that is ahead of a waiting one releases its slot at the end of an interval. In synchronous mode all
+trials wait at the end of an interval, and are compared together.
 """
 
 from __future__ import annotations
@@ -25,27 +25,43 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Individual:
-    """One trial of the population. ``score``: at the end of its last interval, or of the one that it took over from."""
+    """State of one trial of the population.
+
+    ``score`` is that at the end of its last interval, or that of the trial from which it took over.
+    """
 
     config: Config
-    intervals: int = 0  # completed so far
+    intervals: int = 0  # number of completed intervals
     score: float | None = None
-    step: int = 0  # at which it had that score
-    due: bool = False  # to be compared when it is resumed
-    kept: bool = False  # it went on at the end of its last interval although another one waited
+    step: int = 0  # step of that score
+    due: bool = False  # compare it when it is resumed
+    kept: bool = False  # it continued at the end of its last interval although another one waited
     verdict: Verdict = Verdict.CONTINUE
-    exploit: Exploit | None = None  # synchronous mode: decided while it waited, told when it is resumed
-    released: bool = False  # synchronous mode: all others have come, it may be resumed
+    exploit: Exploit | None = None  # synchronous mode: decided while it waits, returned when it is resumed
+    released: bool = False  # synchronous mode: all others have reached the interval's end, it may be resumed
 
 
 class PopulationBased(Stopper):
-    """``population`` trials are compared every ``interval`` steps; those in the worst ``quantile`` take over from the best.
+    """Population based training: trials in the worst ``quantile`` take over from the best ones at each interval.
 
-    A hyper-parameter is drawn anew with ``resample_probability``, else a number is multiplied by one of ``factors``, a
-    DISCRETE value moves to a neighbour, and a category stays. ``max_step``: at which a trial is complete; None: when its
-    function returns. Nobody is compared before the whole population is there. ``synchronous``: a trial waits at the end of
-    an interval until all have come there, so that equal amounts of training are compared, and the same seed gives the same
-    exchanges whoever was faster; places are idle meanwhile. Raises ArgumentError for values that cannot be.
+    At an exchange a hyper-parameter is drawn again with ``resample_probability``; else a number is multiplied by one of
+    ``factors``, a DISCRETE value moves to a neighbour, and a category stays. No trial is compared before the whole
+    population has begun.
+
+    Args:
+        space: search space; required.
+        population: number of trials; required.
+        interval: number of steps between comparisons.
+        max_step: step at which a trial is complete; None: when its function returns.
+        quantile: fraction of the population that is exchanged, above 0 and at most 0.5.
+        resample_probability: probability that a hyper-parameter is drawn again.
+        factors: factors by which numbers change.
+        seed: seed of its random numbers; None: a random one.
+        synchronous: a trial waits at the end of an interval until all have reached it. Equal amounts of training are
+            then compared, and the same seed gives the same exchanges regardless of speed; slots are idle in between.
+
+    Raises:
+        ArgumentError: a missing or invalid value.
     """
 
     def __init__(
@@ -86,15 +102,19 @@ class PopulationBased(Stopper):
 
     def _clear(self) -> None:
         self._begun = 0
-        self._closed = False  # whether no more trials will begin
+        self._closed = False  # True if no more trials will begin
         self._members: dict[int, Individual] = {}
 
     def begin(self, number: int, config: Config) -> None:
+        """Add a new trial to the population."""
         self._begun += 1
         self._members[number] = Individual(dict(config))
 
     def report(self, number: int, step: int, score: float) -> Verdict | Exploit:
-        """At the first report past an interval's end decide whether the trial goes on, exploits a better one or stops."""
+        """Decide at the end of an interval whether the trial continues, pauses, exploits a better one or stops.
+
+        The decision is made at the first report past the end of the interval.
+        """
         member = self._members[number]
         if member.verdict is not Verdict.CONTINUE:
             return member.verdict
@@ -121,7 +141,7 @@ class PopulationBased(Stopper):
         return member.verdict
 
     def _in_step(self, number: int, member: Individual, ended: bool) -> Verdict | Exploit:
-        """Synchronous mode: trials wait at the end of an interval until the last one has come, then all are compared."""
+        """Decide in synchronous mode: trials wait at the end of an interval until the last one has reached it."""
         exploit, member.exploit = member.exploit, None
         if exploit is not None:  # decided while it waited
             return exploit
@@ -135,7 +155,7 @@ class PopulationBased(Stopper):
         return exploit or Verdict.CONTINUE
 
     def _settle_interval(self) -> bool:
-        """Compare all trials if every one waits, and release them; returns whether it was so."""
+        """Compare and release all trials if every one waits; returns True if so."""
         waiting = {key: one for key, one in self._members.items() if one.verdict is Verdict.PAUSE}
         on_their_way = any(one.verdict is Verdict.CONTINUE or one.released for one in self._members.values())
         if not waiting or on_their_way or self._newcomers:
@@ -156,14 +176,15 @@ class PopulationBased(Stopper):
 
     @property
     def _newcomers(self) -> int:
-        """How many trials of the population have not begun yet."""
+        """Number of trials of the population that have not begun yet."""
         return 0 if self._closed else max(self.population - self._begun, 0)
 
     def _compare(self, number: int, member: Individual, take: bool = True) -> Exploit | None:
-        """Take over from one of the best, if this is one of the worst; among equals those of greater number are worse.
+        """Return the exchange with one of the best trials if this is one of the worst, else None.
 
-        Also from one that is no better: two that have become alike would stay so for ever. Without ``take`` nothing changes
-        yet, so that others are compared with the same scores.
+        Among equals, trials of greater number count as worse. An exchange is also made with a trial that is no better:
+        otherwise two that have become alike would stay so forever. Without ``take`` no state changes yet, so that
+        others are compared with the same scores.
         """
         scored = [(-other.score, key) for key, other in self._members.items() if other.score is not None]
         count = min(math.ceil(len(scored) * self.quantile), len(scored) // 2)
@@ -188,13 +209,13 @@ class PopulationBased(Stopper):
         return perturbed(self.space, source.config, draw, self.resample, self.factors)
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Remove a trial that is over from the population: others are no longer compared with it."""
+        """Remove an ended trial from the population: others are no longer compared with it."""
         self._members.pop(number, None)
 
     def resume(self) -> int | None:
-        """The waiting trial with the fewest intervals; None while new trials are still to begin."""
+        """Return the waiting trial with the fewest intervals; None if there is none, or new ones will begin."""
         if self.synchronous:
-            self._settle_interval()  # the one that all waited for may have ended
+            self._settle_interval()  # the last running trial may have ended
         waiting = [
             (one.intervals, key)
             for key, one in self._members.items()
@@ -207,15 +228,19 @@ class PopulationBased(Stopper):
         return number
 
     def settle(self) -> int | None:
-        """No further trial will begin: compare those that have, even if fewer than ``population``; then as ``resume``."""
+        """Expect no further trial, and return the trial to be resumed, as ``resume`` does.
+
+        Later comparisons are made even if fewer than ``population`` trials have begun.
+        """
         self._closed = True
         return self.resume()
 
     def wants(self) -> bool:
-        """Whether the population is still smaller than ``population``."""
+        """Return True if fewer than ``population`` trials are alive."""
         return len(self._members) < self.population
 
     def state(self) -> dict[str, Any]:
+        """Return the population as JSON values, for ``restore``."""
         return {
             "seed": self.seed,
             "begun": self._begun,
@@ -230,6 +255,7 @@ class PopulationBased(Stopper):
         return [*written, exploit, one.released]
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self._clear()
         self.seed, self._begun, self._closed = state["seed"], state["begun"], state["closed"]
         for number, config, intervals, score, step, due, kept, verdict, exploit, released in state["members"]:
@@ -243,7 +269,17 @@ class PopulationBased(Stopper):
 def perturbed(
     space: Searchspace, config: Config, draw: np.random.Generator, resample: float, factors: Sequence[float]
 ) -> Config:
-    """A configuration near another one; parameters that become active by a changed condition are drawn anew."""
+    """Return a configuration near another one.
+
+    Parameters that become active by a changed condition are drawn at random.
+
+    Args:
+        space: search space.
+        config: configuration to change.
+        draw: generator of random numbers.
+        resample: probability that a parameter is drawn again.
+        factors: factors by which numbers change.
+    """
 
     def choose(found: Parameter) -> Any:
         if found.name not in config or draw.random() < resample:
@@ -254,7 +290,7 @@ def perturbed(
 
 
 def _moved(found: Parameter, value: Any, factor: float) -> Any:
-    """The value after a change by a factor, within the region."""
+    """Return the value after a change by a factor, within the region."""
     if found.kind == CATEGORICAL:
         return value
     if isinstance(found, Choice):

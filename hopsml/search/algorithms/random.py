@@ -1,8 +1,8 @@
 """Random search: points of the unit cube, drawn independently or from Sobol's sequence.
 
-Bergstra and Bengio 2012, "Random search for hyper-parameter optimization", JMLR 13; the sequence is scrambled as in Owen
-1998, "Scrambling Sobol' and Niederreiter-Xing points", J. Complexity 14. A configuration of a space that can be exhausted
-is tried once.
+Bergstra and Bengio 2012, "Random search for hyper-parameter optimization", JMLR 13; the sequence is scrambled as in
+Owen 1998, "Scrambling Sobol' and Niederreiter-Xing points", J. Complexity 14. In a finite space each configuration is
+tried once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from hopsml.search.algorithms.randomness import generator, number_of, seed_of
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 
-BLOCK = 256  # points drawn at a time; a power of two, as Sobol's sequence wants
-MISSES = 1000  # points in a row that were tried before, after which the rest of a space is listed
-LISTED_AT_MOST = 1_000_000  # configurations
+BLOCK = 256  # points drawn at a time; a power of two, as Sobol's sequence requires
+MISSES = 1000  # after so many points in a row that were tried before, the untried configurations are listed
+LISTED_AT_MOST = 1_000_000  # largest space whose configurations are listed
 
 
 class RandomSearch(Searcher):
-    """Configurations drawn uniformly, on each parameter's own scale. ``sobol``: spread more evenly than by chance.
+    """Random searcher: configurations drawn uniformly, on each parameter's own scale.
 
-    DONE when every configuration of the space has been tried.
+    ``ask`` returns DONE when every configuration of the space has been tried.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        sobol: draw from Sobol's sequence, which is spread more evenly than independent points.
+
+    Raises:
+        ArgumentError: an invalid value, or scipy is missing for ``sobol``.
     """
 
     def __init__(self, space: Searchspace, seed: int | None = None, sobol: bool = False) -> None:
@@ -44,6 +52,7 @@ class RandomSearch(Searcher):
         self._rest: Iterator[Config] | None = None
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return a random configuration, which was not tried before if the space is finite."""
         config = self._drawn() if self._size is None else self._untried(self._size)
         if config is None:
             return Wait.DONE
@@ -54,7 +63,7 @@ class RandomSearch(Searcher):
         return self.space.inverse_transform(next(self._points))
 
     def _untried(self, size: int) -> Config | None:
-        """A configuration of a space of ``size`` that was not tried before."""
+        """Return a configuration of a space of ``size`` that was not tried before; None if there is none."""
         while len(self._seen) < size:
             if self._rest is None:
                 for _ in range(MISSES):
@@ -95,16 +104,20 @@ class RandomSearch(Searcher):
             used = 0
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        pass  # what came of a trial makes no difference to the next
+        """Do nothing: suggestions do not depend on results."""
+        pass
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Mark a configuration of an earlier search as tried, if the space is finite."""
         if self._size is not None and self.space.contains(config) and self._is_new(config):
             self._learned.append(self.space.key(config))
 
     def state(self) -> dict[str, Any]:
+        """Return seed, position and configurations of earlier searches as JSON values, for ``restore``."""
         return {"seed": self.seed, "asked": self._asked, "learned": list(self._learned)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance that was constructed with the same arguments."""
         self.seed = state["seed"]
         if self.space.size() is None:
             self._begin(state["asked"])

@@ -1,6 +1,6 @@
-"""Random numbers of searchers: they depend on the seed and on what is asked, never on what happened before.
+"""Random numbers of searchers, which depend on the seed and on the request alone, never on earlier calls.
 
-So nothing of a generator needs to be kept, and a restored searcher goes on as the other one would have.
+So no generator's state needs to be stored, and a restored searcher continues as the original would have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def seed_of(seed: int | None) -> int:
-    """The seed to be used: a random one for None. Raises ArgumentError if it is no integer from 0."""
+    """Return the seed to be used: a random one for None.
+
+    Raises ArgumentError if it is not an integer of 0 or more.
+    """
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -25,12 +28,12 @@ def seed_of(seed: int | None) -> int:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """The generator that belongs to these numbers: the seed, then what tells one use of it from another."""
+    """Return the generator that belongs to these numbers: the seed, then numbers that identify its use."""
     import numpy as np
 
     return np.random.default_rng(numbers)
 
 
 def number_of(*numbers: int) -> int:
-    """A 32-bit number that belongs to these numbers, for libraries that take a single seed."""
+    """Return a 32-bit number that belongs to these numbers, for libraries that take a single seed."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")

@@ -1,7 +1,8 @@
-"""Successive halving in numbers: at which steps trials are compared, and who is among the best of a rung.
+"""Successive halving: the steps at which trials are compared, and the ranking of the trials of a rung.
 
-Jamieson and Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS. A rung is a
-step at which trials are compared with all that came to it before; one in ``factor`` of them goes on to the next rung.
+Jamieson and Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS. A rung
+is a step at which trials are compared with all that reached it before; one in ``factor`` of them continues to the next
+rung.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Key = tuple[float, int, int]  # (-score, place in the order of arrival, number):
 
 
 class Rung:
-    """The scores of one rung from best to worst; among equals the one that came first is better."""
+    """Scores of one rung from best to worst; among equals the one that arrived first is better."""
 
     def __init__(self) -> None:
         self._keys: list[Key] = []
@@ -25,7 +26,7 @@ class Rung:
         return len(self._keys)
 
     def add(self, number: int, score: float) -> Key:
-        """Record a trial's score at this rung, once for each trial; returns its sort key."""
+        """Record a trial's score at this rung, once for each trial, and return its sort key."""
         key = (-score, self._arrived, number)
         self._arrived += 1
         self._key_of[number] = key
@@ -33,40 +34,40 @@ class Rung:
         return key
 
     def remove(self, number: int) -> None:
-        """Take a trial and its score out of the comparison, as if it had never reached this rung."""
+        """Remove a trial and its score from the comparison, as if it had never reached this rung."""
         key = self._key_of.pop(number)
         del self._keys[bisect_left(self._keys, key)]
 
     def key(self, number: int) -> Key:
-        """The sort key of a trial: better scores first, among equal ones the earlier arrival."""
+        """Return the sort key of a trial: better scores first, among equal ones the earlier arrival."""
         return self._key_of[number]
 
     def rank(self, number: int) -> int:
-        """How many trials at this rung are better than this one."""
+        """Return the number of trials at this rung that are better than this one."""
         return bisect_left(self._keys, self._key_of[number])
 
     def is_among(self, count: int, key: Key) -> bool:
-        """Whether the trial with this key is one of the ``count`` best."""
+        """Return True if the trial with this key is one of the ``count`` best."""
         return count > 0 and key <= self._worst(count)
 
     def is_as_good_as(self, count: int, key: Key) -> bool:
-        """Whether its score is at least that of the ``count``-th best, whatever the order of arrival."""
+        """Return True if its score is at least that of the ``count``-th best, regardless of the order of arrival."""
         return count > 0 and key[0] <= self._worst(count)[0]
 
     def _worst(self, count: int) -> Key:
         return self._keys[min(count, len(self._keys)) - 1]
 
     def best(self, count: int) -> list[int]:
-        """Numbers of the ``count`` best trials, best first; of all if there are fewer."""
+        """Return the numbers of the ``count`` best trials, best first; of all if there are fewer."""
         return [number for _, _, number in self._keys[: max(count, 0)]]
 
     def state(self) -> list[list[float]]:
-        """A [number, score] pair for each trial in the order of arrival, for ``restored``."""
+        """Return a [number, score] pair for each trial in the order of arrival, for ``restored``."""
         return [[number, -negative] for negative, _, number in sorted(self._keys, key=lambda key: key[1])]
 
     @classmethod
     def restored(cls, state: list[list[float]]) -> Rung:
-        """A rung made from another one's ``state()``."""
+        """Return a rung made from another one's ``state()``."""
         rung = cls()
         for number, score in state:
             rung.add(int(number), score)
@@ -74,9 +75,10 @@ class Rung:
 
 
 def rung_steps(min_step: int, max_step: int, factor: int) -> tuple[int, ...]:
-    """``min_step``, then ``max_step`` divided by ``factor`` as often as that gives more, rounded down, then ``max_step``.
+    """Return the steps of all rungs from ``min_step`` to ``max_step``.
 
-    (1, 10, 2) has the rungs 1, 2, 5, 10: each is about ``factor`` times the one before, up to the last.
+    They are ``min_step``, then ``max_step`` divided by ``factor`` as often as that is greater, rounded down, then
+    ``max_step``. (1, 10, 2) has the rungs 1, 2, 5, 10: each is about ``factor`` times the one before, up to the last.
     """
     most = halvings(min_step, max_step, factor)
     above = (max_step // factor**left for left in range(most - 1, -1, -1))
@@ -84,7 +86,10 @@ def rung_steps(min_step: int, max_step: int, factor: int) -> tuple[int, ...]:
 
 
 def halvings(min_step: int, max_step: int, factor: int) -> int:
-    """How often ``max_step`` can be divided by ``factor`` without falling below ``min_step``: s_max of Hyperband."""
+    """Return how often ``max_step`` can be divided by ``factor`` without falling below ``min_step``.
+
+    This is s_max of Hyperband.
+    """
     count = 0
     while min_step * factor ** (count + 1) <= max_step:
         count += 1
@@ -92,7 +97,14 @@ def halvings(min_step: int, max_step: int, factor: int) -> int:
 
 
 def check_ladder(min_step: int, max_step: int | None, factor: int, names: tuple[str, str, str]) -> None:
-    """Raise ArgumentError unless these are steps and a factor; ``names`` are those the user gave them by."""
+    """Raise ArgumentError unless these are valid steps and a valid factor.
+
+    Args:
+        min_step: step of the first rung.
+        max_step: step of the last rung; None: there is none.
+        factor: reduction factor.
+        names: names of the arguments in the user's interface, for messages.
+    """
     for name, value, least in zip(names, (min_step, max_step, factor), (1, 1, 2), strict=True):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")

@@ -1,4 +1,4 @@
-"""No search: the same trial again and again, for a function without hyper-parameters (Maggy's optimizer 'none')."""
+"""Searcher without a search: repeats a trial for a function without hyper-parameters (Maggy's optimizer 'none')."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from hopsml.search.space.space import Searchspace
 
 
 class SingleRun(Searcher):
-    """The empty configuration for every trial. Raises ArgumentError if there is something to search."""
+    """Searcher that suggests the empty configuration for every trial.
+
+    Raises ArgumentError if the space has parameters.
+    """
 
     def __init__(self, space: Searchspace | None = None, seed: int | None = None) -> None:
         if space is not None and len(space):
@@ -21,13 +24,17 @@ class SingleRun(Searcher):
             )
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return the empty configuration for each trial."""
         return Suggestion({})
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Do nothing: results are not used."""
         pass
 
     def state(self) -> dict[str, Any]:
+        """Return an empty dict: there is no state."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: there is no state."""
         pass

@@ -1,5 +1,7 @@
-"""Tree-structured Parzen estimator by optuna's sampler: Bergstra et al. 2011, "Algorithms for hyper-parameter
-optimization", NIPS 24; several parameters at once as in Falkner et al. 2018 (BOHB); running trials count as bad ones.
+"""Tree-structured Parzen estimator by optuna's sampler.
+
+Bergstra et al. 2011, "Algorithms for hyper-parameter optimization", NIPS 24; several parameters are sampled jointly as
+in Falkner et al. 2018 (BOHB); running trials count as bad ones.
 """
 
 from __future__ import annotations
@@ -21,11 +23,18 @@ if TYPE_CHECKING:
 
 
 class Tpe(Searcher):
-    """Suggests configurations by optuna's multivariate tree-structured Parzen estimator.
+    """Searcher by optuna's multivariate tree-structured Parzen estimator (TPE).
 
-    ``num_warmup_trials`` must have ended with a score before the model is asked; ``random_fraction`` of all trials are
-    drawn without it. Stopped trials count by the step that they reached, then by their score. Raises ArgumentError for
-    others.
+    Stopped trials are ranked by the step that they reached, then by their score.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        num_warmup_trials: number of trials that must have ended with a score before the model is used.
+        random_fraction: fraction of all trials that are drawn without the model.
+
+    Raises:
+        ArgumentError: an invalid value, or a library is missing.
     """
 
     def __init__(
@@ -41,11 +50,12 @@ class Tpe(Searcher):
         self._running: dict[int, optuna.Trial] = {}
 
     def ask(self, number: int) -> Suggestion | Wait:
+        """Return a configuration: of the warm-up, or one sampled by the model."""
         config = self._warmup.config(number, self._scored)
         if config is not None:
             self._run(number, config)
         else:
-            # A sampler of this trial's own, so that nothing is carried over from one trial to the next but what is told.
+            # A new sampler for each trial, so that only results carry over from one trial to the next.
             self._study.sampler = _sampler_class()(self.space, number_of(self.seed, number))
             trial = self._running[number] = self._study.ask()
             config = self.space.build(functools.partial(_suggest, trial))
@@ -62,6 +72,7 @@ class Tpe(Searcher):
         self.space.build(functools.partial(_suggest, trial))
 
     def tell(self, number: int, outcome: Outcome) -> None:
+        """Record the outcome of an ended trial, also in optuna's study."""
         import optuna
 
         self._history.tell(number, outcome)
@@ -76,14 +87,17 @@ class Tpe(Searcher):
             self._study.tell(trial, outcome.score)
 
     def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search, if its configuration is in the space."""
         if self._history.learn(config, outcome):
             self._scored += outcome.score is not None
             self._add(PastTrial(config, outcome))
 
     def state(self) -> dict[str, Any]:
+        """Return trials, warm-up and seed as JSON values, for ``restore``."""
         return {"seed": self.seed, "warmup": self._warmup.state(), **self._history.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance, with a new optuna study of the same trials."""
         self.seed = state["seed"]
         self._warmup.restore(state["warmup"])
         self._history.restore(state)
@@ -98,7 +112,7 @@ class Tpe(Searcher):
                 self._add(trial)
 
     def _add(self, trial: PastTrial) -> None:
-        """A trial that has ended, as optuna would have it after ``tell``."""
+        """Add an ended trial to optuna's study, as ``tell`` would have left it."""
         import optuna
 
         outcome = trial.outcome
@@ -122,7 +136,7 @@ class Tpe(Searcher):
 def _study() -> optuna.Study:
     optuna = libraries.optuna()
     level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # that a study was made is no news to the user
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # the creation of a study does not concern the user
     try:
         return optuna.create_study(direction="maximize")  # type: ignore[no-any-return] # loaded where it is used
     finally:
@@ -134,7 +148,7 @@ def _sampler_class() -> Any:
     import optuna
 
     class Sampler(optuna.samplers.TPESampler):
-        """Samples together what is always there, and one by one what a condition may leave out."""
+        """TPE sampler that samples unconditional parameters jointly, and conditional ones one by one."""
 
         def __init__(self, space: Searchspace, seed: int) -> None:
             super().__init__(seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True)

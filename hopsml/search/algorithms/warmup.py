@@ -1,4 +1,7 @@
-"""What a searcher with a model tries without it: spread-out points first, and a share of random ones ever after."""
+"""Configurations of model-based searchers that do not come from the model.
+
+These are evenly spread points at the begin, and later a share of random ones.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from hopsml.search.space.space import Searchspace
 
 
 class Warmup:
-    """Configurations to try without a model: Sobol's sequence until ``trials`` have a score, then a random ``fraction``.
+    """Configurations without a model: Sobol's sequence until ``trials`` have a score, then a random ``fraction``.
 
-    Raises ArgumentError unless these are a count from 1 and a fraction.
+    Raises ArgumentError unless these are an integer of 1 or more and a fraction.
     """
 
     def __init__(self, space: Searchspace, seed: int, trials: int, fraction: float) -> None:
@@ -27,7 +30,12 @@ class Warmup:
         self._spread = RandomSearch(space, seed, sobol=True)
 
     def config(self, number: int, scored: int) -> Config | None:
-        """The configuration of trial ``number`` after ``scored`` trials had a score; None: the model is to be asked."""
+        """Return the configuration of trial ``number``; None: the model must suggest it.
+
+        Args:
+            number: number of the trial.
+            scored: number of trials that have ended with a score.
+        """
         draw = generator(self.seed, 0, number)
         if scored < self.trials:
             spread = self._spread.ask(number)
@@ -38,7 +46,7 @@ class Warmup:
         return self.space.inverse_transform(draw.random(len(self.space)).tolist())
 
     def state(self) -> dict[str, Any]:
-        """The position in the sequence and the seed, as JSON values."""
+        """Return the position in the sequence and the seed, as JSON values."""
         return self._spread.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""A search as a state machine: which trial runs where, what the algorithms are told, what the journal records."""
+"""State machine of a search: assigns trials to slots, calls the algorithms, and writes the event log."""

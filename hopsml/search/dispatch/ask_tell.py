@@ -1,7 +1,8 @@
-"""All calls to searcher and stopper; each is recorded as a fact, from which an interrupted search is replayed.
+"""All calls to searcher and stopper, each recorded as an event (fact) from which an interrupted search is replayed.
 
-A fact is a tuple of JSON values: what was asked, begun, reported, interrupted, resumed or ended, and what the searcher and
-stopper answered. Facts hold no decision of the dispatch (which lane, when): a journal stays readable when those change.
+A fact is a tuple of JSON values: a trial was suggested, begun, reported, interrupted, resumed or ended, with the
+results of searcher and stopper. Facts hold no decision of the dispatch (which lane, when), so an event log stays
+readable when those rules change.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.config_json import marked
 
 Fact = tuple[Any, ...]
-# Two messages are the same error although they name their own numbers and addresses.
+# Numbers and addresses in a message, which do not make two messages different errors.
 _PARTICULAR = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 class NeverStop(Stopper):
-    """A stopper that stops no trial: used where a search has none."""
+    """Stopper that stops no trial: used where a search has none."""
 
     def report(self, number: int, step: int, score: float) -> Verdict:
-        """Always ``CONTINUE``."""
+        """Return ``Verdict.CONTINUE`` at every report."""
         return Verdict.CONTINUE
 
     def end(self, number: int, outcome: Outcome) -> None:
-        """Does nothing: no trial is compared with another."""
+        """Do nothing: no trial is compared with another."""
 
     def state(self) -> dict[str, Any]:
-        """Empty: there is no state."""
+        """Return an empty dict: there is no state."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: there is no state."""
+        """Do nothing: there is no state."""
 
 
 class Futility:
-    """Detects a search that cannot succeed: counts its first failures for as long as all have the same error.
+    """Detector of a search that cannot succeed: counts its first failures while all have the same error.
 
-    A typo in the function must not burn a thousand trials; but one success, or two kinds of failure, and no conclusion is
-    drawn any more: then it may be the configurations.
+    A typo in the function must not waste a thousand trials. After one success, or two kinds of failure, counting ends
+    for good: the configurations may then be the cause.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Futility:
         self._mixed = False
 
     def failed(self, error: str) -> None:
-        """Count a trial that has failed for good. Numbers in ``error`` do not make it another error."""
+        """Count a trial that failed in every attempt; numbers in ``error`` do not make it a different error."""
         shape = _PARTICULAR.sub("#", error)
         if self._mixed or (self.count and shape != self._shape):
             self.mixed()
@@ -62,15 +63,18 @@ class Futility:
         self._shape, self.error = shape, self.error or error
 
     def mixed(self) -> None:
-        """A trial has given a value: failures are no longer counted."""
+        """Stop counting failures for good: a trial has returned a value, or errors differ."""
         self._mixed, self.count = True, 0
 
     def hopeless(self, lanes: int) -> bool:
-        """Whether all trials so far failed with the same error, at least 3 and twice as many as ``lanes``."""
+        """Return True if all trials so far failed with the same error.
+
+        At least 3 trials, and twice as many as ``lanes``, must have failed.
+        """
         return self.count >= 3 and self.count >= 2 * lanes
 
     def state(self) -> dict[str, Any]:
-        """The counts as JSON values, for ``restore``."""
+        """Return the counts as JSON values, for ``restore``."""
         return {"count": self.count, "error": self.error, "mixed": self._mixed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -80,7 +84,7 @@ class Futility:
 
 
 class AskTell:
-    """Keeps searcher, stopper and ledger in step: all calls to the first two go through here and are recorded as facts."""
+    """Wrapper of searcher, stopper and ledger through which all calls to the first two are made and recorded."""
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
@@ -88,16 +92,16 @@ class AskTell:
         self.stopper = stopper or NeverStop()
         self.ledger = Ledger(spec.direction)
         self.alike = Futility()
-        self.extra = 0  # trials that the user added
-        self.done = False  # the searcher has no more
-        self.later = False  # the searcher waits for a result
-        self.differing: list[int] = []  # trials for which the searcher, replayed, suggests something else than ran
+        self.extra = 0  # number of trials that the user added
+        self.done = False  # True if the searcher has no more configurations
+        self.later = False  # True while the searcher waits for a result
+        self.differing: list[int] = []  # trials for which the replayed searcher suggests another configuration
         self._facts: list[Fact] = []
         known = [count for count in (spec.num_trials, searcher.total) if count is not None]
         self._planned = min(known) if known else None
 
     def take_facts(self) -> list[Fact]:
-        """Facts since the last call; the caller must write them to the journal before it acts upon them."""
+        """Return the facts since the last call; the caller must write them to the event log before it acts on them."""
         facts, self._facts = self._facts, []
         return facts
 
@@ -108,7 +112,7 @@ class AskTell:
 
     @property
     def left(self) -> int | None:
-        """How many new trials the searcher may still be asked for; None: unbounded."""
+        """Number of new trials that may still be requested from the searcher; None: unbounded."""
         if self.done:
             return 0
         return None if self._planned is None else max(0, self._planned + self.extra - len(self.ledger.trials))
@@ -123,7 +127,11 @@ class AskTell:
     # ---------------------------------------------------------------------------------------- new trials
 
     def ask(self) -> TrialState | None:
-        """The next new trial; None: the searcher has none (``done``), or none before a running one has ended (``later``)."""
+        """Return the next new trial; None if there is none now.
+
+        Either the searcher has no more (``done``), needs the result of a running one (``later``), the number of trials
+        is reached, or the stopper wants none.
+        """
         if self.done or self.later or self.left == 0 or not self.stopper.wants():
             return None
         number = len(self.ledger)
@@ -138,12 +146,12 @@ class AskTell:
         return None
 
     def _add(self, config: Config, parent: int | None) -> TrialState:
-        """Create a trial and count it with the stopper at once, before that is asked whether it wants another one."""
+        """Create a trial and register it with the stopper at once, before ``Stopper.wants`` is called again."""
         trial = self.ledger.add(config, parent)
         self.stopper.begin(trial.number, config)
         return trial
 
-    # ---------------------------------------------------------------------------------------- what trials do
+    # ---------------------------------------------------------------------------------------- events of trials
 
     def begin(self, trial: TrialState, attempt: int) -> None:
         """Record that the user's function was called for this attempt of the trial."""
@@ -153,7 +161,16 @@ class AskTell:
         self._facts.append(("begin", trial.number, attempt))
 
     def report(self, trial: TrialState, step: int, value: float, checkpoint: bool) -> Verdict | Exploit:
-        """Record a metric value of a new, higher step; the stopper's verdict is returned and kept in ``trial.asked``."""
+        """Record a metric value of a new, higher step, and return the stopper's verdict.
+
+        A verdict other than CONTINUE is also stored in ``trial.asked`` (and ``trial.exploit``).
+
+        Args:
+            trial: the running trial.
+            step: step of the report.
+            value: value of the metric, as the function reported it.
+            checkpoint: True if a checkpoint exists from which the trial can continue.
+        """
         trial.step, trial.value = step, value
         if checkpoint:
             trial.resume_from = trial.number
@@ -178,7 +195,14 @@ class AskTell:
         self._part_over(trial, TrialPhase.PAUSED)
 
     def again(self, trial: TrialState, kind: str, error: str, seconds: float) -> None:
-        """Record that an attempt of ``seconds`` ended, but not the trial. ``kind``: failed | lost (its slot went away)."""
+        """Record that an attempt ended, but not the trial.
+
+        Args:
+            trial: the trial.
+            kind: "failed", or "lost" where its slot failed.
+            error: cause, one line.
+            seconds: duration of the attempt.
+        """
         trial.seconds += seconds
         trial.error = error
         if kind == "failed":
@@ -189,7 +213,7 @@ class AskTell:
         self._part_over(trial, TrialPhase.PAUSED if trial.asked == "pause" else TrialPhase.READY)
 
     def _part_over(self, trial: TrialState, phase: TrialPhase) -> None:
-        # What the stopper decided while the attempt ran takes effect now that it is over.
+        # Decisions of the stopper during the attempt take effect when it has ended.
         if trial.exploit is not None:
             trial.config, trial.resume_from = dict(trial.exploit.config), trial.exploit.source
             phase = TrialPhase.READY
@@ -199,7 +223,14 @@ class AskTell:
         self.ledger.move(trial, phase)
 
     def resume(self, settle: bool = False) -> TrialState | None:
-        """The paused trial that the stopper resumes now, or None. ``settle``: nothing runs, and no new trial is to come."""
+        """Return the paused trial that the stopper resumes now, or None.
+
+        Args:
+            settle: True if nothing runs and no new trial will come: calls ``Stopper.settle`` instead of ``resume``.
+
+        Raises:
+            ValueError: the stopper returned the number of a trial that does not exist.
+        """
         number = self.stopper.settle() if settle else self.stopper.resume()
         if number is None:
             if settle:
@@ -228,7 +259,17 @@ class AskTell:
         seconds: float = 0.0,
         fault: bool = False,
     ) -> Settled:
-        """End the trial for good; searcher and stopper are told, once. ``fault``: all trials may share this error."""
+        """End the trial for good, and pass its outcome once to searcher and stopper.
+
+        Args:
+            trial: the trial.
+            end: way in which it ended.
+            value: final value of the metric; None: it has none.
+            outputs: what the function returned, as JSON values.
+            error: cause of the failure, one line.
+            seconds: duration of the last attempt.
+            fault: True if all trials may share this error (see ``Futility``).
+        """
         trial.seconds += seconds
         if end is End.FAILED and trial.number in self.ledger.placed:
             trial.tries += 1  # the last attempt; those before it were counted by ``again``
@@ -246,10 +287,13 @@ class AskTell:
         self._facts.append(("end", trial.number, end.value, value, outputs, error, seconds, fault))
         return Settled(trial.number, end, value, outputs, error, trial.seconds, outcome.step)
 
-    # ---------------------------------------------------------------------------------------- all at once
+    # ---------------------------------------------------------------------------------------- whole state
 
     def state(self) -> dict[str, Any]:
-        """Searcher, stopper and ledger for ``restore``; as JSON values, but for those of configurations."""
+        """Return searcher, stopper and ledger for ``restore``.
+
+        All are JSON values, except values in configurations.
+        """
         return {
             "trials": [as_json(trial) for trial in self.ledger.trials],
             "extra": self.extra,
@@ -260,7 +304,10 @@ class AskTell:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state()`` of another one, whose searcher and stopper were constructed with the same arguments."""
+        """Continue from another instance's ``state()``.
+
+        Its searcher and stopper must have been constructed with the same arguments.
+        """
         for fields in state["trials"]:
             self.ledger.restore(fields)
         self.extra, self.done = state["extra"], state["done"]
@@ -268,10 +315,13 @@ class AskTell:
         self.searcher.restore(state["searcher"])
         self.stopper.restore(state["stopper"])
 
-    # ---------------------------------------------------------------------------------------- saying it again
+    # ---------------------------------------------------------------------------------------- replay
 
     def repeat(self, fact: Sequence[Any]) -> None:
-        """Replay one fact of the journal with the same calls to searcher and stopper; nothing runs, no new fact results."""
+        """Replay one fact of the event log with the same calls to searcher and stopper.
+
+        Nothing runs, and no new fact results.
+        """
         kind, *rest = fact
         if kind == "ask":
             self._ask_again(*rest)
@@ -287,7 +337,7 @@ class AskTell:
         self._facts.clear()
 
     def _ask_again(self, number: int, config: Config, parent: int | None) -> None:
-        """Repeat an ``ask``; the configuration that ran then counts, whatever would be suggested today."""
+        """Repeat an ``ask``; the configuration that ran then counts, even if another one would be suggested now."""
         answer = self.searcher.ask(number)
         if isinstance(answer, Suggestion) and _same(answer.config, config):
             config = dict(answer.config)
@@ -301,7 +351,7 @@ class AskTell:
         elif kind == "report":
             step, value, verdict, checkpoint = rest
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
-            if marked(_as_json(again)) != marked(verdict):  # the verdict that was given counts, not today's
+            if marked(_as_json(again)) != marked(verdict):  # the recorded verdict counts, not the new one
                 trial.asked, trial.exploit = "", None
                 self._apply_verdict(trial, before)
         elif kind == "rest":
@@ -327,5 +377,5 @@ def _verdict(written: Any) -> Verdict | Exploit:
 
 
 def _same(suggested: Config, written: Config) -> bool:
-    """Whether both are the same configuration; ``written`` has been through JSON."""
+    """Return True if both are the same configuration; ``written`` has been through JSON."""
     return bool(marked(suggested) == marked(written))

@@ -1,4 +1,4 @@
-"""Events of a trial's attempts: begun, reported, ended, lost; and which of them are followed by another attempt."""
+"""Events of a trial's attempts (begun, reported, ended, lost), and the decision whether another attempt follows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 from hopsml.search.metric import finite, why_no_value
 
-LOST_AT_MOST = 10  # times that a trial's slot may go away under it
+LOST_AT_MOST = 10  # number of slot failures that a trial may have
 
 
 class Attempts:
-    """Decides what follows from events of one trial; while ``closing`` is set, each trial that begins is asked to end."""
+    """Handler of the events of trials; while ``closing`` is set, each trial that begins is requested to end."""
 
     def __init__(self, spec: SearchSpec, supply: Supply, places: LaneTable | Groups) -> None:
         self.spec = spec
@@ -28,7 +28,10 @@ class Attempts:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the search was cancelled: running trials then are left open, for a session that continues the search."""
+        """True if the search was cancelled.
+
+        Running trials then remain unfinished, for a session that continues the search.
+        """
         return self.closing is not None and self.closing.reason == "cancelled"
 
     def _trial_of(self, event: Began | Reported | Ended) -> TrialState | None:
@@ -36,7 +39,7 @@ class Attempts:
         return trial if trial is not None and trial.attempt == event.attempt else None
 
     def began(self, event: Began, now: float) -> list[Action]:
-        """The user's function was called for a trial."""
+        """Handle the event that the user's function was called for a trial."""
         trial = self._trial_of(event)
         return self._has_begun(trial, now) if trial is not None and trial.phase is TrialPhase.PLACED else []
 
@@ -47,12 +50,18 @@ class Attempts:
         return self.ask_to_end(trial, now) if self.closing is not None and not is_ending else []
 
     def _must_have_begun(self, trial: TrialState, now: float) -> list[Action]:
-        """A trial that reports has begun, even if the message ``Began`` was lost; when it began is unknown."""
+        """Treat a trial that reports as begun, even if the message ``Began`` was lost.
+
+        The time of its begin is unknown then.
+        """
         trial.gap = False
         return self._has_begun(trial, now) if trial.phase is TrialPhase.PLACED else []
 
     def reported(self, event: Reported, now: float) -> list[Action]:
-        """Pass a report of a new, higher step to the stopper; ignored once the trial has been asked to stop or pause."""
+        """Pass a report of a new, higher step to the stopper.
+
+        Ignored once the trial has been requested to stop or pause.
+        """
         trial = self._trial_of(event)
         if trial is None:
             return []
@@ -70,11 +79,11 @@ class Attempts:
         return actions
 
     def ended(self, event: Ended, now: float) -> list[Action]:
-        """An attempt is over and its slots are free: end the trial, pause it, or queue it for another attempt."""
+        """Handle the end of an attempt, whose slots are free: end the trial, pause it, or queue another attempt."""
         trial = self._trial_of(event)
         if trial is None:
             return []
-        by_itself = event.how in ("finished", "stopped", "paused")  # which a trial that has not begun cannot do
+        by_itself = event.how in ("finished", "stopped", "paused")  # so the trial must have begun
         actions = self._must_have_begun(trial, now) if by_itself else []
         ran = trial.phase is TrialPhase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
@@ -94,7 +103,7 @@ class Attempts:
             self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
-        return [action for action in actions if not isinstance(action, EndTrial)]  # it has ended already
+        return [action for action in actions if not isinstance(action, EndTrial)]  # the trial has ended already
 
     def _line_up(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.READY:
@@ -107,7 +116,7 @@ class Attempts:
     def _finished(self, trial: TrialState, event: Ended, seconds: float) -> Action:
         value, error, fault = finite(event.value), event.error, False
         if value is None and event.outputs is None and event.value is None:
-            value = trial.value  # it returned nothing, but has reported
+            value = trial.value  # the function returned nothing, so its last report counts
         if value is None:
             error, fault = why_no_value(self.spec.metric, event.outputs, event.value)
         return self.ask_tell.end(trial, End.COMPLETED, value, event.outputs, error, seconds, fault)
@@ -127,13 +136,16 @@ class Attempts:
         return []
 
     def unplace(self, trial: TrialState) -> None:
-        """Return a trial whose function has not been called to the head of the queue."""
+        """Return a trial that was placed, but has not begun, to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)
 
     def lost(self, trial: TrialState, reason: str, seconds: float) -> list[Action]:
-        """A trial's slot is gone: it is tried again, and fails only after more than ``LOST_AT_MOST`` such losses."""
+        """Queue a trial again whose slot failed.
+
+        It fails only after more than ``LOST_AT_MOST`` such losses.
+        """
         if trial.asked == "stop":
             return [self.ask_tell.end(trial, End.STOPPED, trial.value, error=reason, seconds=seconds)]
         if trial.asked == "cancel":
@@ -149,16 +161,19 @@ class Attempts:
         return []
 
     def break_off(self, trial: TrialState, seconds: float) -> None:
-        """Record that the search was cancelled under a running trial, which runs again if the search continues."""
+        """Record that the search was cancelled during a running trial, which runs again if the search continues."""
         self.ask_tell.again(trial, "lost", "the search was cancelled", seconds)
 
     def ask_to_end(self, trial: TrialState, now: float) -> list[Action]:
-        """The search ends: withdraw a trial that has not begun, give a running one the rest of the patience to stop."""
+        """Request that a trial ends because the search does.
+
+        A trial on a lane that has not begun is withdrawn; any other one gets the remaining time to stop.
+        """
         assert self.closing is not None
         if trial.phase is TrialPhase.PLACED and isinstance(self.places, LaneTable):
             return [] if trial.asked == "withdraw" else [self.places.withdraw(trial)]
         if self.cancelled:
-            trial.asked = trial.asked or "cancel"  # a verdict of the stopper's is kept
+            trial.asked = trial.asked or "cancel"  # a verdict of the stopper takes precedence
         else:
             trial.asked, trial.exploit, trial.wanted = "stop", None, False
         return [EndTrial(trial.number, trial.attempt, "stop", self.closing.patience(now))]

@@ -1,13 +1,14 @@
-"""The state machine of a search: events in, actions out; no thread, socket, clock or disk.
+"""State machine of a search: events in, actions out; no thread, socket, clock or disk access.
 
     searcher ─ask─▶ READY ──place──▶ PLACED ──Began──▶ RUNNING ──Ended──▶ OVER ─tell─▶ searcher, stopper
                       ▲                 │ withdrawn       │ failed, died, lost: again, elsewhere
                       ├─────────────────┴─────────────────┤
                       └──resume── PAUSED ◀──paused────────┘
 
-Who is told what is ``ask_tell``'s, where the next trial comes from ``supply``'s, which place it gets that of ``places``
-(lanes) or ``groups`` (distributed trainings), when the time is over that of ``bounds``. Every sequence of events ends in
-``Conclude`` or waits for an event that can come: an answer of a trial, a slot, or the ``Tick`` at ``wake_at()``.
+``ask_tell`` makes all calls to searcher and stopper, ``supply`` chooses the next trial, ``places`` assigns it to a lane
+(lanes.py) or a group (groups.py, distributed trainings), and ``bounds`` decides when deadline or budget are reached.
+Every sequence of events ends in ``Conclude`` or waits for an event that can come: a message of a trial, a slot, or the
+``Tick`` at ``wake_at()``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ from hopsml.search.dispatch.limits import Bounds, Closing
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-VERSION = 1  # of states and journals
-NOTED_S = 10.0  # slot-seconds: how often the cost is recorded, so what a killed driver may lose
-NEWS_S = 2.0  # after the patience, for messages about ends to arrive
+VERSION = 1  # format version of states and event logs
+NOTED_S = 10.0  # slot-seconds between two records of the cost, which is the most that a killed driver may lose
+NEWS_S = 2.0  # after the silence timeout, for messages about ended trials to arrive
 
 
 def check_version(found: Any, what: str) -> None:
-    """Raise ArgumentError unless ``found`` is a version of state or journal that this hopsml can read."""
+    """Raise ArgumentError unless ``found`` is a version of state or event log that this hopsml can read.
+
+    Args:
+        found: version as it was read.
+        what: name of the file or state, for the message.
+    """
     if not isinstance(found, int):
         raise ArgumentError(f"{what} names no version (found {found!r}): it was not written by hopsml, or is damaged")
     if found > VERSION:
@@ -47,7 +53,10 @@ def check_version(found: Any, what: str) -> None:
 
 
 class Dispatch:
-    """The state of one search, changed by ``handle`` alone. ``now`` is monotonic seconds, here and in all methods."""
+    """State of one search, changed by ``handle`` alone.
+
+    ``now`` is monotonic time in seconds, here and in all methods.
+    """
 
     def __init__(self, spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> None:
         self.spec = spec
@@ -64,18 +73,21 @@ class Dispatch:
 
     @property
     def closing(self) -> Closing | None:
-        """Why and until when the search is ending; None while it is not."""
+        """Reason and time limit of the end of the search; None while it is not ending."""
         return self.attempts.closing
 
     @property
     def is_complete(self) -> bool:
-        """Whether every trial is over and no further one will be asked for."""
+        """True if every trial has ended and no further one will be requested."""
         return self.ask_tell.left == 0 and self.ledger.over == len(self.ledger)
 
-    # ---------------------------------------------------------------------------------------- from outside
+    # ---------------------------------------------------------------------------------------- public interface
 
     def begin(self, now: float) -> list[Action]:
-        """Start a session, and return its first actions. Trials that ran at the end of an earlier session run again."""
+        """Start a session, and return its first actions.
+
+        Trials that ran at the end of an earlier session run again.
+        """
         self._open = True
         self.bounds.begin(now)
         actions: list[Action] = []
@@ -83,12 +95,15 @@ class Dispatch:
             actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
         waiting = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
-        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):  # those that have run before go first
+        for trial in sorted(waiting, key=lambda trial: trial.begun == 0):  # trials that have run before come first
             self.supply.ready.put(trial)
         return actions + self._follow(now, fresh=True)
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Apply an event and return the actions that follow. Events of an earlier attempt of a trial are ignored."""
+        """Apply an event and return the actions that follow.
+
+        Events of an earlier attempt of a trial are ignored.
+        """
         if self.conclusion is not None:
             return []
         actions = [] if self._open else self.begin(now)
@@ -111,14 +126,21 @@ class Dispatch:
         return actions + self._follow(now, fresh=not isinstance(event, events.Reported | events.Began))
 
     def wake_at(self) -> float | None:
-        """Monotonic time in seconds of the next ``Tick`` that is needed even if nothing else happens; None: never."""
+        """Return the time of the next ``Tick`` that is needed even without other events.
+
+        Returns:
+            Monotonic time in seconds, None if no ``Tick`` is needed.
+        """
         if self.conclusion is not None:
             return None
         at = self.closing.hard_at if self.closing else min(self.bounds.stop_at()[0], self.places.wake_at())
         return at if at < float("inf") else None
 
     def take_facts(self) -> list[Fact]:
-        """Facts to be appended to the journal before the actions of the last ``handle`` are carried out."""
+        """Return the facts to be appended to the event log.
+
+        They must be on disk before the actions of the last ``handle`` are carried out.
+        """
         facts = self.ask_tell.take_facts()
         spent_s = self.bounds.spent_s
         if facts and spent_s - self._noted_s >= NOTED_S:
@@ -127,9 +149,9 @@ class Dispatch:
         return facts
 
     def state(self) -> dict[str, Any]:
-        """All that outlives a session: trials, searcher, stopper, cost; JSON values, but for those of configurations.
+        """Return all that outlives a session: trials, searcher, stopper, cost.
 
-        ``journal.snapshot`` makes a line of it, whatever those are.
+        All are JSON values, except values in configurations; ``journal.snapshot`` makes one line of it in any case.
         """
         return {"version": VERSION, "spent_s": self.bounds.spent_s, **self.ask_tell.state()}
 
@@ -137,9 +159,16 @@ class Dispatch:
     def restore(
         cls, state: Mapping[str, Any], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None
     ) -> Dispatch:
-        """Go on from ``state()``; spec, searcher and stopper must have been made as at first. ``begin`` starts a session.
+        """Return a dispatch that continues from ``state()``; ``begin`` starts a session.
 
-        Raises ArgumentError for a state of a newer version.
+        Args:
+            state: the state of an earlier session.
+            spec: specification of the search, as at first.
+            searcher: new searcher, constructed as at first.
+            stopper: new stopper, constructed as at first.
+
+        Raises:
+            ArgumentError: the state has a newer version.
         """
         check_version(state.get("version"), "the state of the search")
         dispatch = cls(spec, searcher, stopper)
@@ -148,14 +177,14 @@ class Dispatch:
         return dispatch
 
     def repeat(self, fact: Sequence[Any]) -> None:
-        """Replay one fact of an earlier session's journal; all of them before ``begin``."""
+        """Replay one fact of an earlier session's event log; call it for all facts before ``begin``."""
         if fact[0] == "spent":
             self.bounds.spent_s = self._noted_s = fact[1]
         else:
             self.ask_tell.repeat(fact)
 
     def best(self) -> dict[str, Any] | None:
-        """The table's row of the best trial that is over; None while none has a value."""
+        """Return the best ended trial's row of the result table; None while no ended trial has a value."""
         return None if self.ledger.best is None else row(self.ledger.best)
 
     # ---------------------------------------------------------------------------------------- slots
@@ -210,7 +239,7 @@ class Dispatch:
         return actions
 
     def _close(self, closing: Closing, now: float) -> list[Action]:
-        """Begin no further trial and ask running ones to end; a search that was cancelled remains so."""
+        """Begin no further trial and request running ones to end; a search that was cancelled remains so."""
         if self.closing is not None:
             if self.closing.reason in ("cancelled", "failed"):
                 return []
@@ -222,7 +251,10 @@ class Dispatch:
         return actions
 
     def _follow(self, now: float, fresh: bool) -> list[Action]:
-        """Fill free places, and conclude the search if it is over. ``fresh``: trials or places have come or gone."""
+        """Fill free places, and conclude the search if it is over.
+
+        ``fresh``: trials or places were added or removed.
+        """
         actions = self._give_up_if_hopeless(now)
         if self.closing is None:
             actions += self.places.fill(now)
@@ -249,9 +281,10 @@ class Dispatch:
         return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
 
     def _settle(self, now: float) -> list[Action]:
-        """Nothing runs: resume what the stopper wants to have resumed, give up what has paused, end.
+        """Resume trials as the stopper decides, end paused ones, or conclude, while nothing runs.
 
-        Each turn starts a trial, ends one or closes the search: so it comes to an end, and no search waits for nothing.
+        Each iteration starts a trial, ends one or closes the search, so the loop terminates, and no search waits for an
+        event that cannot come.
         """
         actions: list[Action] = []
         while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.left == 0):
@@ -279,9 +312,9 @@ class Dispatch:
         return [self.ask_tell.end(trial, End.STOPPED, trial.value) for trial in paused]
 
     def _wind_up(self) -> list[Action]:
-        """Tell of all trials that have begun; what has not is left for a session that continues the search.
+        """End all trials that have begun; those that have not remain for a session that continues the search.
 
-        Where the search was cancelled, all that is not over is left for that.
+        After a cancellation all unfinished trials remain for it.
         """
         assert self.closing is not None
         waiting = self.supply.ready.drain()

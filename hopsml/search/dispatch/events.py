@@ -1,7 +1,7 @@
-"""Events that can happen to a search, and actions that follow from them.
+"""Events of a search (inputs of ``Dispatch.handle``) and the actions that follow from them.
 
-A place is what carries a trial out: a lane (one slot whose process runs one trial after another), or, for trials that
-are distributed trainings, the group of ``size`` slots that is formed for one trial and given back at its end.
+A place is where a trial runs: a trial slot (lane) whose process runs one trial after another, or, for trials that are
+distributed trainings, a group of ``size`` slots that is started for one trial and released at its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from hopsml.search.contract import Config, End
 
 @dataclass(frozen=True)
 class LaneJoined:
-    """A lane is ready to run trials. Slots of searches over distributed trials are counted by ``SlotsChanged``."""
+    """Event: a lane is ready to run trials.
+
+    Slots of searches over distributed trials are counted by ``SlotsChanged`` instead.
+    """
 
     lane: int
     host: str = ""
@@ -24,7 +27,7 @@ class LaneJoined:
 
 @dataclass(frozen=True)
 class LaneLost:
-    """A lane is gone with its executor or agent; its trials are queued again."""
+    """Event: a lane has failed with its executor or agent; its trials are queued again."""
 
     lane: int
     reason: str
@@ -32,9 +35,9 @@ class LaneLost:
 
 @dataclass(frozen=True)
 class SlotsChanged:
-    """With how many slots the search has to do has changed; those in use are included.
+    """Event: the number of slots of the search, those in use included, is now ``count``.
 
-    Lanes beyond them get no further trial, and are given back by who has them.
+    Lanes beyond it receive no further trial, and their owner releases them.
     """
 
     count: int
@@ -42,7 +45,7 @@ class SlotsChanged:
 
 @dataclass(frozen=True)
 class Began:
-    """A lane or group has called the user's function for this trial."""
+    """Event: a lane or group has called the user's function for this trial."""
 
     number: int
     attempt: int
@@ -50,7 +53,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Reported:
-    """Metric values of a running trial; ``value`` is the searched metric, None where it is missing or not a number."""
+    """Event: a running trial has reported metric values.
+
+    ``value`` is that of the searched metric, None where it is missing or not a number; ``checkpoint`` is True if the
+    trial can continue from a checkpoint.
+    """
 
     number: int
     attempt: int
@@ -61,15 +68,16 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt is over. ``how``: finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``.
+    """Event: an attempt of a trial has ended.
 
-    Of groups also ``lost``: a slot went away, which is not a failure of the trial.
+    ``how`` is finished | stopped | paused | failed | died | withdrawn, as in ``messages.TrialEnded``; for groups also
+    "lost": a slot failed, which does not count as a failure of the trial.
     """
 
     number: int
     attempt: int
     how: str
-    value: float | None = None  # of the searched metric
+    value: float | None = None  # value of the searched metric
     outputs: Any = None  # JSON values
     error: str = ""
     seconds: float = 0.0
@@ -77,7 +85,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Extend:
-    """The user wants ``trials`` more, or another deadline, in seconds from the begin of the session."""
+    """Event: the user requests more trials, or another deadline.
+
+    ``trials`` is the number of additional ones; ``deadline_s`` counts in seconds from the begin of the session.
+    """
 
     trials: int = 0
     deadline_s: float | None = None
@@ -85,14 +96,14 @@ class Extend:
 
 @dataclass(frozen=True)
 class CancelAsked:
-    """The user cancels the search; results so far are kept."""
+    """Event: the user cancels the search; results so far are retained."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed: deadline, budget and patience are enforced on this event alone."""
+    """Event: time has passed; deadline, budget and silence timeout are enforced on this event alone."""
 
 
 Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | CancelAsked | Tick
@@ -102,20 +113,26 @@ Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend
 
 @dataclass(frozen=True)
 class Assign:
-    """Send the trial to a lane. On one that is busy it waits as the next, and at most one waits."""
+    """Action: send the trial to a lane.
+
+    On a busy lane it waits as the next one; at most one trial waits there.
+    """
 
     lane: int
     number: int
     attempt: int
     config: Config
     isolated: bool = False
-    resume_from: int | None = None  # the trial whose newest checkpoint it starts from
+    resume_from: int | None = None  # trial from whose newest checkpoint it starts
     done_step: int = -1
 
 
 @dataclass(frozen=True)
 class Form:
-    """Start a distributed training of ``size`` workers for the trial; elastic down to ``minimum``, and up to ``most``."""
+    """Action: start a distributed training of ``size`` workers for the trial.
+
+    The group is elastic between ``minimum`` and ``most`` workers.
+    """
 
     number: int
     attempt: int
@@ -124,12 +141,15 @@ class Form:
     minimum: int
     resume_from: int | None = None
     done_step: int = -1
-    most: int = 0  # to which a Resize may bring it; at least ``size``
+    most: int = 0  # largest size that a Resize may set; at least ``size``
 
 
 @dataclass(frozen=True)
 class EndTrial:
-    """Ask a trial to end. ``how``: stop | pause | withdraw; ``patience_s`` > 0: its process is killed after so long."""
+    """Action: request that a trial ends.
+
+    ``how`` is stop | pause | withdraw; with ``patience_s`` > 0 its process is killed after that many seconds.
+    """
 
     number: int
     attempt: int
@@ -139,7 +159,7 @@ class EndTrial:
 
 @dataclass(frozen=True)
 class Resize:
-    """Change the number of workers of an elastic group while it trains."""
+    """Action: change the number of workers of an elastic group while it trains."""
 
     number: int
     size: int
@@ -147,14 +167,17 @@ class Resize:
 
 @dataclass(frozen=True)
 class WantLanes:
-    """How many slots the search can use now, for the owner to request more or to give some back."""
+    """Action: report the number of slots that the search can use now.
+
+    The owner of the slots requests more or releases some.
+    """
 
     count: int
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A trial is over for good: to be recorded, with what the searcher was told."""
+    """Action: record that a trial has ended for good, with the outcome that the searcher received."""
 
     number: int
     end: End
@@ -167,7 +190,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Conclude:
-    """The search is over. ``reason``: complete | deadline | budget | cancelled | failed."""
+    """Action: end the search; ``reason`` is complete | deadline | budget | cancelled | failed."""
 
     reason: str
     text: str = ""

@@ -1,10 +1,10 @@
-"""Trials that are distributed trainings: groups of different size share the slots, and none starves.
+"""Allocation of slots to trials that are distributed trainings of different sizes, without starvation.
 
-First come, first served, with back-filling (EASY: Mu'alem & Feitelson 2001, IEEE TPDS 12(6), section 2): the head of the
-line has a reservation at the time at which enough slots will be free if every running trial takes as long as trials of its
-size took on average. One behind it may go before it where that does not move the reservation: it ends before it,
-or it takes slots that the head will leave over. Averages may be wrong: once the time that was first reserved has
-passed, those that go before the head get no slots but those that it does not need.
+First come, first served, with back-filling (EASY: Mu'alem & Feitelson 2001, IEEE TPDS 12(6), section 2): the head of
+the queue has a reservation at the time at which enough slots will be free if every running trial takes as long as
+trials of its size took on average. A trial behind it may start before it where that does not move the reservation: it
+ends before that time, or uses slots that the head does not need. Averages may be wrong: once the time that was first
+reserved has passed, trials that start before the head get only slots that it does not need.
 """
 
 from __future__ import annotations
@@ -17,29 +17,36 @@ from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-AHEAD = 8  # length of the line: trials asked for to find one that fits
-STEADY_S = 5.0  # how long the slots must be unchanged before an elastic trial begins with fewer than it wants
+AHEAD = 8  # length of the queue: number of trials requested to find one that fits
+STEADY_S = 5.0  # time without a change of the slots before an elastic trial begins with fewer than its full size
 
 
 @dataclass(slots=True)
 class GroupState:
-    """A distributed trial that holds its slots. ``size``: workers now; ``wish``: as many as it may have."""
+    """Distributed trial that holds slots.
+
+    ``size`` is its number of workers now; ``wish`` is the number that it may have.
+    """
 
     trial: TrialState
     size: int
-    wish: int  # how many workers it may have
+    wish: int  # number of workers that it may have
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """When (monotonic s) the first in line can begin, and how many slots it then leaves over; ``at`` never moves back."""
+    """Estimated start of the first trial in the queue.
+
+    ``at`` is monotonic time in seconds, never later than first reserved; ``extra`` is the number of slots that remain
+    free then.
+    """
 
     at: float
     extra: int
 
 
 class Groups:
-    """Allocates slots to distributed trials of different sizes, and keeps the queue of those that wait for slots."""
+    """Allocator of slots to distributed trials of different sizes, with the queue of those that wait for slots."""
 
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
@@ -49,8 +56,8 @@ class Groups:
         self.used = 0
         self.groups: dict[int, GroupState] = {}
         self._line: list[tuple[TrialState, int, int]] = []  # trial, size, minimum
-        self._means: dict[int, tuple[int, float]] = {}  # size -> how many, seconds of all
-        self._promised: tuple[int, float] | None = None  # the head of the line, and its first reservation
+        self._means: dict[int, tuple[int, float]] = {}  # size -> number of trials, sum of their durations in seconds
+        self._promised: tuple[int, float] | None = None  # trial number of the queue's head, first reserved time
         self._changed_at = float("-inf")
         self._size_seen = 0
         self._wake_at = float("inf")
@@ -67,11 +74,11 @@ class Groups:
 
     @property
     def free(self) -> int:
-        """Number of slots that no group holds; below 0 when slots were lost that groups still count on."""
+        """Number of slots that no group holds; below 0 if slots failed that groups still count."""
         return self.count - self.used
 
     def wanted(self) -> int:
-        """Number of slots that the search could use now, those that it has included."""
+        """Return the number of slots that the search could use now, including those that it has."""
         left, most = self._ask_tell.left, self._spec.max_lanes
         size = max(1, self._size_seen)
         further = len(self._supply.ready) + len(self._ask_tell.ledger.paused) + (left or 0)
@@ -89,7 +96,7 @@ class Groups:
             self.count, self._changed_at = count, now
 
     def began(self, trial: TrialState, now: float) -> None:
-        """The training has begun: its duration counts from ``now``."""
+        """Record that the training has begun: its duration counts from ``now``."""
         trial.since = now
 
     def promote(self, trial: TrialState) -> None:
@@ -99,7 +106,12 @@ class Groups:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))
 
     def over(self, trial: TrialState, seconds: float | None) -> None:
-        """Free the group's slots. ``seconds``: how long it ran, for later estimates; None: not representative."""
+        """Free the group's slots.
+
+        Args:
+            trial: the trial that has ended.
+            seconds: its duration, for later estimates; None: not representative.
+        """
         group = self.groups.pop(trial.number, None)
         if group is None:
             return
@@ -109,7 +121,7 @@ class Groups:
             self._means[group.size] = count + 1, total + seconds
 
     def leave_line(self) -> list[TrialState]:
-        """Empty the queue of trials that wait for slots; returns them in order."""
+        """Empty the queue of trials that wait for slots, and return them in order."""
         trials = [trial for trial, _, _ in self._line]
         self._line.clear()
         return trials
@@ -120,22 +132,26 @@ class Groups:
         return len(self._line)
 
     def wake_at(self) -> float:
-        """Monotonic time in seconds when the slots count as steady, if an elastic trial waits for that; else infinity."""
+        """Return the time at which the slots count as steady, if an elastic trial waits for that.
+
+        Returns:
+            Monotonic time in seconds; infinity if none waits.
+        """
         return self._wake_at
 
     @property
     def dry(self) -> bool:
-        """Whether slots are free and no trial is left to wait for them."""
+        """True if slots are free and no trial waits for them."""
         return self.free > 0 and not self._line
 
     # ---------------------------------------------------------------------------------------- what follows
 
     def fill(self, now: float) -> list[Action]:
-        """Form as many groups as fit the free slots, and let elastic ones grow into what is left over."""
+        """Start as many groups as fit the free slots, and let elastic ones grow into the remaining slots."""
         actions: list[Action] = []
         self._wake_at = float("inf")
         if not self._size_seen:
-            self._append(self._supply.next(), actions)  # ``wanted`` needs to know one trial's size
+            self._append(self._supply.next(), actions)  # ``wanted`` needs one trial's size
         while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)
@@ -147,9 +163,9 @@ class Groups:
         return actions
 
     def _gather(self, actions: list[Action]) -> None:
-        """Put trials that ran before in front of new ones, but behind a first one that has its reservation."""
+        """Put trials that ran before in front of new ones, but behind a head that has its reservation."""
         while len(self._line) < AHEAD and (trial := self._supply.returning()):
-            # After the head, whose reservation must not move, and after those that began before, in their order.
+            # After the head, whose reservation must not move, and after those that ran before, in their order.
             known = [index for index, (other, _, _) in enumerate(self._line) if other.attempt or index == 0]
             self._append(trial, actions, known[-1] + 1 if known else 0)
 
@@ -175,12 +191,15 @@ class Groups:
         if not (isinstance(size, int) and isinstance(minimum, int) and 1 <= minimum <= size):
             raise ValueError(f"({size!r}, {minimum!r}) is no size and minimum: whole numbers, 1 <= minimum <= size")
         most = self._spec.max_lanes
-        if most is not None and minimum > most:  # it would wait without end, and the search with it
+        if most is not None and minimum > most:  # it would wait forever, and the search with it
             raise ValueError(f"a trial of {minimum} workers, and the search has {most} slots at most")
         return size, minimum
 
     def _target(self, size: int, minimum: int, now: float) -> int | None:
-        """The number of slots with which the first in line begins; None: with the present slots it cannot, or not yet."""
+        """Return the number of slots with which the first in the queue begins.
+
+        None: it cannot begin with the present slots, or not yet.
+        """
         if size <= self.count:
             return size
         if minimum > self.count:
@@ -191,7 +210,10 @@ class Groups:
         return self.count
 
     def _reservation(self, now: float) -> Reservation | None:
-        """The reservation of the first in line; at infinity if it cannot begin, None where durations are unknown."""
+        """Return the reservation of the first in the queue.
+
+        Its time is infinity if the trial cannot begin; None if durations are unknown.
+        """
         if not self._line:
             return Reservation(float("inf"), self.free)
         target = self._target(*self._line[0][1:], now)
@@ -214,10 +236,13 @@ class Groups:
         return self._kept(Reservation(at, free - target), self._promised[1], target, now)
 
     def _kept(self, reservation: Reservation, promised: float, target: int, now: float) -> Reservation:
-        """The reservation, never later than promised; past that time what has begun since must not use its slots."""
+        """Return the reservation, never later than promised.
+
+        After that time the slots of trials that began since then count against the extra ones.
+        """
         if now <= promised:
             return replace(reservation, at=min(reservation.at, promised))
-        # The estimate was wrong: what has begun since then may hold slots of the head's, so it counts against the extra.
+        # The estimate was wrong: trials that began since then may hold the head's slots, so they reduce the extra ones.
         begun_since = sum(group.size for group in self.groups.values() if group.trial.since > promised)
         return Reservation(promised, min(reservation.extra, self.count - target - begun_since))
 
@@ -246,7 +271,7 @@ class Groups:
     def _form(self, index: int, size: int, now: float) -> Form:
         trial, wish, minimum = self._line.pop(index)
         wish = max(wish, self._spec.promoted_size(trial.step))
-        size = max(size, min(wish, self.free)) if not self._line else size  # more than it needs only if none waits
+        size = max(size, min(wish, self.free)) if not self._line else size  # more than it needs only if no trial waits
         self.groups[trial.number] = GroupState(trial, size, wish)
         self.used += size
         trial.attempt += 1
@@ -256,7 +281,7 @@ class Groups:
         return Form(trial.number, trial.attempt, trial.config, size, least, trial.resume_from, trial.step, most)
 
     def _grow_one(self, reservation: Reservation | None) -> Resize | None:
-        """Give free slots to the best running trial that may have more workers, but none that the first in line needs."""
+        """Add free slots to the best running trial that may have more workers, but none that the head needs."""
         if self._line:
             spare = min(self.free, reservation.extra) if reservation else 0
         else:
@@ -277,7 +302,10 @@ class Groups:
         return float("-inf") if score is None else score
 
     def _look_ahead(self, reservation: Reservation | None, actions: list[Action]) -> bool:
-        """Ask the searcher for one more trial, which may fit before the first in line; whether there was one."""
+        """Request one more trial from the searcher, which may fit before the first in the queue.
+
+        Returns True if there was one.
+        """
         if self._line and (reservation is None or len(self._line) >= AHEAD):
             return False
         return self._append(self._ask_tell.ask(), actions)

@@ -1,12 +1,12 @@
-"""A search as lines of JSON: what is appended while it runs is enough to go on after the driver was killed.
+"""Event log of a search as lines of JSON, from which it is restored after the driver was killed.
 
-    {"hopsml search": 1}                         at the begin of every session; the version of what follows
-    ["ask", 0, {"lr": 0.1}, null] ...            one fact a line (ask_tell.py), in order
-    {"hopsml search": 1, "state": {...}}         everything up to here; saves repeating what comes before
+    {"hopsml search": 1}                         at the begin of every session; the version of the lines that follow
+    ["ask", 0, {"lr": 0.1}, null] ...            one fact per line (ask_tell.py), in order
+    {"hopsml search": 1, "state": {...}}         snapshot of all before it, so that it need not be replayed
 
-Who keeps the journal may add lines of its own, ``["key", ...]``, which it takes out again by ``divided``.
-Lines must be on disk before the actions that came with them are carried out: then a result that anybody was told of is
-never lost, and none is told twice. The last line may be torn.
+The writer of the log may add lines ``["key", ...]`` with other keys, which it removes again by ``divided``. Lines must
+be on disk before the actions that came with them are carried out: then a result that was announced is never lost, and
+none is announced twice. The last line may be torn.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ _KEY = "hopsml search"
 
 
 def opening() -> str:
-    """The first line that a session writes: the journal's version."""
+    """Return the first line that a session writes: the log's version."""
     return to_line({_KEY: VERSION})
 
 
 def lines_of(facts: Iterable[Fact]) -> list[str]:
-    """Facts of ``Dispatch.take_facts()`` as lines of JSON, without line ends."""
+    """Return facts of ``Dispatch.take_facts()`` as lines of JSON, without line ends."""
     return [to_line(list(fact)) for fact in facts]
 
 
 def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str]]:
-    """The entries that begin with one of the keys, decoded; and all other lines, as they are."""
+    """Separate the entries that begin with one of the keys from all other lines.
+
+    Returns:
+        The entries with these keys, decoded; all other lines, unchanged.
+    """
     begins = tuple(f'["{key}",' for key in keys)
     found, others = list[list[Any]](), list[str]()
     for line in lines:
@@ -48,24 +52,40 @@ def divided(lines: Iterable[str], *keys: str) -> tuple[list[list[Any]], list[str
 
 
 def snapshot(dispatch: Dispatch) -> str:
-    """The line that makes all before it needless; for searchers whose answers take long to repeat."""
+    """Return a line with the whole state, which replaces all lines before it.
+
+    For searchers whose calls take long to replay.
+    """
     return to_line({_KEY: VERSION, "state": dispatch.state()})
 
 
 def snapshot_due(since: int, at_last: int) -> bool:
-    """Whether a snapshot is worth its lines: ``since`` facts after the last one, which held ``at_last``.
+    """Return True if a snapshot is worth its size.
 
-    As they grow with the search, they come at doubling distances: all of them together cost a constant for each fact.
+    As snapshots grow with the search, they are written at doubling distances: all of them together cost a constant per
+    fact.
+
+    Args:
+        since: number of facts after the last snapshot.
+        at_last: number of facts that the last snapshot covered.
     """
     return since >= max(1000, at_last)
 
 
 def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None) -> Dispatch:
-    """Rebuild a search from the lines of its journal; nothing runs. ``begin`` of what is returned continues it.
+    """Rebuild a search from the lines of its event log; nothing runs.
 
-    Searcher and stopper must be new, and made as at first. Trials that had begun and not ended are begun again, and count
-    as having lost their slot. Values that JSON does not know are found by their names in ``searcher.space``. Raises
-    ArgumentError for a newer version, or a line in the middle that cannot be read.
+    ``begin`` of the returned dispatch continues the search. Trials that had begun and not ended begin again, and count
+    as having lost their slot. Values that JSON does not support are resolved by their names in ``searcher.space``.
+
+    Args:
+        lines: the lines of the log.
+        spec: specification of the search.
+        searcher: new searcher, constructed as at first.
+        stopper: new stopper, constructed as at first.
+
+    Raises:
+        ArgumentError: a newer version, or a line other than the last one cannot be read.
     """
     entries = _entries(lines, reader(_values_of(searcher)))
     last = max((index for index, one in enumerate(entries) if isinstance(one, dict) and "state" in one), default=None)
@@ -83,7 +103,7 @@ def replay(lines: Sequence[str], spec: SearchSpec, searcher: Searcher, stopper: 
 
 
 def _values_of(searcher: Searcher) -> list[Any]:
-    """All values of the listed parameters of the searcher's space, if it has one."""
+    """Return all values of the listed parameters of the searcher's space, if it has one."""
     parameters = getattr(getattr(searcher, "space", None), "parameters", {})
     return [value for parameter in parameters.values() for value in getattr(parameter, "values", ())]
 

@@ -1,4 +1,4 @@
-"""The lanes of a search: which trial each runs, which one waits behind it, and which lane gets the next trial."""
+"""Trial slots (lanes) of a search: their present and next trial, and the assignment of new trials."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
 
-WORTH = 0.01  # a gap of this share of a trial is worth closing
-GAP_S = 0.005  # assumed until one was measured
-_KEPT = 15  # gaps whose median counts: a single pause of the driver shall not
-_WEIGHT = 0.1  # of the newest duration in their mean
+WORTH = 0.01  # a gap is avoided if it is more than this share of a trial
+GAP_S = 0.005  # assumed until a gap was measured
+_KEPT = 15  # number of gaps whose median counts, so that a single pause of the driver does not
+_WEIGHT = 0.1  # weight of the newest duration in the moving average
 
 
 class Prefetch:
-    """Whether to send a trial to a lane that is still busy, so that it goes on without asking the driver.
+    """Decision whether to send a trial to a lane that is still busy, to save a round trip to the driver.
 
-    Sending ahead saves the time between a lane's end of one trial and its begin of the next: the way to the driver and
-    back, and what the searcher needs for an answer. It costs knowledge: the configuration was chosen without the result
-    that the lane is working on, without those that come in meanwhile, and before a paused trial that may have become
-    promotable. So it pays where that gap is a noticeable share of a trial, and nowhere else: with trials of a second and a
-    gap of 3 ms it would buy 0.3 % of the time, with trials of 50 ms 6 %. Both are measured here: the duration by what
-    trials took, the gap by the time between sending a trial to an idle lane and its begin. In the gap lie the searcher's
-    own time, the journal's, and with many lanes the time that the driver is busy with the others: so their number needs no
-    rule of its own.
+    Sending ahead saves the time between the end of one trial and the begin of the next on a lane: the round trip to the
+    driver, and the searcher's computing time. It costs knowledge: the configuration is chosen without the result of the
+    trial that the lane runs, without results that arrive in between, and before a paused trial that may have become
+    promotable. So it pays only where the gap is a noticeable share of a trial: with trials of a second and a gap of 3
+    ms it would save 0.3 % of the time, with trials of 50 ms 6 %. Both are measured here: the duration of trials, and
+    the time between sending a trial to an idle lane and its begin. That gap includes the time of the searcher, of the
+    event log, and, with many lanes, the time during which the driver serves the others, so their number needs no
+    separate rule.
 
-    The end of a search is not lost by it: what waits behind a busy lane while another has nothing to do is withdrawn, and
-    nothing is sent ahead once there are fewer trials left than lanes.
+    It does not delay the end of a search: a trial that waits behind a busy lane is withdrawn when another lane is idle,
+    and none is sent ahead once fewer trials remain than lanes.
     """
 
     def __init__(self, fixed: bool | None = None) -> None:
@@ -40,7 +40,10 @@ class Prefetch:
         self.mean_s: float | None = None
 
     def gap(self, seconds: float) -> None:
-        """Record the ``seconds`` between sending a trial to an idle lane that ran trials before, and its begin there."""
+        """Record the time between sending a trial to an idle lane and its begin there, in seconds.
+
+        Only for a lane that ran trials before, since the first begin includes imports.
+        """
         self._gaps.append(seconds)
         self.gap_s = median(self._gaps)
 
@@ -50,7 +53,7 @@ class Prefetch:
 
     @property
     def pays(self) -> bool:
-        """Whether to send a trial to a lane that is still busy."""
+        """True if a trial should be sent to a lane that is still busy."""
         if self._fixed is not None:
             return self._fixed
         return self.mean_s is not None and self.gap_s > WORTH * self.mean_s
@@ -58,17 +61,20 @@ class Prefetch:
 
 @dataclass(slots=True)
 class LaneState:
-    """A slot whose process runs one trial after another: ``current``, then ``waiting``, which was sent ahead."""
+    """State of a slot whose process runs one trial after another.
+
+    ``current`` is the trial that it runs; ``waiting`` is the next one, which was sent ahead.
+    """
 
     number: int
     host: str = ""
     current: TrialState | None = None
     waiting: TrialState | None = None
-    used: bool = False  # a trial has begun here, so everything is imported
+    used: bool = False  # a trial has begun here, so all modules are imported
 
 
 class LaneTable:
-    """All lanes of a search: which trial each runs, which one waits behind that, and where the next one goes."""
+    """Table of all lanes of a search, with the assignment of trials to them."""
 
     def __init__(self, spec: SearchSpec, supply: Supply) -> None:
         self._spec = spec
@@ -76,12 +82,12 @@ class LaneTable:
         self._ledger = supply.ask_tell.ledger
         self._prefetch = Prefetch(spec.prefetch)
         self.lanes: dict[int, LaneState] = {}
-        self._allowed: int | None = None  # how many of them may be busy
-        # Each lane is in at most one of these tables, by what it can take: no decision looks at all lanes.
-        self._idle: dict[int, LaneState] = {}
-        self._room: dict[int, LaneState] = {}
-        self._behind: dict[int, LaneState] = {}  # a trial waits there
-        self._calling: dict[int, LaneState] = {}  # a trial waits there, and is being withdrawn
+        self._allowed: int | None = None  # number of lanes that may be busy
+        # Each lane is in at most one of these tables, by its free capacity, so that no decision scans all lanes.
+        self._idle: dict[int, LaneState] = {}  # lanes that run no trial
+        self._room: dict[int, LaneState] = {}  # busy lanes where no trial waits
+        self._behind: dict[int, LaneState] = {}  # lanes where a trial waits
+        self._calling: dict[int, LaneState] = {}  # lanes whose waiting trial is being withdrawn
         self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property
@@ -95,7 +101,7 @@ class LaneTable:
         return len(self.lanes)
 
     def wanted(self) -> int:
-        """Number of lanes that the search could use now, those that it has included."""
+        """Return the number of lanes that the search could use now, including those that it has."""
         left = self._supply.ask_tell.left
         most = self._spec.max_lanes
         if left is None:
@@ -106,17 +112,21 @@ class LaneTable:
     # ---------------------------------------------------------------------------------------- what happens
 
     def join(self, number: int, host: str) -> None:
-        """Add a lane; one that is known already is left unchanged."""
+        """Add a lane, unless it is known already."""
         if number not in self.lanes:
             lane = self.lanes[number] = LaneState(number, host)
             self._sort(lane)
 
     def allow(self, count: int) -> None:
-        """Let no more lanes than these be busy, where others have ended what they do."""
+        """Limit the number of busy lanes to ``count``; lanes beyond it finish their present trial."""
         self._allowed = max(1, count)
 
     def lose(self, number: int) -> tuple[TrialState | None, TrialState | None]:
-        """Remove a lane; returns the trial that it ran and the one that waited behind it, None for none."""
+        """Remove a lane, and return its trials.
+
+        Returns:
+            The trial that it ran and the one that waited behind it; None for none.
+        """
         lane = self.lanes.pop(number, None)
         if lane is None:
             return None, None
@@ -137,7 +147,12 @@ class LaneTable:
             self._sort(lane)
 
     def over(self, trial: TrialState, seconds: float | None) -> None:
-        """Free the trial's place. ``seconds``: how long it ran, for later estimates; None: not representative."""
+        """Free the trial's place on its lane.
+
+        Args:
+            trial: the trial that has ended.
+            seconds: its duration, for later estimates; None: not representative.
+        """
         if seconds is not None:
             self._prefetch.took(seconds)
         lane = self._lane_of(trial)
@@ -165,31 +180,31 @@ class LaneTable:
             self._calling[lane.number] = lane
         elif lane.waiting.phase is TrialPhase.PLACED:
             self._behind[lane.number] = lane
-        # else: the waiting one has begun, and the end of the one before is still to be reported: nothing can be called back
+        # else: the waiting one has begun before the end of the previous one was reported, so it cannot be withdrawn
 
     def wake_at(self) -> float:
-        """Always infinity: no decision about lanes depends on time alone."""
+        """Return infinity: no decision about lanes depends on time alone."""
         return float("inf")
 
     @property
     def dry(self) -> bool:
-        """Whether lanes are idle because no trial was found for them."""
+        """True if lanes are idle because no trial was found for them."""
         return bool(self._idle)
 
     # ---------------------------------------------------------------------------------------- what follows
 
     def fill(self, now: float) -> list[Action]:
-        """Assign trials to idle lanes; where none is idle and it pays, send busy lanes a further trial ahead of time."""
+        """Assign trials to idle lanes; if none is idle and it pays, send busy lanes a further trial ahead of time."""
         actions: list[Action] = []
         while self._idle and self.takes_more and (found := self._match(self._idle)):
             actions.append(self._assign(*found, now))
         if self._allowed is not None and len(self.lanes) > self._allowed:
-            # Some are to go, and can once nothing waits behind what they do.
+            # Some lanes will be released, which is possible once no trial waits behind their present one.
             actions.extend([self.withdraw(lane.waiting) for lane in list(self._behind.values()) if lane.waiting])
         elif self._idle:
             actions.extend(self._spread())
         elif self._room and self._prefetch.pays:
-            # As many trials as lanes stay unsent: sent ahead, the last ones might wait while another lane falls idle.
+            # As many trials as lanes remain unsent: sent ahead, the last ones might wait while another lane is idle.
             left = self._supply.ask_tell.left
             while self._room and (left is None or left > len(self.lanes)) and (found := self._match(self._room)):
                 actions.append(self._assign(*found, now))
@@ -198,12 +213,15 @@ class LaneTable:
 
     @property
     def takes_more(self) -> bool:
-        """Whether one more lane may be busy."""
+        """True if one more lane may be busy."""
         return self._allowed is None or len(self.lanes) - len(self._idle) < self._allowed
 
     def _match(self, free: dict[int, LaneState]) -> tuple[LaneState, TrialState] | None:
-        """The next trial and one of the lanes ``free`` for it: where it ran last, unless it failed there; None: no trial."""
-        # One free lane among several: skip trials that failed on it, which the others can take. A lone lane takes all.
+        """Return the next trial and a lane of ``free`` for it; None if there is no trial.
+
+        A trial returns to the lane where it ran last, unless it failed there.
+        """
+        # With one free lane among several, skip trials that failed on it: others can run them. A single lane runs all.
         only = next(iter(free)) if len(free) == 1 and len(self.lanes) > 1 else None
         trial = self._supply.next(only)
         if trial is None:
@@ -213,7 +231,7 @@ class LaneTable:
         return self._lane_for(trial, free), trial
 
     def _lane_for(self, trial: TrialState, free: dict[int, LaneState]) -> LaneState:
-        """Any lane; for a trial that failed another lane than then, on another host if possible."""
+        """Return any free lane; for a trial that failed, another lane, on another host if possible."""
         failed_on = self.lanes.get(-1 if trial.avoid is None else trial.avoid)
         if failed_on is None or len(free) == 1:
             return next(iter(free.values()))
@@ -234,8 +252,8 @@ class LaneTable:
         return Assign(lane.number, trial.number, trial.attempt, trial.config, isolated, trial.resume_from, trial.step)
 
     def _spread(self) -> list[Action]:
-        """Withdraw trials that wait behind busy lanes while others are idle; they are assigned once they have come back."""
-        missing = len(self._idle) - len(self._calling)  # those already being withdrawn will fill as many
+        """Withdraw trials that wait behind busy lanes while others are idle, to assign them when they have returned."""
+        missing = len(self._idle) - len(self._calling)  # trials already being withdrawn will fill the others
         only = next(iter(self._idle)) if len(self._idle) == 1 else None
         called: list[TrialState] = []
         for lane in self._behind.values():
@@ -246,7 +264,10 @@ class LaneTable:
         return [self.withdraw(trial) for trial in called]
 
     def withdraw(self, trial: TrialState) -> EndTrial:
-        """Ask a lane to return a trial that it has not begun; the answer may be that it has begun meanwhile."""
+        """Request that a lane returns a trial that it has not begun.
+
+        The lane may have begun it by then, and reports that instead.
+        """
         trial.asked = "withdraw"
         lane = self._lane_of(trial)
         if lane is not None:

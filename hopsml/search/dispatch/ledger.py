@@ -1,4 +1,4 @@
-"""State of all trials of a search, and what follows from it: counts, the best trial, the rows of the table."""
+"""State of all trials of a search, and values derived from it: counts, the best trial, the result table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from hopsml.search.contract import Config, End, Exploit, Outcome
 
 
 class TrialPhase(Enum):
-    """What a trial is doing. ``PLACED``: sent to a lane, or its group is being formed; its function has not begun."""
+    """Phase of a trial's life.
+
+    ``PLACED``: sent to a lane, or its group is being started; its function has not begun.
+    """
 
     READY = "waiting"
     PLACED = "placed"
@@ -21,27 +24,27 @@ class TrialPhase(Enum):
 
 @dataclass(slots=True)
 class TrialState:
-    """The state of one trial. ``value`` is the metric as the function gave it, whichever direction is better."""
+    """State of one trial; ``value`` is the metric as the function reported it, whichever direction is better."""
 
     number: int
     config: Config
-    resume_from: int | None = None  # whose newest checkpoint the next attempt starts from
+    resume_from: int | None = None  # trial from whose newest checkpoint the next attempt starts
     parent: int | None = None
     phase: TrialPhase = TrialPhase.READY
     attempt: int = 0  # counts placements from 1; events of other attempts are ignored
-    begun: int = 0  # how often its function has been called
-    tries: int = 0  # how often it has failed
-    lost: int = 0  # how often its slot was lost
-    lane: int | None = None  # where it is, or was last
-    avoid: int | None = None  # the lane that it failed on
-    asked: str = ""  # request that it has not answered yet: stop | pause | withdraw | cancel
-    exploit: Exploit | None = None  # how it goes on after the pause
-    wanted: bool = False  # to be resumed as soon as it has paused
-    step: int = -1  # of the last report that counted
-    value: float | None = None  # of the last report; once it is over, the final one
-    since: float = 0.0  # when the present attempt was placed; from its begin on, when it began
-    gap: bool = False  # the lane idles until this attempt begins: to be measured
-    seconds: float = 0.0  # in which it ran, over all attempts
+    begun: int = 0  # number of calls of its function
+    tries: int = 0  # number of failed attempts
+    lost: int = 0  # number of attempts whose slot failed
+    lane: int | None = None  # present or last lane
+    avoid: int | None = None  # lane on which it failed
+    asked: str = ""  # pending request to it: stop | pause | withdraw | cancel
+    exploit: Exploit | None = None  # how it continues after the pause
+    wanted: bool = False  # resume it as soon as it has paused
+    step: int = -1  # step of the last report that counted
+    value: float | None = None  # metric of the last report; of an ended trial the final one
+    since: float = 0.0  # monotonic time at which the present attempt was placed, or has begun
+    gap: bool = False  # measure the time until this attempt begins, during which the lane is idle
+    seconds: float = 0.0  # running time of all attempts
     end: End | None = None
     outputs: Any = None
     error: str = ""
@@ -53,7 +56,7 @@ class TrialState:
 
 
 class Ledger:
-    """All trials of a search in the order in which they were created, with indices by phase and the best one."""
+    """Table of all trials of a search in order of creation, with indices by phase and the best one."""
 
     def __init__(self, direction: str = "max") -> None:
         self.direction = direction
@@ -68,11 +71,11 @@ class Ledger:
         return len(self.trials)
 
     def get(self, number: int) -> TrialState | None:
-        """The trial of this number; None if there is none."""
+        """Return the trial of this number; None if there is none."""
         return self.trials[number] if 0 <= number < len(self.trials) else None
 
     def add(self, config: Config, parent: int | None) -> TrialState:
-        """Create a trial; its number is the count of those before it."""
+        """Create a trial, whose number is the count of those before it."""
         trial = TrialState(len(self.trials), config, parent, parent)
         self.trials.append(trial)
         return trial
@@ -88,7 +91,7 @@ class Ledger:
             self.move(trial, trial.phase)
 
     def move(self, trial: TrialState, phase: TrialPhase) -> None:
-        """Set a trial's phase and keep the indices by phase in step; every change of a phase goes through here."""
+        """Set a trial's phase and update the indices by phase; every change of a phase is made here."""
         trial.phase = phase
         if phase is TrialPhase.PLACED or phase is TrialPhase.RUNNING:
             self.placed[trial.number] = trial
@@ -100,16 +103,19 @@ class Ledger:
             self.paused.pop(trial.number, None)
 
     def score(self, value: float | None) -> float | None:
-        """The value with the sign turned where the metric is minimised: for searchers and stoppers larger is better."""
+        """Return the value, negated where the metric is minimised: for searchers and stoppers larger is better."""
         return None if value is None else self._sign * value
 
     def outcome(self, trial: TrialState) -> Outcome:
-        """The result of a trial that is over, as searcher and stopper are told it."""
+        """Return the result of an ended trial as it is passed to searcher and stopper."""
         assert trial.end is not None
         return Outcome(trial.end, self.score(trial.value), trial.step if trial.step >= 0 else None)
 
     def close(self, trial: TrialState, end: End) -> None:
-        """End a trial for good; value, outputs and error must have been set. Updates counts and the best trial."""
+        """End a trial for good, and update counts and the best trial.
+
+        Its value, outputs and error must have been set.
+        """
         trial.end = end
         self.move(trial, TrialPhase.OVER)
         self.ends[end] += 1
@@ -123,32 +129,38 @@ class Ledger:
 
     @property
     def best(self) -> TrialState | None:
-        """The best of the trials that are over and have a value; among equals the first."""
+        """Best of the ended trials that have a value; the first one among equals."""
         return self._best
 
     @property
     def over(self) -> int:
-        """How many trials are over."""
+        """Number of trials that have ended."""
         return sum(self.ends.values())
 
     def counts(self) -> dict[str, int]:
-        """Number of trials by state: waiting (also behind a busy lane), running, paused, completed, stopped, failed."""
+        """Return the number of trials by state: waiting, running, paused, completed, stopped, failed.
+
+        Those that wait behind a busy lane count as waiting.
+        """
         ended = {end.value: count for end, count in self.ends.items()}
         running = sum(trial.phase is TrialPhase.RUNNING for trial in self.placed.values())
         waiting = len(self.trials) - self.over - running - len(self.paused)
         return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict of plain values for each trial, in the order of their numbers."""
+        """Return one dict of plain values for each trial, in the order of their numbers."""
         return [row(trial) for trial in self.trials]
 
 
-_ELSEWHERE = ("number", "phase", "lane", "since", "gap", "exploit", "end")  # or of a place that is gone by then
+_ELSEWHERE = ("number", "phase", "lane", "since", "gap", "exploit", "end")  # written separately, or not valid later
 _PLAIN = tuple(known.name for known in fields(TrialState) if known.name not in _ELSEWHERE)
 
 
 def as_json(trial: TrialState) -> dict[str, Any]:
-    """A trial's fields for ``Ledger.restore``, without its number and lane; those with their default are left out."""
+    """Return a trial's fields for ``Ledger.restore``, without its number and lane.
+
+    Fields with their default value are left out.
+    """
     known = {name: getattr(trial, name) for name in _PLAIN if getattr(trial, name) != getattr(_NEW, name)}
     phase = TrialPhase.READY if trial.phase is TrialPhase.PLACED else trial.phase
     if trial.asked == "withdraw":
@@ -169,7 +181,7 @@ def _from_json(number: int, written: dict[str, Any]) -> TrialState:
 
 
 def row(trial: TrialState) -> dict[str, Any]:
-    """One trial's row of the table of results; JSON values, but for those of its configuration."""
+    """Return one trial's row of the result table; JSON values, except those in its configuration."""
     return {
         "number": trial.number,
         "state": trial.where,

@@ -1,4 +1,4 @@
-"""Bounds of a search: its deadline, and the budget of slot-seconds that it may use."""
+"""Limits of a search: its deadline, and the budget of slot-seconds that it may use."""
 
 from __future__ import annotations
 
@@ -6,31 +6,37 @@ from dataclasses import dataclass
 
 from hopsml.search.dispatch.spec import SearchSpec
 
-_SHARE = 0.1  # of a bound, at most, is reserved for trials to stop by themselves
+_SHARE = 0.1  # greatest share of a limit that is reserved for trials to stop by themselves
 
 
 @dataclass(frozen=True)
 class Closing:
-    """Why the search ends. ``hard_at``: monotonic time in seconds at which it ends even if a trial has not answered."""
+    """Reason and time limit of the end of a search.
+
+    ``hard_at``: monotonic time in seconds at which the search ends even if a trial has not responded.
+    """
 
     reason: str
     text: str
     hard_at: float
 
     def patience(self, now: float) -> float:
-        """Seconds that a trial gets to stop: fewer than are left, since the news of its end must arrive in time."""
+        """Return the seconds that a trial gets to stop.
+
+        Fewer than remain, since the message of its end must arrive in time.
+        """
         return max(0.05, 0.8 * (self.hard_at - now))
 
 
 class Bounds:
-    """Accounts the slot-seconds that a search uses, and tells when its deadline or budget requires it to end."""
+    """Account of the slot-seconds that a search uses, with the check of its deadline and budget."""
 
     def __init__(self, spec: SearchSpec) -> None:
         self._spec = spec
         self._began = 0.0
         self._counted = 0.0  # ``spent_s`` is charged up to this time
         self._held = 0
-        self.spent_s = 0.0  # slots held times seconds, of all sessions
+        self.spent_s = 0.0  # slot-seconds used in all sessions
         self.deadline: float | None = None
 
     def begin(self, now: float) -> None:
@@ -44,7 +50,7 @@ class Bounds:
         self.deadline = None if seconds is None else self._began + seconds
 
     def holds(self, slots: int, now: float) -> None:
-        """The search holds ``slots`` slots from ``now`` on; those held until then are charged."""
+        """Set the number of slots held from ``now`` on, and charge those held until then."""
         self.spent_s += self._held * (now - self._counted)
         self._held, self._counted = slots, now
 
@@ -57,7 +63,11 @@ class Bounds:
         return min(self._spec.patience_s, _SHARE * self._spec.budget_executor_s / max(1, self._held))
 
     def stop_at(self) -> tuple[float, str]:
-        """The time (monotonic, s) at which trials are to be asked to end, and the bound that says so; infinity for none."""
+        """Return the time at which trials must be requested to end, and the limit that requires it.
+
+        Returns:
+            Monotonic time in seconds, infinity if there is no limit; "deadline", "budget" or "".
+        """
         at, reason = float("inf"), ""
         if self.deadline is not None:
             at, reason = self.deadline - self._reserve_of_deadline(), "deadline"
@@ -70,7 +80,7 @@ class Bounds:
         return at, reason
 
     def closing(self, now: float) -> Closing | None:
-        """How the search is to end if its deadline or budget has been reached by ``now``, else None."""
+        """Return how the search must end if its deadline or budget has been reached by ``now``, else None."""
         at, reason = self.stop_at()
         if now < at:
             return None

@@ -1,4 +1,4 @@
-"""A search at one moment, for whoever shows it: a value that does not change any more; and how long it will take; pure."""
+"""Immutable snapshot of a search for display, and an estimate of its remaining time; no side effects."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from hopsml.states import Lifecycle
 
-SIMULATED = 1_000  # trials that wait; more are shared out evenly
+SIMULATED = 1_000  # waiting trials that are simulated; further ones are spread evenly over the places
 
 
 @dataclass
 class RunningTrial:
-    """A trial that is being carried out."""
+    """State of a trial that is being run."""
 
     number: int
     trial_id: str
     config: dict[str, Any]
-    place: str  # the lane, or how many workers
+    place: str  # the lane, or the number of workers
     began: float  # seconds since 1970
     step: int | None = None
     value: float | None = None
@@ -30,7 +30,10 @@ class RunningTrial:
 
 @dataclass(frozen=True)
 class SearchSnapshot:
-    """A search at one moment. ``best`` is its row of the table, None without any; times are seconds since 1970."""
+    """State of a search at one moment.
+
+    ``best`` is its row of the result table, None without any; times are seconds since 1970.
+    """
 
     run_id: str
     name: str
@@ -38,16 +41,16 @@ class SearchSnapshot:
     began: float
     now: float
     counts: dict[str, int]
-    planned: int | None  # how many trials there are to be
+    planned: int | None  # total number of trials
     best: dict[str, Any] | None
     direction: str
     metric: str
     running: tuple[RunningTrial, ...]
-    executors: int  # slots that the search has
+    executors: int  # number of slots of the search
     busy: int
     deadline_at: float | None
-    took: tuple[float, ...]  # seconds that the newest trials took which are over
-    waiting: str  # what the coordinator says of executors that are missing
+    took: tuple[float, ...]  # durations of the newest ended trials, in seconds
+    waiting: str  # the coordinator's message about missing executors
     notes: tuple[str, ...]
     improvements: tuple[tuple[int, float], ...]  # trial, best value so far
     ended: float | None
@@ -56,11 +59,11 @@ class SearchSnapshot:
 
     @property
     def done(self) -> int:
-        """How many trials have ended, one way or another."""
+        """Number of trials that have ended: completed, stopped or failed."""
         return sum(self.counts.get(name, 0) for name in ("completed", "stopped", "failed"))
 
     def outlook(self) -> Outlook | None:
-        """What is to be expected of the trials that are planned, whatever the deadline; None: nobody knows yet."""
+        """Return the estimate for all planned trials, regardless of the deadline; None if it is unknown."""
         if self.planned is None:
             return None
         ages = [max(0.0, self.now - trial.began) for trial in self.running]
@@ -68,7 +71,7 @@ class SearchSnapshot:
         return outlook(self.took, ages, waiting, len(ages) or self.executors, self.done)
 
     def seconds_left(self) -> float | None:
-        """Until the search ends, as is to be expected and by its deadline; None: nobody knows."""
+        """Return the seconds until the search ends, by estimate or deadline, whichever is earlier; None if unknown."""
         outlook = self.outlook()
         times = [] if self.deadline_at is None else [max(0.0, self.deadline_at - self.now)]
         times += [] if outlook is None else [outlook.seconds]
@@ -77,23 +80,28 @@ class SearchSnapshot:
 
 @dataclass(frozen=True)
 class Outlook:
-    """An estimate: seconds until the last trial has ended, and the share of all work that is done (0 to 1)."""
+    """Estimate of a search: seconds until the last trial has ended, and the share of all work done (0 to 1)."""
 
     seconds: float
     share: float
 
 
 class Lifetimes:
-    """The distribution of trial durations. ``ended``, ``running``: seconds that trials took, or have run so far.
+    """Distribution of trial durations, estimated from ended and running trials.
 
-    Trials that still run count too: they have lasted at least so long. Without them the short ones, which end first, and
-    those that a stopper ended would stand for all (Kaplan and Meier 1958, "Nonparametric estimation from incomplete
-    observations"). Beyond the longest trial that is known they are taken to end at the average rate so far.
+    Trials that still run count too: they have lasted at least as long as they have run. Without them the short ones,
+    which end first, and those that a stopper ended would bias the estimate (Kaplan and Meier 1958, "Nonparametric
+    estimation from incomplete observations"). Beyond the longest known trial they are assumed to end at the average
+    rate so far.
+
+    Args:
+        ended: durations of ended trials, in seconds.
+        running: seconds that the running trials have run so far.
     """
 
     def __init__(self, ended: Sequence[float], running: Sequence[float]) -> None:
         moments = sorted([(seconds, 0) for seconds in ended] + [(seconds, 1) for seconds in running])
-        self._times, self._shares = [0.0], [1.0]  # from then on, how many of all last longer
+        self._times, self._shares = [0.0], [1.0]  # share of trials that last longer than each time
         for left, (seconds, runs) in zip(range(len(moments), 0, -1), moments, strict=True):
             if not runs:
                 self._times.append(seconds)
@@ -103,7 +111,7 @@ class Lifetimes:
         self._tail = self._longest / -math.log(share) if 0.0 < share < 1.0 else 0.0  # mean time beyond the longest
 
     def rest(self, age: float) -> float:
-        """Expected further seconds of a trial that has run for ``age`` seconds (mean)."""
+        """Return the expected further seconds of a trial that has run for ``age`` seconds (mean)."""
         at = bisect.bisect_right(self._times, age) - 1
         if not self._shares[at]:
             return 0.0
@@ -116,10 +124,14 @@ class Lifetimes:
 
 
 def outlook(ended: Sequence[float], running: Sequence[float], waiting: int, places: int, done: int) -> Outlook | None:
-    """The estimate for a search; None before a trial has ended. ``ended``, ``running``: seconds, as for ``Lifetimes``.
+    """Return the estimate for a search; None before a trial has ended.
 
-    ``waiting``: trials that have not begun; ``places``: trials that can run at a time. ``ended`` may be the newest of
-    the ``done`` ones alone.
+    Args:
+        ended: seconds that trials took, as for ``Lifetimes``; may be the newest of the ``done`` ones alone.
+        running: seconds that the running trials have run so far.
+        waiting: number of trials that have not begun.
+        places: number of trials that can run at the same time.
+        done: number of trials that have ended.
     """
     if not ended or places < 1:
         return None

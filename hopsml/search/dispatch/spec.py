@@ -1,4 +1,4 @@
-"""What a search was asked to do, as far as its dispatch must know it."""
+"""Specification of a search, as far as its dispatch needs it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,27 @@ from hopsml.search.contract import Config
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """What a search was asked for; times in seconds. Raises ArgumentError for values that cannot be.
+    """Specification of a search; times in seconds.
 
-    ``num_trials``: None leaves it to the searcher (grid, Hyperband); where both say a number, the smaller one holds.
-    ``metric``: key of the searched metric in what a trial returns; "" where it returns a number. ``size_of`` makes every
-    trial a distributed training: it gives the number of workers and the smallest that will do; None: trials run on lanes.
-    ``isolated``: every trial in a process of its own. ``retries``: so often a trial that failed is tried again elsewhere.
-    ``deadline_s`` counts from the begin of the session; ``budget_executor_s`` is what the slots held may cost in all
-    sessions together. ``patience_s``: how long a trial that is asked to stop may take. ``promoted_workers``: pairs of
-    (step, size): a distributed training that goes on past the step may have that many workers. ``prefetch``: whether
-    a trial is sent before the lane is free; None decides by what is measured (prefetch.py).
+    Attributes:
+        num_trials: number of trials; None leaves it to the searcher (grid, Hyperband). If both set it, the smaller one
+            holds.
+        direction: "max" or "min".
+        metric: key of the searched metric in what a trial returns; "" where it returns a number.
+        size_of: makes every trial a distributed training: returns the number of workers and the minimum number for a
+            configuration. None: trials run on lanes.
+        isolated: run every trial in a separate process.
+        retries: number of further attempts, elsewhere, of a trial that failed.
+        deadline_s: deadline, counted from the begin of the session.
+        budget_executor_s: slot-seconds that all sessions together may use.
+        patience_s: time that a trial gets to stop on request.
+        max_lanes: greatest number of slots; None: unlimited.
+        promoted_workers: pairs of (step, size): a distributed training that continues past the step may have that many
+            workers.
+        prefetch: send a trial before the lane is free; None decides by measurement (``lanes.Prefetch``).
+
+    Raises:
+        ArgumentError: an invalid value.
     """
 
     num_trials: int | None
@@ -59,5 +70,5 @@ class SearchSpec:
             )
 
     def promoted_size(self, step: int) -> int:
-        """The number of workers that a trial may have at ``step``; 0: no more than it began with."""
+        """Return the number of workers that a trial may have at ``step``; 0: no more than it began with."""
         return max((size for reached, size in self.promoted_workers if step >= reached), default=0)

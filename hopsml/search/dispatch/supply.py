@@ -1,4 +1,4 @@
-"""Chooses the next trial: retries first, then paused trials that the stopper resumes, then new ones of the searcher."""
+"""Choice of the next trial: retries first, then paused trials that the stopper resumes, then new ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 
 
 class ReadyQueue:
-    """A first-in-first-out queue that can skip trials of one lane; taking is as fast with many of them."""
+    """First-in-first-out queue that can skip trials of one lane, in time independent of its length."""
 
     def __init__(self) -> None:
-        self._queues: dict[int | None, deque[tuple[int, TrialState]]] = {}  # lane to be avoided -> (turn, trial)
+        self._queues: dict[int | None, deque[tuple[int, TrialState]]] = {}  # lane to avoid -> (position, trial)
         self._last = 0
         self._first = 0
         self._count = 0
@@ -21,7 +21,10 @@ class ReadyQueue:
         return self._count
 
     def put(self, trial: TrialState, first: bool = False) -> None:
-        """Append a trial; ``first``: before all others, as it was on its way already."""
+        """Append a trial, or put it before all others.
+
+        ``first`` is for a trial that had been assigned already.
+        """
         queue = self._queues.setdefault(trial.avoid, deque())
         self._count += 1
         if first:
@@ -32,7 +35,11 @@ class ReadyQueue:
             queue.append((self._last, trial))
 
     def take(self, lane: int | None = None) -> TrialState | None:
-        """Remove and return the first trial that may run on ``lane`` (None: on any lane); None if there is none."""
+        """Remove and return the first trial that may run on ``lane``; None if there is none.
+
+        Args:
+            lane: number of the lane; None: any lane.
+        """
         turns = [(queue[0][0], key) for key, queue in self._queues.items() if lane is None or key != lane]
         if not turns:
             return None
@@ -53,26 +60,34 @@ class ReadyQueue:
 
 
 class Supply:
-    """Chooses the next trial for a free lane or group."""
+    """Source of the next trial for a free lane or group."""
 
     def __init__(self, ask_tell: AskTell) -> None:
         self.ask_tell = ask_tell
         self.ready = ReadyQueue()
 
     def returning(self, lane: int | None = None) -> TrialState | None:
-        """The next trial that ran before and goes on, by retry or resume, where ``lane`` may take it (None: any lane)."""
+        """Return the next trial that ran before and continues, by retry or resume; None if there is none.
+
+        Args:
+            lane: number of the lane that will run it; None: any lane.
+        """
         trial = self.ready.take(lane)
         while trial is None:
             trial = self.ask_tell.resume()
             if trial is None or trial.phase is TrialPhase.OVER:
                 return None
             if trial.phase is not TrialPhase.READY:
-                trial = None  # still about to pause: it is queued again once it has
+                trial = None  # it has not paused yet, and is queued again when it has
             elif lane is not None and trial.avoid == lane:
-                self.ready.put(trial)  # for another lane
+                self.ready.put(trial)  # another lane may run it
                 trial = None
         return trial
 
     def next(self, lane: int | None = None) -> TrialState | None:
-        """The next trial for ``lane`` (None: any): one that ran before, else a new one; None if there is none at present."""
+        """Return the next trial: one that ran before, else a new one; None if there is none at present.
+
+        Args:
+            lane: number of the lane that will run it; None: any lane.
+        """
         return self.returning(lane) or self.ask_tell.ask()

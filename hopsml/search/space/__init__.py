@@ -1,1 +1,1 @@
-"""What may be tried: parameters, conditions, and configurations as text."""
+"""Search space: parameters, conditions, and configurations as text."""

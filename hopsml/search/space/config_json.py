@@ -1,4 +1,4 @@
-"""Configurations as JSON and back: tuples stay tuples, and functions or objects are found again by their names."""
+"""Configurations as JSON and back; tuples are preserved, and functions and objects are resolved by their names."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ _VALUE = "hopsml value"
 
 
 class NameOnly(str):
-    """Stands for a value of an earlier session that cannot be found by its name in this one."""
+    """Placeholder for a value of an earlier session that cannot be resolved by its name in this one."""
 
 
 def name_of(value: Any) -> str:
-    """``module.qualname`` of functions and classes, whose ``repr`` differs from process to process; else the ``repr``."""
+    """Return ``module.qualname`` of a function or class, else the ``repr`` of the value.
+
+    The ``repr`` of functions and classes differs from process to process.
+    """
     name = getattr(value, "__qualname__", None)
     return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
 
 
 def marked(value: Any) -> Any:
-    """A copy of ``value`` that JSON can represent: tuples and named objects become tagged dicts."""
+    """Return a copy of ``value`` that JSON can represent: tuples and named objects become tagged dicts."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, dict):
@@ -34,19 +37,23 @@ def marked(value: Any) -> Any:
         return {_VALUE: str(value)}
     if isinstance(value, bool | int | float | str):  # a subclass, such as an IntEnum
         return value
-    tolist = getattr(value, "tolist", None)  # numpy's
+    tolist = getattr(value, "tolist", None)  # numpy's scalars and arrays
     if callable(tolist) and not isinstance(value, type):
         return marked(tolist())
     return {_VALUE: name_of(value)}
 
 
 def to_line(value: Any) -> str:
-    """``value`` as one line of JSON, for ``reader``."""
+    """Return ``value`` as one line of JSON, for ``reader``."""
     return json.dumps(marked(value), separators=(",", ":"))
 
 
 def reader(values: Iterable[Any]) -> Callable[[str], Any]:
-    """A function that parses lines of ``to_line``; ``values``: the objects that are found again by their names."""
+    """Return a function that parses lines of ``to_line``.
+
+    Args:
+        values: the objects that are resolved by their names; others become ``NameOnly``.
+    """
     by_name = {name_of(value): value for value in values}
 
     def back(written: dict[str, Any]) -> Any:

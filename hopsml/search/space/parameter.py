@@ -1,7 +1,8 @@
-"""One hyper-parameter: what it may be, and its place on the interval from 0 to 1.
+"""Types of hyper-parameters: region, validation, and mapping of values to the interval from 0 to 1.
 
-Every searcher works on that interval: steps that look alike there (a factor on a logarithmic scale, the next of the
-listed values) matter alike. What a user gives for a parameter is checked here; the errors are Maggy's, with a remedy.
+Every searcher works on that interval: equal steps on it (a factor on a logarithmic scale, the next one of listed
+values) count as equal changes. The user's definition of a parameter is validated here; the errors are Maggy's, with a
+remedy.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ DOUBLE, INTEGER, LOGUNIFORM, LOGINTEGER = "DOUBLE", "INTEGER", "LOGUNIFORM", "LO
 DISCRETE, CATEGORICAL = "DISCRETE", "CATEGORICAL"
 KINDS = (DOUBLE, INTEGER, DISCRETE, CATEGORICAL, LOGUNIFORM, LOGINTEGER)
 
-When = Mapping[str, tuple[Any, ...]]  # name of another parameter -> the values of it with which this one is there
+When = Mapping[str, tuple[Any, ...]]  # name of another parameter -> the values of it with which this one is active
 
 
 @dataclass(frozen=True)
 class Parameter(ABC):
-    """A hyper-parameter. ``region`` is as the user gave it; without ``when`` it is always active."""
+    """Hyper-parameter of a search space.
+
+    ``region`` is as the user gave it; with an empty ``when`` the parameter is always active.
+    """
 
     name: str
     kind: str
@@ -38,18 +42,21 @@ class Parameter(ABC):
 
     @abstractmethod
     def at(self, unit: float) -> Any:
-        """The value at ``unit``, a position in [0, 1]; positions outside are clipped."""
+        """Return the value at ``unit``, a position in [0, 1]; positions outside are clipped."""
 
     @abstractmethod
     def unit(self, value: Any) -> float:
-        """The position of a value in [0, 1]; ``at(unit(value)) == value`` for values of the region, up to rounding."""
+        """Return the position of a value in [0, 1].
+
+        ``at(unit(value)) == value`` for values of the region, up to rounding.
+        """
 
     @abstractmethod
     def holds(self, value: Any) -> bool:
-        """Whether ``value`` lies in the region."""
+        """Return True if ``value`` lies in the region."""
 
     def listed(self) -> Sequence[Any]:
-        """All values, ascending or as given. Raises ArgumentError for a continuous range."""
+        """Return all values, ascending or as given; raises ArgumentError for a continuous range."""
         raise ArgumentError(
             f"{self.name} is {self.kind} {self.region}, which has no list of values; make it DISCRETE, "
             'or say points=5 for a grid: searcher_args={"points": 5}'
@@ -58,7 +65,7 @@ class Parameter(ABC):
 
 @dataclass(frozen=True)
 class Interval(Parameter):
-    """Type DOUBLE, or LOGUNIFORM if ``logarithmic``."""
+    """Continuous parameter: type DOUBLE, or LOGUNIFORM if ``logarithmic``."""
 
     low: float
     high: float
@@ -66,9 +73,11 @@ class Interval(Parameter):
 
     @property
     def count(self) -> int | None:
+        """None, since the range is continuous."""
         return None
 
     def at(self, unit: float) -> float:
+        """Return the value at ``unit``, a position in [0, 1]; positions outside are clipped."""
         unit = min(max(unit, 0.0), 1.0)
         if self.logarithmic:
             value = math.exp(math.log(self.low) * (1.0 - unit) + math.log(self.high) * unit)
@@ -77,95 +86,122 @@ class Interval(Parameter):
         return min(max(value, self.low), self.high)
 
     def unit(self, value: Any) -> float:
+        """Return the position of a value in [0, 1], on the parameter's scale."""
         if self.logarithmic:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         half = self.high / 2 - self.low / 2  # the difference of two finite numbers need not be finite
         return float((value / 2 - self.low / 2) / half)
 
     def holds(self, value: Any) -> bool:
+        """Return True if ``value`` is a number within the bounds."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
 class Integers(Parameter):
-    """Type INTEGER: both ends included, every value has an equal share of [0, 1]."""
+    """Parameter of type INTEGER: both bounds included, every value has an equal share of [0, 1]."""
 
     low: int
     high: int
 
     @property
     def count(self) -> int:
+        """Number of integers from the lower to the upper bound."""
         return self.high - self.low + 1
 
     def at(self, unit: float) -> int:
+        """Return the integer in whose share of [0, 1] ``unit`` lies; positions outside are clipped."""
         return self.low + min(max(int(unit * self.count), 0), self.count - 1)
 
     def unit(self, value: Any) -> float:
+        """Return the middle of the value's share of [0, 1]."""
         return float((value - self.low + 0.5) / self.count)
 
     def holds(self, value: Any) -> bool:
+        """Return True if ``value`` is an integer within the bounds."""
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def listed(self) -> Sequence[int]:
+        """Return all integers from the lower to the upper bound."""
         return range(self.low, self.high + 1)
 
 
 @dataclass(frozen=True)
 class LogIntegers(Integers):
-    """Type LOGINTEGER: both ends included; a value's share of [0, 1] is that of value ± 0.5 on a logarithmic scale."""
+    """Parameter of type LOGINTEGER: both bounds included, on a logarithmic scale.
+
+    A value's share of [0, 1] is that of the interval value ± 0.5 on this scale.
+    """
 
     def at(self, unit: float) -> int:
+        """Return the integer in whose share of [0, 1] ``unit`` lies; positions outside are clipped."""
         bottom, top = math.log(self.low - 0.5), math.log(self.high + 0.5)
         exact = math.exp(bottom + min(max(unit, 0.0), 1.0) * (top - bottom))
         return min(max(round(exact), self.low), self.high)
 
     def unit(self, value: Any) -> float:
+        """Return the position of the value in [0, 1], on a logarithmic scale."""
         bottom, top = math.log(self.low - 0.5), math.log(self.high + 0.5)
         return (math.log(value) - bottom) / (top - bottom)
 
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """Types DISCRETE and CATEGORICAL; ``values`` are those of the region without duplicates."""
+    """Parameter of type DISCRETE or CATEGORICAL; ``values`` are those of the region without duplicates."""
 
     values: tuple[Any, ...]
 
     @property
     def count(self) -> int:
+        """Number of distinct values."""
         return len(self.values)
 
     def at(self, unit: float) -> Any:
+        """Return the value in whose share of [0, 1] ``unit`` lies; all shares are equal."""
         return self.values[min(max(int(unit * len(self.values)), 0), len(self.values) - 1)]
 
     def unit(self, value: Any) -> float:
+        """Return the middle of the value's share of [0, 1]."""
         return (self.index(value) + 0.5) / len(self.values)
 
     def index(self, value: Any) -> int:
-        """The position of ``value`` in ``values``. Raises ValueError if it is not among them."""
+        """Return the position of ``value`` in ``values``; raises ValueError if it is not among them."""
         for place, known in enumerate(self.values):
             if same(known, value):
                 return place
         raise ValueError(f"{self.name}: {value!r} is none of {list(self.values)}")
 
     def holds(self, value: Any) -> bool:
+        """Return True if ``value`` is one of the listed values."""
         return any(same(known, value) for known in self.values)
 
     def listed(self) -> Sequence[Any]:
+        """Return the values in the order in which they were given."""
         return self.values
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that distinguishes True from 1, and 1 from 1.0: a function may treat them differently."""
+    """Return True if both values are equal and of the same type.
+
+    So True differs from 1, and 1 from 1.0: a function may treat them differently.
+    """
     return type(one) is type(other) and bool(one == other)
 
 
 def parameter(name: str, given: object, when: Mapping[str, Any] | None = None) -> Parameter:
-    """The parameter of ``(type, region)`` or ``(type, region, when)``; a list does for a tuple.
+    """Return the parameter for the user's definition ``(type, region)`` or ``(type, region, when)``.
 
-    Raises ArgumentError (a ValueError): wrong length, unknown type, empty region, bounds that are no numbers, not
-    finite, or not above 0 on a logarithmic scale. Raises BoundsError (an AssertionError, too): bounds that are not two, or
-    not ascending.
+    Args:
+        name: name of the parameter.
+        given: the definition, a tuple or a list.
+        when: condition, if it is not part of ``given``: name of another parameter -> the values of it with which this
+            one is active.
+
+    Raises:
+        ArgumentError: (a ValueError) wrong length, unknown type, empty region, bounds that are not numbers, not finite,
+            or not above 0 on a logarithmic scale.
+        BoundsError: (an AssertionError, too) not two bounds, or not ascending.
     """
     if not isinstance(given, tuple | list) or len(given) not in (2, 3) or (len(given) == 3 and when is not None):
         raise ArgumentError(f"{name}={given!r}: (type, region) was expected, such as ('DOUBLE', [0.1, 1.0])")
@@ -224,13 +260,13 @@ def _conditions(name: str, given: object) -> dict[str, tuple[Any, ...]]:
 
 
 def distinct(region: Iterable[Any]) -> tuple[Any, ...]:
-    """The values without duplicates, in order; they need not be hashable."""
+    """Return the values without duplicates, in order; they need not be hashable."""
     kept: list[Any] = []
     known: set[tuple[type, Any]] = set()
-    others: list[Any] = []  # which cannot be hashed: each is compared with all of them
+    others: list[Any] = []  # unhashable values: each is compared with all of them
     for value in region:
         try:
-            is_new = value != value or (type(value), value) not in known  # NaN is none of those before it
+            is_new = value != value or (type(value), value) not in known  # NaN differs from all before it
             known.add((type(value), value))
         except (TypeError, ValueError):  # an array's comparison has no truth value
             is_new = not any(same(other, value) for other in others)

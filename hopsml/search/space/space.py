@@ -1,9 +1,9 @@
-"""What may be tried: hyper-parameters by name, in Maggy's form, with logarithmic scales and conditions besides.
+"""Search space: hyper-parameters by name, in Maggy's form, extended by logarithmic scales and conditions.
 
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-1]), act=("CATEGORICAL", ["relu", "gelu"]))
     space.add("slope", ("DOUBLE", [0.0, 0.3]), when={"act": ["relu"]})
 
-A parameter with ``when`` is part of a configuration only if every parameter named there is, with one of the values.
+A parameter with ``when`` is part of a configuration only if every parameter named in it is, with one of the values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopsml.search.contract import Config
 from hopsml.search.space import parameter as kinds
 from hopsml.search.space.parameter import Interval, Parameter, parameter, same
 
-# Attributes that Maggy's class has: it refuses them as names of parameters, and so does this one.
+# Attributes of Maggy's class: it rejects them as names of parameters, and so does this one.
 RESERVED = {
     "DOUBLE", "INTEGER", "DISCRETE", "CATEGORICAL", "add", "to_dict", "names", "get", "items", "keys", "values", "json",
     "get_random_parameter_values", "transform", "inverse_transform",
@@ -30,12 +30,16 @@ _ANY_OTHER = object()
 
 
 class Searchspace:
-    """Hyper-parameters by name: ``name=(type, region)`` or ``name=(type, region, when)``.
+    """Set of named hyper-parameters: ``name=(type, region)`` or ``name=(type, region, when)``.
 
-    Types: DOUBLE, INTEGER (two bounds, both included), LOGUNIFORM, LOGINTEGER (the same on a logarithmic scale), DISCRETE,
-    CATEGORICAL (a list of values). The region of a parameter is an attribute by its name, unless this class has a method
-    of that name. Raises ArgumentError or BoundsError for what cannot be tried: see ``parameter.parameter``; besides, for a
-    name that is taken or reserved, and for a ``when`` that names no parameter, goes in a circle, or never comes true.
+    Types: DOUBLE, INTEGER (two bounds, both included), LOGUNIFORM, LOGINTEGER (the same on a logarithmic scale),
+    DISCRETE, CATEGORICAL (a list of values). The region of a parameter is an attribute by its name, unless this class
+    has a method of that name.
+
+    Raises:
+        ArgumentError: an invalid parameter (see ``parameter.parameter``), a name that is taken or reserved, or a
+            ``when`` that names no parameter, is circular, or can never be met.
+        BoundsError: not two bounds, or not ascending.
     """
 
     DOUBLE, INTEGER, DISCRETE, CATEGORICAL = kinds.DOUBLE, kinds.INTEGER, kinds.DISCRETE, kinds.CATEGORICAL
@@ -43,14 +47,20 @@ class Searchspace:
 
     def __init__(self, **parameters: Any) -> None:
         self._parameters: dict[str, Parameter] = {}
-        self._order: list[Parameter] = []  # those that a condition names come before those that have it
-        self._given_order = True  # whether that is the order in which they were given
+        self._order: list[Parameter] = []  # parameters named by a condition come before those that have it
+        self._given_order = True  # True if ``_order`` is the order in which they were given
         for name, given in parameters.items():
             self._parameters[self._free(name)] = parameter(name, given)
         self._arrange(self._parameters)
 
     def add(self, name: str, value: Any, when: Mapping[str, Any] | None = None) -> None:
-        """Add a parameter ``(type, region)``. ``when``: it is active only with these values of other parameters."""
+        """Add a parameter ``(type, region)``, which is active only if its condition is met.
+
+        Args:
+            name: name of the parameter.
+            value: type and region.
+            when: name of another parameter -> the values of it with which this one is active; None: always.
+        """
         self._arrange({**self._parameters, self._free(name): parameter(name, value, when)})
 
     def _arrange(self, parameters: dict[str, Parameter]) -> None:
@@ -67,17 +77,23 @@ class Searchspace:
 
     @classmethod
     def from_grid(cls, grid: Mapping[str, Any]) -> Searchspace:
-        """The space of a grid: name -> list of values. Raises ArgumentError for an empty list, or no list."""
+        """Return the space of a grid, a dict of names to lists of values.
+
+        Raises ArgumentError for an empty list, or a value that is not a list.
+        """
         if not isinstance(grid, Mapping) or not grid:
             raise ArgumentError(f"a grid is a dict of lists of values, such as {{'lr': [0.1, 0.01]}}; it was {grid!r}")
         return cls(**{name: (kinds.CATEGORICAL, values) for name, values in grid.items()})
 
     @classmethod
     def from_boundaries(cls, boundaries: Mapping[str, Any], categories: bool = False) -> Searchspace:
-        """The space of a dict of two bounds each, by the predecessor's rules.
+        """Return the space of a dict of two bounds for each name, by the predecessor's rules.
 
-        Of ``random_search``: two integers or two numbers, ascending. With ``categories``, of ``differential_evolution``: the
-        first bound's type decides; numbers may descend, and what is no number is a choice between the two.
+        Args:
+            boundaries: name -> two bounds.
+            categories: False: the rules of ``random_search``: two integers or two numbers, ascending. True: those of
+                ``differential_evolution``: the first bound's type decides; numbers may descend, and two values that are
+                not numbers are a choice between the two.
         """
         if not isinstance(boundaries, Mapping) or not boundaries:
             raise ArgumentError(
@@ -86,7 +102,7 @@ class Searchspace:
         of_two = _evolved if categories else _sampled
         return cls(**{name: of_two(name, bounds) for name, bounds in boundaries.items()})
 
-    # ---------------------------------------------------------------- Maggy's questions
+    # ---------------------------------------------------------------- Maggy's interface
 
     def __getattr__(self, name: str) -> list[Any]:
         if not name.startswith("_") and name in self._parameters:
@@ -94,7 +110,7 @@ class Searchspace:
         raise AttributeError(f"the search space has no parameter and no method {name!r}")
 
     def to_dict(self) -> dict[str, tuple[Any, ...]]:
-        """The parameters as ``Searchspace(**...)`` takes them; a third element is the condition."""
+        """Return the parameters as ``Searchspace(**...)`` takes them; a third element is the condition."""
         return {
             name: (*pair, _listed(found)) if (found := self._parameters[name]).when else pair
             for name, pair in self._pairs()
@@ -104,25 +120,28 @@ class Searchspace:
         return [(name, (found.kind, found.region)) for name, found in self._parameters.items()]
 
     def names(self) -> dict[str, str]:
-        """Parameter names mapped to their types, such as 'DOUBLE'."""
+        """Return the parameters' names mapped to their types, such as 'DOUBLE'."""
         return {name: found.kind for name, found in self._parameters.items()}
 
     def keys(self) -> list[str]:
-        """Parameter names in the order in which they were given."""
+        """Return the parameters' names in the order in which they were given."""
         return list(self._parameters)
 
     def values(self) -> list[tuple[str, list[Any]]]:
-        """(type, region) of each parameter, in the order of ``keys``."""
+        """Return (type, region) of each parameter, in the order of ``keys``."""
         return [pair for _, pair in self._pairs()]
 
     def items(self) -> Iterator[dict[str, Any]]:
-        """Each parameter as ``{"name":, "type":, "values":}``; the space itself can be iterated in the same way."""
+        """Return an iterator over the parameters as ``{"name":, "type":, "values":}``.
+
+        The space itself can be iterated in the same way.
+        """
         return iter({"name": name, "type": kind, "values": region} for name, (kind, region) in self._pairs())
 
     __iter__ = items
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The region of the parameter ``name``; ``default`` if there is none."""
+        """Return the region of the parameter ``name``; ``default`` if there is none."""
         found = self._parameters.get(name)
         return default if found is None else found.region
 
@@ -133,31 +152,35 @@ class Searchspace:
         return len(self._parameters)
 
     def json(self) -> str:
-        """``to_dict`` as JSON; values that JSON cannot represent are given by their ``repr``."""
+        """Return ``to_dict`` as JSON; values that JSON cannot represent are replaced by their ``repr``."""
         return json.dumps(self.to_dict(), sort_keys=True, default=repr)
 
     __str__ = json
 
     def get_random_parameter_values(self, num: int, seed: int | None = None) -> list[Config]:
-        """``num`` configurations, each drawn on its own. Raises ArgumentError if ``num`` is no number from 0."""
+        """Return ``num`` configurations, drawn independently.
+
+        Raises ArgumentError if ``num`` is not an integer of 0 or more.
+        """
         if isinstance(num, bool) or not isinstance(num, int) or num < 0:
             raise ArgumentError(f"num={num!r}: how many configurations, 0 or more, was expected")
         draw = random.Random(seed).random
         return [self.inverse_transform([draw() for _ in self._parameters]) for _ in range(num)]
 
     def transform(self, hparams: Mapping[str, Any]) -> list[float]:
-        """A configuration as a point of the unit cube, one coordinate a parameter, in the order of ``keys``.
+        """Return a configuration as a point of the unit cube, one coordinate per parameter, in the order of ``keys``.
 
-        A listed value is the middle of its share by its place in the list (no one-hot); one that is not there is 0.5.
+        A listed value is mapped to the middle of its share by its position in the list (no one-hot encoding); an
+        inactive parameter is 0.5.
         """
         return [found.unit(hparams[name]) if name in hparams else 0.5 for name, found in self._parameters.items()]
 
     def inverse_transform(self, point: Sequence[float]) -> Config:
-        """The configuration at a point of the unit cube; inactive parameters are left out."""
+        """Return the configuration at a point of the unit cube; inactive parameters are left out."""
         units = dict(zip(self._parameters, point, strict=True))
         return self.build(lambda found: found.at(units[found.name]))
 
-    # ---------------------------------------------------------------- what searchers ask besides
+    # ---------------------------------------------------------------- further methods for searchers
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -165,7 +188,7 @@ class Searchspace:
         return dict(self._parameters)
 
     def build(self, choose: Callable[[Parameter], Any]) -> Config:
-        """The configuration whose active parameters have the values that ``choose(parameter)`` gives."""
+        """Return the configuration whose active parameters have the values that ``choose(parameter)`` returns."""
         values: Config = {}
         for found in self._order:
             if not found.when or _met(found, values):
@@ -173,7 +196,10 @@ class Searchspace:
         return values if self._given_order else {name: values[name] for name in self._parameters if name in values}
 
     def contains(self, config: Mapping[str, Any]) -> bool:
-        """Whether this is a configuration of the space: exactly the active parameters, each with a value of its region."""
+        """Return True if this is a configuration of the space.
+
+        It must have exactly the active parameters, each with a value of its region.
+        """
         there = set()
         for found in self._order:
             if _met(found, config):
@@ -183,9 +209,10 @@ class Searchspace:
         return there == set(config)
 
     def combinations(self) -> Iterator[Config]:
-        """All configurations, the last parameter changing fastest; one that a condition names goes before its dependants.
+        """Return an iterator over all configurations, the last parameter changing fastest.
 
-        Raises ArgumentError where a parameter has no list of values.
+        A parameter that a condition names comes before its dependants. Raises ArgumentError where a parameter has no
+        list of values.
         """
         for found in self._order:
             found.listed()
@@ -203,7 +230,7 @@ class Searchspace:
             yield from self._combined(place + 1, {**values, found.name: value})
 
     def size(self) -> int | None:
-        """Number of different configurations; None where a parameter is continuous."""
+        """Return the number of different configurations; None if a parameter is continuous."""
         if any(found.count is None for found in self._order):
             return None
         return self._counted(0, {})
@@ -215,21 +242,21 @@ class Searchspace:
         if not _met(found, values):
             return self._counted(place + 1, values)
         conditions = [value for other in self._order for value in other.when.get(found.name, ())]
-        apart = kinds.distinct(conditions)  # values that make a difference to others; the rest is alike
+        apart = kinds.distinct(conditions)  # these decide which other parameters are active; the rest is alike
         alike = int(found.count or 0) - len(apart)
         counted = sum(self._counted(place + 1, {**values, found.name: value}) for value in apart)
         return counted + (alike * self._counted(place + 1, {**values, found.name: _ANY_OTHER}) if alike else 0)
 
     def key(self, config: Mapping[str, Any]) -> str:
-        """A string that is equal for equal configurations, such as for a dict's key."""
+        """Return a string that is equal for equal configurations, for example as the key of a dict."""
         return json.dumps(self.encode(config), sort_keys=True)
 
     def encode(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration as JSON values; values of a list are replaced by their positions in it."""
+        """Return the configuration as JSON values; listed values are replaced by their positions in the list."""
         return {name: _encoded(self._parameters[name], value) for name, value in config.items()}
 
     def decode(self, encoded: Mapping[str, Any]) -> Config:
-        """The configuration that ``encode`` was given."""
+        """Return the configuration from which ``encode`` made ``encoded``."""
         return {name: _decoded(self._parameters[name], value) for name, value in encoded.items()}
 
 
@@ -240,7 +267,7 @@ def check_filled(space: Searchspace) -> None:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """The function's parameters by name; None of a builtin, which does not say."""
+    """Return the function's parameters by name; None for a builtin without a signature."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -248,15 +275,15 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether there is a ``**kwargs`` among them."""
+    """Return True if the parameters include ``**kwargs``."""
     return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def check_function(space: Searchspace, function: Callable[..., Any]) -> None:
     """Raise ArgumentError if the function cannot be called with the configurations of the space.
 
-    It must have each parameter of the space, with a default where that is not always there; ``**kwargs`` or a parameter
-    ``hparams``, which is given the whole configuration, serves as well.
+    It must have each parameter of the space, with a default where the parameter is not always active; ``**kwargs``, or
+    a parameter ``hparams`` that receives the whole configuration, is accepted as well.
     """
     known = parameters_of(function)
     if known is None or "hparams" in known or takes_any(known):
@@ -287,19 +314,20 @@ def _decoded(found: Parameter, value: Any) -> Any:
 
 
 def _met(found: Parameter, values: Mapping[str, Any]) -> bool:
-    """Whether ``values`` meet the condition of a parameter."""
+    """Return True if ``values`` meet the condition of a parameter."""
     return all(
         name in values and any(same(values[name], wanted) for wanted in allowed) for name, allowed in found.when.items()
     )
 
 
 def _in_order(parameters: Mapping[str, Parameter]) -> list[Parameter]:
-    """The parameters so that each comes after those that its condition names, else in the order given.
+    """Return the parameters sorted so that each comes after those that its condition names.
 
-    Raises ArgumentError for conditions that name no parameter, go in a circle, or never come true.
+    Otherwise the given order is preserved. Raises ArgumentError for conditions that name no parameter, are circular, or
+    can never be met.
     """
     ordered: dict[str, Parameter] = {}
-    # For each parameter what must hold of others for it to be there, theirs included.
+    # For each parameter the values of others that it needs to be active, including what those need.
     needed: dict[str, dict[str, tuple[Any, ...]]] = {}
 
     def place(found: Parameter, path: tuple[str, ...]) -> None:
@@ -345,7 +373,10 @@ def _check_named(found: Parameter, name: str, allowed: Iterable[Any], parameters
 
 
 def _sampled(name: str, given: Any) -> tuple[str, list[Any]]:
-    """The parameter for random_search: two integers give INTEGER, with a float among them DOUBLE; must be ascending."""
+    """Return type and region of a parameter of random_search.
+
+    Two integers give INTEGER, with a float among them DOUBLE; they must be ascending.
+    """
     low, high = _two(name, given)
     if not _is_number(low) or not _is_number(high):
         raise ArgumentError(f"{name}: {given} was given; random search takes bounds that are integers or floats")
@@ -355,10 +386,10 @@ def _sampled(name: str, given: Any) -> tuple[str, list[Any]]:
 
 
 def _evolved(name: str, given: Any) -> tuple[str, list[Any]]:
-    """The rule of differential_evolution: the first bound's type decides.
+    """Return type and region of a parameter of differential_evolution: the first bound's type decides.
 
-    Numbers may descend; two that are the same are a constant, and what is no number is a choice between the two. With a
-    first bound that is an integer, the integers that lie between the two.
+    Numbers may descend; two equal ones are a constant, and two values that are not numbers are a choice between the
+    two. If the first bound is an integer, the region is the integers between the two.
     """
     first, second = _two(name, given)
     if _is_number(first) != _is_number(second):

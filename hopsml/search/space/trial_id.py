@@ -9,11 +9,15 @@ from typing import Any
 
 
 def trial_id(config: Mapping[str, Any], repeat: int = 0) -> str:
-    """Sixteen hex digits: the first of the MD5 of the configuration as JSON with sorted keys, as Maggy has it.
+    """Return the id of a configuration: sixteen hex digits of its MD5, as in Maggy.
 
-    Values that JSON does not know are written as follows: numbers and arrays of numpy as Python's, functions and classes
-    as ``module.qualname``, anything else as its ``repr``. ``repeat`` > 0 gives the same configuration another id: how often
-    it was tried before.
+    They are the first digits of the MD5 of the configuration as JSON with sorted keys. Values that JSON does not
+    support are written as follows: numbers and arrays of numpy as Python's, functions and classes as
+    ``module.qualname``, anything else as its ``repr``.
+
+    Args:
+        config: the configuration.
+        repeat: how often the same configuration was tried before; above 0 it makes another id.
     """
     text = json.dumps(dict(config), sort_keys=True, default=_written)
     if repeat:

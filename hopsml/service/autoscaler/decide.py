@@ -64,7 +64,7 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
         names = [f"+{kind.group}/{number}" for number in range(kind.count)]
         for name in names:
             packing.put(name, kind.capacity, kind.label, hidden=True)
-        offers.append(NodeOffer(kind.group, names, kind.price))
+        offers.append(NodeOffer(names, kind.price))
     placement = cheapest(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
     counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
@@ -161,7 +161,7 @@ class _Plan:
         leaving = list(self._leaving)
         if (placement := self._packing.place(gang, leaving)) is not None:
             return placement
-        offers = [NodeOffer(name, names, self._groups[name].price) for name, names in self._new.items() if names]
+        offers = [NodeOffer(names, self._groups[name].price) for name, names in self._new.items() if names]
         return cheapest(self._packing, gang, sorted(offers, key=lambda offer: offer.price), leaving)
 
     def _told(self, used: Mapping[str, None]) -> Iterator[str]:

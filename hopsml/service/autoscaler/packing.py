@@ -52,9 +52,8 @@ class Packing:
 class NodeOffer:
     """Hidden nodes of one group, each of which costs ``price``."""
 
-    group: str
     names: Sequence[str]
-    price: float = 1.0
+    price: float
 
 
 def cheapest(
@@ -72,9 +71,14 @@ def cheapest(
         order = [offers[first], *offers[:first], *offers[first + 1 :]]
         counts = _fewest(packing, gang, order, also)
         cost = sum(offer.price * count for offer, count in zip(order, counts, strict=True))
-        names = [name for offer, count in zip(order, counts, strict=True) for name in offer.names[:count]]
+        names = _names(order, counts)
         best = min(best or (cost, sum(counts), first, names), (cost, sum(counts), first, names))
     return packing.place(gang, [*also, *(best[3] if best is not None else [])])
+
+
+def _names(offers: Sequence[NodeOffer], counts: Sequence[int]) -> list[str]:
+    """Return the first nodes of each offer, as many as its count."""
+    return [name for offer, count in zip(offers, counts, strict=True) for name in offer.names[:count]]
 
 
 def _fewest(packing: Packing, gang: GangShape, order: Sequence[NodeOffer], also: Sequence[str]) -> list[int]:
@@ -82,8 +86,7 @@ def _fewest(packing: Packing, gang: GangShape, order: Sequence[NodeOffer], also:
     counts = [len(offer.names) for offer in order]
 
     def fits() -> bool:
-        shown = [name for offer, count in zip(order, counts, strict=True) for name in offer.names[:count]]
-        return packing.place(gang, [*also, *shown]) is not None
+        return packing.place(gang, [*also, *_names(order, counts)]) is not None
 
     for index in reversed(range(len(order))):
         low, high = 0, counts[index]

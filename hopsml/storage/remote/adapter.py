@@ -1,8 +1,9 @@
-"""The FileSystem of every remote scheme: what a store offers (``store.RemoteStore``), under deadlines that hold.
+"""FileSystem of every remote scheme: runs the methods of a store (``store.RemoteStore``) under enforced deadlines.
 
-No client library has a deadline for all that it does, and a thread that blocks in one cannot be ended. So each call runs in
-a helper process of its own (``pool``), which is killed when a step is not done in time. Only a store whose files lie in this
-very process (``memory://``) is called in a thread of it: no other process could, and nothing there waits for anybody.
+No client library has a deadline for all its operations, and a thread that blocks in one cannot be ended. So each call
+runs in a separate helper process (``pool``), which is killed when a step is not completed in time. Only a store whose
+files are in this very process (``memory://``) is called in a thread of it: no other process could access it, and its
+calls do not block.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
 from hopsml.storage import causes, leftovers, urls
-from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity
+from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
 from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
 from hopsml.storage.remote.pool import POOL, AllBusy
 from hopsml.storage.streams import buffered_reader, spooled_writer
 
-_SERVERS_TRIED = 3  # when none has answered, a second at most for each
+_SERVERS_TRIED = 3  # number of servers that are checked after a timeout, for at most one second each
 
 
 def create(url: str, timeout_s: float) -> RemoteFileSystem:
-    """The file system of a remote URL; ArgumentError where nothing speaks its scheme."""
+    """Return the file system of a remote URL; ArgumentError for an unknown scheme."""
     return RemoteFileSystem(url, timeout_s)
 
 
@@ -35,12 +36,12 @@ def close_all() -> None:
 
 
 def kill_all() -> None:
-    """End all of this process's helper processes at once; for a process that leaves without cleaning up."""
+    """Kill all of this process's helper processes at once; for a process that exits without cleaning up."""
     POOL.kill_all()
 
 
 class RemoteFileSystem(FileSystem):
-    """FileSystem on any remote store. Every step has a deadline, kept by killing the helper process that carries it out."""
+    """FileSystem on any remote store; every step has a deadline, enforced by killing its helper process."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.scheme = urls.split(url)[0]
@@ -50,19 +51,24 @@ class RemoteFileSystem(FileSystem):
         self._options = self._store.options(url)
 
     def status(self, url: str) -> FileStatus:
+        """Return the attributes of one file or directory; PathNotFound if there is none."""
         return FileStatus(**self._call("look at", "status", url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Entries by name. One whose name is no name of a file is left out: in an object store ``..`` is like any other."""
         entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
-        return sorted(entries, key=lambda entry: entry.name)
+        below = url.rstrip("/") + "/"
+        return sorted((one for one in entries if _is_name(one.url.removeprefix(below))), key=lambda entry: entry.name)
 
-    def read_bytes(self, url: str) -> bytes:
-        return self._receive(url, 0, None)
+    def read_bytes(self, url: str, most: int | None = None) -> bytes:
+        return self._receive(url, 0, None, most)
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
         return self._receive(url, offset, length)
 
     def write_bytes(self, url: str, data: bytes, overwrite: bool = True) -> None:
+        """Write a file, completely or not at all; missing parents are created."""
         if self._store.is_object_store:
             self._refuse_taken(url, overwrite)
             self._send("write", url, data, about=url, overwrite=overwrite)
@@ -71,7 +77,7 @@ class RemoteFileSystem(FileSystem):
             self._send("write", fresh, data, about=url, overwrite=True)
 
     def append_bytes(self, url: str, data: bytes) -> None:
-        """Add to the end of a file, made if missing; an object store's file is read and written again."""
+        """Append to a file, which is created if missing; on an object store it is read and rewritten."""
         if not self._store.is_object_store:
             self._send("append", url, data, about=url)
             return
@@ -82,12 +88,14 @@ class RemoteFileSystem(FileSystem):
         self.write_bytes(url, before + data)
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
+        """Copy one local file to ``url``, completely or not at all; missing parents are created."""
         with self._appearing(url, overwrite) as fresh:
             sent = self._call("write", "upload", fresh, about=url, local=os.path.abspath(local))
             if self.status(fresh).length != sent:
                 raise StorageUnavailable(f"cannot write {url}: another length is there than the {sent} bytes sent", url)
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
+        """Copy one file to a local path, completely or not at all; an existing file is replaced."""
         target = os.path.abspath(local)
         fresh = urls.temporary_sibling(target)
         try:
@@ -102,38 +110,45 @@ class RemoteFileSystem(FileSystem):
             raise causes.from_os_error("write", target, error) from error
 
     def open_read(self, url: str) -> BinaryIO:
-        """A seekable binary reader; ranges are read as they are asked for."""
+        """Return a seekable binary reader, which fetches ranges on demand."""
         found = self.status(url)
         if found.is_dir:
             raise PathExists(f"cannot read {url}: it is a directory, not a file", url)
         return buffered_reader(lambda offset, length: self.read_range(url, offset, length), found.length)
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
-        """A binary writer by way of a local temporary file, uploaded when it is closed."""
+        """Return a binary writer to a local temporary file, which is uploaded when it is closed."""
         self._refuse_taken(url, overwrite)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
     def make_dirs(self, url: str, mode: int | None = None) -> None:
+        """Create a directory with its parents; an existing directory is accepted."""
         self._call("make directory", "make_dirs", url, mode=mode)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
-        """In one step; on an object store a copy and a deletion."""
+        """Rename atomically, but on an object store by a copy and a deletion."""
         self._call(f"rename {source} to", "rename", source, about=target, target=target, overwrite=overwrite)
 
     def delete(self, url: str, recursive: bool = False) -> bool:
+        """Delete a file, an empty directory, or with ``recursive`` a full one; False if there was none."""
         return bool(self._call("delete", "delete", url, recursive=recursive))
 
     def set_permission(self, url: str, mode: int) -> None:
+        """Change the permission bits to ``mode``; StorageError where the store has none."""
         self._call("change the permission of", "set_permission", url, mode=mode)
 
     def set_owner(self, url: str, owner: str | None = None, group: str | None = None) -> None:
-        """What is None stays. Only HDFS's superuser may change an owner; StorageError where the store has none."""
+        """Change owner and group by name; None leaves one unchanged.
+
+        Only HDFS's superuser may change an owner. StorageError where the store has none.
+        """
         self._call("change the owner of", "set_owner", url, owner=owner, group=group)
 
     def capacity(self, url: str) -> StoreCapacity:
+        """Return size and use of the store; StorageError where they are not available."""
         return StoreCapacity(**self._call("measure", "capacity", url))
 
-    # ------------------------------------------------------------------ what appears whole
+    # ------------------------------------------------------------------ atomic writes
 
     def _refuse_taken(self, url: str, overwrite: bool) -> None:
         with contextlib.suppress(PathNotFound):
@@ -146,10 +161,10 @@ class RemoteFileSystem(FileSystem):
 
     @contextlib.contextmanager
     def _appearing(self, url: str, overwrite: bool) -> Iterator[str]:
-        """A fresh temporary URL; renamed to ``url`` when the block ends well, else deleted if that is possible.
+        """Yield a fresh temporary URL, which is renamed to ``url`` if the block succeeds, else deleted if possible.
 
-        A URL that is temporary itself, or lies in a temporary directory, is written as it is: nobody takes it for whole, and
-        the store is asked twice less.
+        A URL that is temporary itself, or is in a temporary directory, is written directly: readers do not take it for
+        complete, and two requests are saved.
         """
         if overwrite and urls.has_temporary_part(url):
             yield url
@@ -159,21 +174,25 @@ class RemoteFileSystem(FileSystem):
         try:
             yield fresh
             self._call("write", "rename", fresh, about=url, target=url, overwrite=overwrite)
-        except BaseException as error:  # Ctrl-C, too, leaves nothing behind
-            # Whoever did not answer would not answer now, either.
+        except BaseException as error:  # on Ctrl-C, too, no temporary file may remain
+            # A store that has timed out would not respond now, either.
             leftovers.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
             raise
 
     # ------------------------------------------------------------------ calls
 
     def _call(self, action: str, verb: str, url: str, about: str = "", **arguments: Any) -> Any:
-        """One request without chunks from or to here; ``action`` and ``about`` are for the error's text."""
+        """Make one request that transfers no chunks over the channel, and return its result.
+
+        ``action`` and ``about`` are for the error's text.
+        """
         return self._exchange(action, verb, url, about or url, arguments, self._answer)
 
-    def _receive(self, url: str, offset: int, length: int | None) -> bytes:
+    def _receive(self, url: str, offset: int, length: int | None, most: int | None = None) -> bytes:
         pieces: list[bytearray] = []
-        arguments = {"offset": offset, "length": length}
+        arguments = {"offset": offset, "length": length, "most": most}
         expected = self._exchange("read", "read", url, url, arguments, lambda channel: self._answer(channel, pieces))
+        check_length(url, expected, most)
         data = b"".join(pieces)
         if len(data) != expected:
             raise StorageUnavailable(f"cannot read {url}: {len(data)} of {expected} bytes came", url)
@@ -208,7 +227,7 @@ class RemoteFileSystem(FileSystem):
         arguments: dict[str, Any],
         talk: Callable[[FrameChannel], dict[str, Any]],
     ) -> Any:
-        """Borrow a helper, send the request, ``talk`` until the answer, tell errors apart."""
+        """Borrow a helper, send the request, ``talk`` until the final response, and convert errors."""
         request = {"verb": verb, "base": self._base, "options": self._options, "url": url, "arguments": arguments}
         try:
             with self._helper(url) as channel:
@@ -239,7 +258,7 @@ class RemoteFileSystem(FileSystem):
                 yield helper.channel
 
     def _answer(self, channel: FrameChannel, pieces: list[bytearray] | None = None) -> dict[str, Any]:
-        """The next message that says more than that a step is done; raw chunks before it become ``pieces``."""
+        """Return the next message other than the end of a step; raw chunks before it are appended to ``pieces``."""
         while True:
             frame = channel.receive(self.timeout_s)
             if isinstance(frame, bytearray):
@@ -258,7 +277,7 @@ class RemoteFileSystem(FileSystem):
         )
 
     def _why_silent(self, url: str) -> str:
-        """What each server's port does, looked at after a deadline has passed."""
+        """Describe for each server whether its port accepts connections, after a deadline has passed."""
         found = []
         for address in self._store.addresses(url)[:_SERVERS_TRIED]:
             host, _, port = address.rpartition(":")
@@ -268,3 +287,8 @@ class RemoteFileSystem(FileSystem):
             except (OSError, ValueError) as error:
                 found.append(f"{address}: {error}")
         return ", ".join(found)
+
+
+def _is_name(text: str) -> bool:
+    """Return True for what is one part of a path; what comes from a server becomes a path of this machine."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text

@@ -19,25 +19,30 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class ChannelClosed(ConnectionError):
-    """The other side has closed the connection, or sent what is no frame."""
+    """Error: the other side has closed the connection, or sent an invalid frame."""
 
 
 class FrameChannel:
-    """Frames over a connected stream socket. One thread at a time."""
+    """Sender and receiver of frames over a connected stream socket, for one thread at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
 
     def send(self, message: dict[str, Any], timeout_s: float | None = None) -> None:
-        """One message. TimeoutError when the other side does not take it in time."""
+        """Send a message to the other side; TimeoutError if it is not accepted within ``timeout_s``."""
         self._send(b"M", msgspec.msgpack.encode(message), timeout_s)
 
     def send_data(self, data: bytes | memoryview, timeout_s: float | None = None) -> None:
-        """One chunk of raw bytes, at most 64 MiB. TimeoutError when it is not taken within ``timeout_s``."""
+        """Send one chunk of raw bytes, at most 64 MiB; TimeoutError if it is not accepted within ``timeout_s``."""
         self._send(b"D", data, timeout_s)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any] | bytearray:
-        """The next frame: a message as a dict, a chunk as a bytearray. TimeoutError, ChannelClosed."""
+        """Return the next frame: a message as a dict, a chunk as a bytearray.
+
+        Raises:
+            TimeoutError: none arrived within ``timeout_s``.
+            ChannelClosed: the other side has closed the connection.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         kind, length = _HEADER.unpack(self._read(_HEADER.size, deadline))
         if kind not in (b"M", b"D") or length > _MAX_FRAME_BYTES:
@@ -46,7 +51,7 @@ class FrameChannel:
         return _decoder.decode(body) if kind == b"M" else body
 
     def close(self) -> None:
-        """Close the socket; the other side reads the end."""
+        """Close the socket, so that the other side reads its end."""
         self._socket.close()
 
     def _send(self, kind: bytes, body: bytes | memoryview, timeout_s: float | None) -> None:

@@ -1,7 +1,7 @@
-"""Every other scheme (``s3``, ``gs``, ``abfs``, ``memory`` ...) through fsspec.
+"""Stores of every other scheme (``s3``, ``gs``, ``abfs``, ``memory`` ...) through fsspec.
 
-Object stores have no rename: what other stores do in one step is a copy and a deletion there. A file still
-appears whole, because such a store shows an object when its upload ends.
+Object stores have no rename: an operation that is atomic on other stores is a copy and a deletion there. A file still
+appears complete, because such a store shows an object when its upload ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopsml.storage.remote.store import RemoteStore
 
 
 class FsspecStore(RemoteStore):
-    """An object store, or whatever else fsspec has a class for."""
+    """Object store, or any other store for which fsspec has a class."""
 
     is_object_store = True
 
@@ -30,7 +30,7 @@ class FsspecStore(RemoteStore):
 
     @staticmethod
     def options(url: str) -> dict[str, Any]:
-        """The class that this process has registered for the scheme, and what it has configured for it."""
+        """Return the class that this process has registered for the scheme, and its configuration."""
         from fsspec.config import apply_config
 
         found = _class_for(url)
@@ -38,30 +38,36 @@ class FsspecStore(RemoteStore):
 
     @staticmethod
     def addresses(url: str) -> list[str]:
-        return []  # fsspec does not tell
+        """Return no addresses, since fsspec does not provide them."""
+        return []
 
     @staticmethod
     def is_in_this_process(url: str) -> bool:
-        """``memory://``, and a class of a notebook or script, which no other process could import."""
+        """Return True for ``memory://``, and for a class of a notebook or script, which others cannot import."""
         from fsspec.implementations.memory import MemoryFileSystem
 
         found = _class_for(url)
         return issubclass(found, MemoryFileSystem) or found.__module__ == "__main__"
 
     def status(self, url: str) -> FileStatus:
+        """Return the attributes of one file or directory."""
         return _status(url, self._fs.info(url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Return the entries of a directory; NotADirectoryError for a file."""
         if not self.status(url).is_dir:
             raise NotADirectoryError(f"{url} is not a directory")
         found = self._fs.ls(url, detail=True)
         return [_status(urls.join(url, urls.name(info["name"])), info) for info in found]
 
     def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
-        """A range is taken as it comes: to ask for the file's length each time would be a second request."""
+        """Return the number of bytes and the bytes, in pieces, from ``offset`` on.
+
+        A range is returned as the store delivers it: the file's length would be a second request each time.
+        """
         if length is None:
             found = self.status(url)
-            if found.is_dir:  # S3 would give nothing, without an error
+            if found.is_dir:  # S3 would return no data, without an error
                 raise FileExistsError(f"{url} is a directory, not a file")
             return found.length, self._pieces(url)
         try:
@@ -69,11 +75,14 @@ class FsspecStore(RemoteStore):
         except OSError:
             if offset < self.status(url).length:
                 raise
-            data = b""  # at the end: S3 refuses a range that begins there
+            data = b""  # at the end: S3 rejects a range that begins there
         return len(data), iter([data])
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
-        """At once, so that it appears whole; under a temporary name in pieces: not every class waits with showing a file."""
+        """Write a file in one request, so that it appears complete; under a temporary name in pieces.
+
+        Not every class of fsspec hides a file until its upload ends.
+        """
         self._fs.makedirs(urls.parent(url), exist_ok=True)
         if not urls.has_temporary_part(url):
             self._fs.pipe_file(url, b"".join(pieces), mode="overwrite" if overwrite else "create")
@@ -83,14 +92,17 @@ class FsspecStore(RemoteStore):
                 file.write(piece)
 
     def make_dirs(self, url: str, mode: int | None) -> None:
-        """``mode`` is of no meaning; object stores have no directories and do nothing."""
+        """Create a directory, with missing parents, if the store has directories.
+
+        Object stores do nothing. ``mode`` has no effect.
+        """
         with contextlib.suppress(FileNotFoundError):
             if not self.status(url).is_dir:
                 raise FileExistsError(f"{url} is a file")
         self._fs.makedirs(url, exist_ok=True)
 
     def rename(self, source: str, target: str, overwrite: bool) -> None:
-        """A copy and a deletion on object stores, so not in one step."""
+        """Rename by a copy and a deletion, so not atomically."""
         is_dir = self.status(source).is_dir
         with contextlib.suppress(FileNotFoundError):
             if self.status(target).is_dir or not overwrite:
@@ -103,6 +115,7 @@ class FsspecStore(RemoteStore):
         self._delete(source, is_dir)
 
     def delete(self, url: str, recursive: bool) -> bool:
+        """Delete a file, an empty directory, or with ``recursive`` a full one; False if there was none."""
         try:
             is_dir = self.status(url).is_dir
         except FileNotFoundError:
@@ -113,9 +126,10 @@ class FsspecStore(RemoteStore):
         return True
 
     def _copy_all(self, source: str, target: str) -> None:
-        """What is in a folder, many objects at a time where the store can; names are taken as they are.
+        """Copy the content of a folder, many objects at a time where the store supports it.
 
-        Not by fsspec's ``mv`` or a recursive ``copy``, which would copy the folder as well: S3 has no such object.
+        Names are taken literally. fsspec's ``mv`` or a recursive ``copy`` are not used, since they would copy the
+        folder as well: S3 has no such object.
         """
         above = len(self._fs._strip_protocol(source).rstrip("/")) + 1
         self._fs.makedirs(target, exist_ok=True)
@@ -137,7 +151,7 @@ class FsspecStore(RemoteStore):
             self._remove(url, is_dir)
 
     def _remove(self, url: str, is_dir: bool) -> None:
-        """A file, or a folder with all in it; names are taken as they are."""
+        """Delete a file, or a folder with its content; names are taken literally."""
         if not is_dir:
             self._fs.rm_file(url)
             return
@@ -148,7 +162,7 @@ class FsspecStore(RemoteStore):
 
     @property
     def _fs(self) -> Any:
-        """Without listings that it remembers: another process may have written since."""
+        """File system without cached listings, since another process may have written since."""
         self._cached.invalidate_cache()
         return self._cached
 
@@ -159,7 +173,7 @@ class FsspecStore(RemoteStore):
 
 
 def _is_plain(url: str) -> bool:
-    """Whether fsspec's calls for several files mean by this URL what it says, and take nothing in it for a wildcard."""
+    """Return True if fsspec's calls for several files take this URL literally, without wildcards."""
     return not any(sign in url for sign in "*?[]")
 
 

@@ -1,4 +1,4 @@
-"""What the HDFS stores share: where the NameNodes are, how large the file system is, and how open a new file may be."""
+"""Common part of the HDFS stores: addresses of NameNodes, capacity, and permissions of new files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hopsml.storage.filesystem import StoreCapacity
 from hopsml.storage.remote.store import RemoteStore
 
 _DEFAULT_PORTS = {"http": 9870, "https": 9871}
-_WEB_TIMEOUT_S = 5.0  # for the web service of one NameNode of several
+_WEB_TIMEOUT_S = 5.0  # for the web service of each NameNode
 _MODES_KEPT = 256
-# Without a setting of the user's, a lone NameNode that refuses is given up after about 3 s (174 s by
-# default). With several NameNodes the client's own failover settings hold.
+# Unless the user configures it, a single NameNode that refuses connections is retried for about 3 s (174 s
+# by default). With several NameNodes the client's own failover settings apply.
 _LONE_NAMENODE = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.base.millis": "200",
@@ -24,24 +24,26 @@ _LONE_NAMENODE = {
 
 
 class HadoopStore(RemoteStore):
-    """The part of a ``RemoteStore`` that does not depend on how HDFS is spoken to."""
+    """Base of HDFS stores: the part of ``RemoteStore`` that does not depend on the protocol."""
 
     is_object_store = False
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         self._scheme, self._authority, _ = urls.split(url)
-        self._modes: dict[str, int] = {}  # permissions of folders that decide for what lies in them; looked at once
+        self._modes: dict[str, int] = {}  # cached permissions of folders that decide about new files in them
 
     @staticmethod
     def options(url: str) -> dict[str, Any]:
+        """Return an empty dict: a helper process has the same configuration, ticket and tokens."""
         return {}  # a helper process has the same configuration, ticket and tokens
 
     @staticmethod
     def is_in_this_process(url: str) -> bool:
+        """Return False: HDFS can be accessed by other processes."""
         return False
 
     def capacity(self, url: str) -> StoreCapacity:
-        """Of the whole HDFS, told by a NameNode's web service (``dfs.namenode.http-address``)."""
+        """Return size and use of the whole HDFS, from a NameNode's web service (``dfs.namenode.http-address``)."""
         kind = "https" if is_secure() else "http"
         last: Exception = ConnectionError("no NameNode hosts found")
         for address in web_addresses(url):
@@ -50,7 +52,7 @@ class HadoopStore(RemoteStore):
                 with proxies.opener(bean).open(bean, timeout=_WEB_TIMEOUT_S) as answer:
                     facts = json.load(answer)["beans"][0]
                 return StoreCapacity(int(facts["CapacityTotal"]), int(facts["CapacityUsed"]))
-            except (OSError, ValueError, LookupError) as error:
+            except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
                 last = ConnectionError(f"{bean}: {error!r}")
         raise last
 
@@ -61,7 +63,7 @@ class HadoopStore(RemoteStore):
         return privacy.of_file(self._mode_above(url))
 
     def _mode_above(self, url: str) -> int:
-        """The permission of the folder that decides how open a file is, of its run or the nearest there is."""
+        """Return the permission that a new file inherits: that of its run's folder, or of the nearest existing one."""
         base, folder = urls.base(url), privacy.decisive(urls.split(url)[2])
         while folder not in self._modes:
             try:
@@ -78,7 +80,7 @@ class HadoopStore(RemoteStore):
 
 
 def rpc_addresses(url: str) -> list[str]:
-    """``host:port`` of each NameNode behind an HDFS URL, by the client configuration."""
+    """Return ``host:port`` of each NameNode behind an HDFS URL, according to the client configuration."""
     known = settings.hadoop_settings()
     authority = _authority(url, known)
     found = [known.get(f"dfs.namenode.rpc-address{suffix}", "") for suffix in _suffixes(authority, known)]
@@ -87,7 +89,7 @@ def rpc_addresses(url: str) -> list[str]:
 
 
 def client_settings(url: str) -> dict[str, str]:
-    """What hdfs-native is told for an HDFS URL beside the client configuration."""
+    """Return settings of hdfs-native for an HDFS URL in addition to the client configuration."""
     if len(rpc_addresses(url)) > 1 or urls.split(url)[0] == "viewfs":
         return {}
     known = settings.hadoop_settings()
@@ -95,9 +97,9 @@ def client_settings(url: str) -> dict[str, str]:
 
 
 def web_addresses(url: str) -> list[str]:
-    """``host:port`` of each NameNode's web service behind an HDFS URL, by the client configuration.
+    """Return ``host:port`` of each NameNode's web service behind an HDFS URL, by the client configuration.
 
-    A host of ``0.0.0.0`` stands for the NameNode's own.
+    A host of ``0.0.0.0`` is replaced by the NameNode's.
     """
     known = settings.hadoop_settings()
     kind = "https" if is_secure(known) else "http"
@@ -114,7 +116,7 @@ def web_addresses(url: str) -> list[str]:
 
 
 def is_secure(known: Mapping[str, str] | None = None) -> bool:
-    """Whether the cluster's web services speak TLS alone (``dfs.http.policy``)."""
+    """Return True if the cluster's web services use TLS only (``dfs.http.policy``)."""
     return (settings.hadoop_settings() if known is None else known).get("dfs.http.policy") == "HTTPS_ONLY"
 
 
@@ -123,6 +125,6 @@ def _authority(url: str, known: Mapping[str, str]) -> str:
 
 
 def _suffixes(authority: str, known: Mapping[str, str]) -> list[str]:
-    """What the settings of each NameNode of a name service end in; none for a NameNode's own address."""
+    """Return the suffix of the settings of each NameNode of a name service; empty for a NameNode's own address."""
     ids = [part.strip() for part in known.get(f"dfs.ha.namenodes.{authority}", "").split(",") if part.strip()]
     return [f".{authority}.{node}" for node in ids]

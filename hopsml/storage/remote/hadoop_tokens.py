@@ -1,7 +1,7 @@
-"""Delegation tokens from the file that YARN and Spark hand to a process (``HADOOP_TOKEN_FILE_LOCATION``).
+"""Reads delegation tokens from the file that YARN and Spark provide to a process (``HADOOP_TOKEN_FILE_LOCATION``).
 
-The file is ``HDTS``, a version byte (0: Hadoop's Writables), a count, then alias, identifier, password, kind
-and service of each token. hdfs-native reads it by itself; WebHDFS wants the token as text.
+The file is ``HDTS``, a version byte (0: Hadoop's Writables), a count, then alias, identifier, password, kind and
+service of each token. hdfs-native reads it by itself; WebHDFS requires the token as text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HDFS_KIND = "HDFS_DELEGATION_TOKEN"
 
 @dataclass(frozen=True)
 class Token:
-    """One delegation token, as it stands in the file."""
+    """One delegation token, with the fields of the file."""
 
     alias: str
     identifier: bytes
@@ -27,14 +27,17 @@ class Token:
     service: str
 
     def as_text(self) -> str:
-        """The token in base64, as WebHDFS takes it for ``delegation=`` in an address."""
+        """Return the token in base64, as WebHDFS requires it for ``delegation=`` in an address."""
         fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         wire = b"".join(_number(len(part)) + part for part in fields)
         return base64.urlsafe_b64encode(wire).rstrip(b"=").decode()
 
 
 def from_environment() -> list[Token]:
-    """The tokens of ``HADOOP_TOKEN_FILE_LOCATION``; none without it."""
+    """Return the tokens of ``HADOOP_TOKEN_FILE_LOCATION``; empty if it is not set.
+
+    Raises ArgumentError for a file that cannot be read or parsed.
+    """
     path = os.environ.get("HADOOP_TOKEN_FILE_LOCATION")
     if not path:
         return []
@@ -48,7 +51,10 @@ def from_environment() -> list[Token]:
 
 
 def for_service(tokens: Sequence[Token], authority: str) -> Token | None:
-    """The HDFS token for a name service or ``host:port``; an only one serves whatever its service says."""
+    """Return the HDFS token for a name service or ``host:port``; None if there is none.
+
+    If there is only one HDFS token, it is returned regardless of its service.
+    """
     found = [token for token in tokens if token.kind == HDFS_KIND]
     for token in found:
         if token.service.removeprefix("ha-hdfs:") == authority:
@@ -57,7 +63,7 @@ def for_service(tokens: Sequence[Token], authority: str) -> Token | None:
 
 
 def parse(data: bytes) -> list[Token]:
-    """The tokens of a file's content. ArgumentError for a broken one or the protobuf form."""
+    """Return the tokens of a file's content; ArgumentError for a broken one or the protobuf form."""
     if data[:4] != b"HDTS":
         raise ArgumentError("not a Hadoop token file: it does not begin with HDTS")
     if data[4:5] != b"\0":
@@ -75,7 +81,7 @@ class _Reader:
         self._at = at
 
     def number(self) -> int:
-        """Hadoop's integer of variable length: one byte, or a byte that tells how many follow."""
+        """Return Hadoop's integer of variable length: one byte, or a byte with the number of bytes that follow."""
         first = int.from_bytes(self._take(1), "big", signed=True)
         if first >= -112:
             return first

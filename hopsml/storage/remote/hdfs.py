@@ -1,4 +1,7 @@
-"""``hdfs://`` (and ``hopsfs://``, ``viewfs://``) through hdfs-native, which must not live in a process that forks."""
+"""Store of ``hdfs://`` (and ``hopsfs://``, ``viewfs://``) through hdfs-native.
+
+The library must not be loaded in a process that forks.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.remote.channel import CHUNK_BYTES
 from hopsml.storage.remote.hadoop import HadoopStore, client_settings, rpc_addresses
 
-_OPEN_FILE_WAIT_S = 2.0  # how long to wait for a file's length to settle: see _open_settled
+_OPEN_FILE_WAIT_S = 2.0  # longest wait until all of a file is readable: see _open_settled
 _READERS_KEPT = 8
 
 
 class HdfsStore(HadoopStore):
-    """HDFS by its own protocol; ``hdfs:///`` stands for ``fs.defaultFS``."""
+    """HDFS store by its own protocol; ``hdfs:///`` is the file system of ``fs.defaultFS``."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         from hdfs_native import Client
@@ -29,20 +32,26 @@ class HdfsStore(HadoopStore):
 
     @staticmethod
     def addresses(url: str) -> list[str]:
+        """Return ``host:port`` of each NameNode behind the URL."""
         return rpc_addresses(url)
 
     def status(self, url: str) -> FileStatus:
+        """Return the attributes of one file or directory."""
         return _status(url, self._hdfs.get_file_info(_path(url)))
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Return the entries of a directory; NotADirectoryError for a file."""
         found = list(self._hdfs.list_status(_path(url)))
         alone = len(found) == 1 and not found[0].isdir and urls.name(found[0].path) == urls.name(url)
-        if alone and not self.status(url).is_dir:  # of a file HDFS lists the file
+        if alone and not self.status(url).is_dir:  # for a file HDFS lists the file itself
             raise NotADirectoryError(f"{url} is not a directory")
         return [_status(urls.join(url, urls.name(entry.path)), entry) for entry in found]
 
     def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
-        """As the contract says; the reader of a range is kept for the next range of the same file."""
+        """Return the number of bytes and the bytes, in pieces, from ``offset`` on.
+
+        The reader of a range is retained for the next range of the same file.
+        """
         if length is None:
             whole = self._open_settled(url)
             return len(whole), iter(lambda: whole.read(CHUNK_BYTES), b"")
@@ -56,18 +65,19 @@ class HdfsStore(HadoopStore):
         return end - offset, _range(self._readers[key], offset, end)
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
-        """The pieces as a new file, as open as its folder; a file that fails half-way is deleted again."""
+        """Write a new file with the permission of its folder; a file that fails half-way is deleted."""
         writer = self._create(url, overwrite)
         try:
             for piece in pieces:
                 writer.write(piece)
             writer.close()
-        except BaseException:  # a panic in the client's Rust is no Exception
-            with contextlib.suppress(Exception):  # whatever the client raises now, the first error says more
+        except BaseException:  # a panic in the client's Rust code is not an Exception
+            with contextlib.suppress(Exception):  # the first error is more useful than a second one
                 self._hdfs.delete(_path(url))
             raise
 
     def append(self, url: str, pieces: Iterator[bytes]) -> None:
+        """Append to a file, which is created if missing."""
         try:
             writer = self._hdfs.append(_path(url))
         except FileNotFoundError:
@@ -77,29 +87,34 @@ class HdfsStore(HadoopStore):
         writer.close()
 
     def make_dirs(self, url: str, mode: int | None) -> None:
+        """Create a directory with its parents; ``mode`` applies to the last one only."""
         if mode is None:
             self._hdfs.mkdirs(_path(url), self._new_folder_mode(url), create_parent=True)
             return
         try:
             self._hdfs.mkdirs(_path(url), mode)
-        except FileNotFoundError:  # it has no parents yet, which must not get the mode as well
+        except FileNotFoundError:  # parents are missing, which must not get the mode as well
             self.make_dirs(urls.parent(url), None)
             self._hdfs.mkdirs(_path(url), mode)
 
     def rename(self, source: str, target: str, overwrite: bool) -> None:
+        """Rename a file or directory atomically; ``overwrite`` replaces an existing target."""
         self._hdfs.rename(_path(source), _path(target), overwrite)
 
     def delete(self, url: str, recursive: bool) -> bool:
+        """Delete a file or directory; False if there was none."""
         return bool(self._hdfs.delete(_path(url), recursive))
 
     def set_permission(self, url: str, mode: int) -> None:
+        """Change the permission bits to ``mode``, as in ``0o755``."""
         self._hdfs.set_permission(_path(url), mode)
 
     def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
+        """Change owner and group by name; None leaves one unchanged."""
         self._hdfs.set_owner(_path(url), owner, group)
 
     def _create(self, url: str, overwrite: bool) -> Any:
-        """Parents that are missing get the permission of what they lie in from the NameNode."""
+        """Create a file; the NameNode gives missing parents the permission of the directory above."""
         from hdfs_native import WriteOptions
 
         permission = self._new_file_mode(url)
@@ -107,10 +122,9 @@ class HdfsStore(HadoopStore):
         return self._hdfs.create(_path(url), options)
 
     def _open_settled(self, url: str) -> Any:
-        """A reader that sees all that the NameNode knows of; for a moment after a close it does not.
+        """Return a reader of all bytes that the NameNode knows, which are not all readable right after a close.
 
-        hdfs-native leaves the last block out as long as it is not complete, and would return too few bytes
-        without a word.
+        hdfs-native leaves the last block out while it is not complete, and would return too few bytes without an error.
         """
         deadline = time.monotonic() + _OPEN_FILE_WAIT_S
         while True:

@@ -1,6 +1,6 @@
-"""Helper processes that hold the clients of remote stores: start, lend, take back, kill.
+"""Pool of helper processes that hold the clients of remote stores: start, lend, reuse, kill.
 
-A call borrows a process of its own, so that a call that is stuck, and killed at its deadline, harms no other one.
+A call borrows a process for itself, so that a call that is stuck, and killed at its deadline, affects no other one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hopsml import settings
 from hopsml.storage import python_child
 from hopsml.storage.remote.channel import FrameChannel
 
-MAX_PROCESSES = 8  # at work at the same time; each takes about 40 MB
+MAX_PROCESSES = 8  # busy at the same time; each takes about 40 MB
 _IDLE_KEPT = 4
-_IDLE_S = 60.0  # not lent after that: the process ends by itself after 90 s
-# Beginnings of the names of what a client reads when it is made: a process that was started under other values is not used.
+_IDLE_S = 60.0  # an idle helper is not lent after that: the process ends by itself after 90 s
+# Prefixes of variables that a client reads when it is created: a helper started with other values is not reused.
 _RELEVANT = (
     "HADOOP_", "KRB5", "FSSPEC_", "AWS_", "AZURE_", "GOOGLE_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy",
     "REQUESTS_CA_BUNDLE", "SSL_CERT_", "USER", "LOGNAME",
@@ -30,7 +30,7 @@ _RELEVANT = (
 
 
 class AllBusy(TimeoutError):
-    """All helper processes that this process may have were busy for the whole deadline."""
+    """Error: all helper processes that this process may have were busy for the whole deadline."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Helper:
     idle_since_s: float = field(default=0.0)
 
     def kill(self) -> None:
-        """SIGKILL, whatever it does at the moment; the process is reaped."""
+        """Kill the process at once by SIGKILL, and reap it."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
@@ -58,7 +58,7 @@ class Helper:
 
 
 class HelperPool:
-    """The helper processes of this process. Thread-safe; a forked child starts with an empty one."""
+    """Pool of the helper processes of this process; thread-safe; a forked child starts with an empty one."""
 
     def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
         self._max_processes = max_processes
@@ -73,18 +73,18 @@ class HelperPool:
         self._free = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
-        """In a forked child: the helpers are the parent's."""
+        """Drop the helpers in a forked child, since they belong to the parent."""
         for helper in self._idle:
             helper.channel.close()
-            helper.process.returncode = 0  # not ours to reap
+            helper.process.returncode = 0  # a child of the parent process, which this one cannot reap
         self._reset()
 
     @contextlib.contextmanager
     def lend(self, timeout_s: float) -> Iterator[Helper]:
-        """A helper for one call. AllBusy when there is none for ``timeout_s``.
+        """Yield a helper for one call; AllBusy if none is free within ``timeout_s``.
 
-        A call that does not end by itself, whatever ended it, leaves the helper in an unknown state: its answer may still
-        come, and would be taken for the next call's. It is killed.
+        A call that does not end normally, whatever ended it, leaves the helper in an unknown state: its response may
+        still arrive, and would be taken for the next call's. So the helper is killed.
         """
         free = self._free
         if not free.acquire(timeout=timeout_s):
@@ -103,14 +103,14 @@ class HelperPool:
             free.release()
 
     def close(self) -> None:
-        """End the idle helpers; those that are lent end when they are given back."""
+        """End the idle helpers; lent ones return to the pool after their call."""
         with self._lock:
             idle, self._idle = self._idle, []
         for helper in idle:
             helper.end()
 
     def kill_all(self) -> None:
-        """For a process that ends this moment: end all helpers, those at work and those that somebody stopped as well."""
+        """Kill all helpers, busy and stopped (SIGSTOP) ones as well; for a process that exits immediately."""
         with self._lock:
             for helper in (*self._idle, *self._lent):
                 helper.process.kill()

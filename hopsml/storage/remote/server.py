@@ -1,9 +1,9 @@
-"""The inside of a helper process: started by ``pool`` as ``python -m hopsml.storage.remote.server``.
+"""Helper process of the storage adapter: started by ``pool`` as ``python -m hopsml.storage.remote.server``.
 
-Requests come over a socket, one at a time. After each step (a client made, a chunk moved) a ``{"step": bytes}`` message
-goes back, so that the other side's deadline is one for each step; ``{"ready": true}`` asks for the next chunk. Files on this
-machine are read and written here, so that their bytes do not cross the socket. The process ends with its parent: at the end
-of the socket, and when the parent dies by whatever cause, even in the middle of a blocked call.
+Requests arrive over a socket, one at a time. After each step (a client created, a chunk moved) a ``{"step": bytes}``
+message is sent, so that the other side's deadline applies to each step; ``{"ready": true}`` requests the next chunk.
+Files on this machine are read and written here, so that their bytes do not cross the socket. The process ends with its
+parent: at the end of the socket, and when the parent dies by whatever cause, even in the middle of a blocked call.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ from hopsml.storage.remote.store import RemoteStore, class_for
 _IDLE_S = 90.0  # longer than the pool lends an idle process
 _PLAIN_CALLS = frozenset(
     ("status", "list_dir", "make_dirs", "rename", "delete", "set_permission", "set_owner", "capacity")
-)  # answered by what the store returns
+)  # the response is the store's return value
 
 
 class LocalFileError(Exception):
-    """An error of this machine's disk during a transfer; carries the errno."""
+    """Error of this machine's disk during a transfer; carries the errno."""
 
 
 class StoreServer:
-    """Carries out the requests of one channel, one at a time; keeps a client for each store."""
+    """Server of the requests of one channel, one at a time; retains a client for each store."""
 
     def __init__(self, channel: FrameChannel) -> None:
         self._channel = channel
         self._clients: dict[str, RemoteStore] = {}
 
     def serve(self) -> None:
-        """Answer requests until the other side is gone, or has sent none for ``_IDLE_S`` seconds."""
+        """Handle requests until the other side has disconnected, or has sent none for ``_IDLE_S`` seconds.
+
+        It then raises ChannelClosed or TimeoutError.
+        """
         while True:
             request = self._channel.receive(_IDLE_S)
             if not isinstance(request, dict):
@@ -56,8 +59,8 @@ class StoreServer:
                 answer = {"local_errno": error.args[0]}
             except ArgumentError as error:
                 answer = {"argument": str(error)}
-            except Exception as error:  # noqa: BLE001  whatever it is, the caller tells the causes apart
-                # HdfsCLI has the name of the Java class in ``exception``. Only this process knows the store's secrets.
+            except Exception as error:  # noqa: BLE001  the caller converts all causes
+                # HdfsCLI has the name of the Java class in ``exception``. Only this process has the store's secrets.
                 kind = str(getattr(error, "exception", "") or type(error).__name__)
                 answer = {"error": kind, "text": redact.text(str(error))}
             self._channel.send(answer)
@@ -85,8 +88,11 @@ class StoreServer:
 
     # ------------------------------------------------------------------ transfers: each returns the number of its bytes
 
-    def _read(self, client: RemoteStore, url: str, offset: int, length: int | None) -> int:
+    def _read(self, client: RemoteStore, url: str, offset: int, length: int | None, most: int | None) -> int:
+        """Send the content, and return its length; nothing is sent of more than ``most`` bytes."""
         total, pieces = client.read(url, offset, length)
+        if most is not None and total > most:
+            return total
         for piece in _checked(total, pieces):
             self._channel.send_data(piece)
         return total
@@ -116,7 +122,10 @@ class StoreServer:
         return counted.total
 
     def _received(self) -> Iterator[bytes]:
-        """The caller's raw chunks until a message ends them; each is asked for when the one before has been written."""
+        """Yield the caller's raw chunks until a message ends them.
+
+        Each is requested when the one before has been written.
+        """
         self._channel.send({"ready": True})
         while isinstance(chunk := self._channel.receive(), bytearray):
             yield bytes(chunk)
@@ -132,7 +141,7 @@ class StoreServer:
 
 
 class _Counted(Iterator[bytes]):
-    """Pieces, and how many bytes of them were taken."""
+    """Iterator over pieces that counts the bytes taken."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -145,7 +154,7 @@ class _Counted(Iterator[bytes]):
 
 
 def _checked(total: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The pieces; EOFError where they are fewer bytes than there must be: a short piece is not the end."""
+    """Yield the pieces; EOFError if they have not ``total`` bytes together: a short piece is not the end."""
     got = 0
     for piece in pieces:
         got += len(piece)
@@ -156,12 +165,12 @@ def _checked(total: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _write_all(file: Any, data: bytes) -> None:
     view = memoryview(data)
-    while view:  # an unbuffered write may take a part
+    while view:  # an unbuffered write may write a part
         view = view[file.write(view) :]
 
 
 def _local(call: Callable[..., Any], *arguments: Any) -> Any:
-    """A call on this machine's disk: its errors are told apart from the store's."""
+    """Make a call on this machine's disk; its errors become LocalFileError, to separate them from the store's."""
     try:
         return call(*arguments)
     except OSError as error:
@@ -170,7 +179,7 @@ def _local(call: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def in_thread() -> Iterator[FrameChannel]:
-    """A channel to a server that runs in a thread of this process as long as the block, and cannot be killed."""
+    """Yield a channel to a server that runs in a thread of this process during the block, and cannot be killed."""
     ours, theirs = socket.socketpair()
     with theirs, ours:
         thread = threading.Thread(target=_serve, args=(FrameChannel(theirs),), name="storage", daemon=True)
@@ -188,7 +197,7 @@ def _serve(channel: FrameChannel) -> None:
 
 
 def _die_with(parent: int, parent_pid: int) -> None:
-    """End this process when its parent's ends. ``parent`` is a pidfd, or -1 on kernels without them.
+    """End this process when its parent ends; ``parent`` is a pidfd, or -1 on kernels without them.
 
     PR_SET_PDEATHSIG alone would end it with the THREAD that started it.
     """
@@ -201,9 +210,13 @@ def _die_with(parent: int, parent_pid: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Arguments: descriptor of the socket, the parent's process id and its pidfd (-1: none), as ``pool`` gives them."""
+    """Run the helper process.
+
+    Args:
+        arguments: descriptor of the socket, the parent's process id and its pidfd (-1: none), as ``pool`` passes them.
+    """
     socket_fd, parent_pid, parent = map(int, arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_die_with, args=(parent, parent_pid), daemon=True).start()
     _serve(FrameChannel(socket.socket(fileno=socket_fd)))
     os._exit(0)  # the client's own threads may be stuck

@@ -1,4 +1,4 @@
-"""What a store must offer to be used through ``adapter.RemoteFileSystem``, and which one speaks a scheme."""
+"""Interface of a store for ``adapter.RemoteFileSystem``, and the registry of stores by scheme."""
 
 from __future__ import annotations
 
@@ -20,73 +20,87 @@ _OTHERS = ("fsspec", "FsspecStore")
 
 
 class RemoteStore(Protocol):
-    """The client of one store. It is made, and its methods are called, in a helper process, one call at a time.
+    """Interface of the client of one store; it is used in a helper process, one call at a time.
 
-    Every method takes whole URLs. It may block, for then its process is killed, and it raises what its library raises:
-    ``causes`` tells errors apart by the names of their types and their texts. NotImplementedError is for what a kind of
-    store does not have: ``RemoteFileSystem`` raises a StorageError with its text then.
+    Every method takes whole URLs. It may block, since its process is killed then, and it raises what its library
+    raises: ``causes`` distinguishes errors by the names of their types and their texts. NotImplementedError is for
+    operations that a kind of store does not have: ``RemoteFileSystem`` then raises a StorageError with its text.
     """
 
-    # Of an object store ``write`` shows a file when it is whole, and claims its name; nothing can be appended.
+    # On an object store ``write`` shows a file when it is complete, and reserves its name; it cannot append.
     is_object_store: ClassVar[bool]
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        """``url``: any of the store. ``options``: what the static method of this name said in the calling process."""
+        """Create the client of one store.
+
+        Args:
+            url: any URL of the store.
+            options: what the static method ``options`` returned in the calling process.
+        """
 
     @staticmethod
     def options(url: str) -> dict[str, Any]:
-        """What only the calling process knows of the store. ArgumentError where nothing speaks this scheme."""
+        """Return settings of the store that only the calling process has; ArgumentError for an unknown scheme."""
 
     @staticmethod
     def addresses(url: str) -> list[str]:
-        """``host:port`` of each server behind the store, as far as they are known: to say which one is silent."""
+        """Return ``host:port`` of each server behind the store, if known, to report which one does not respond."""
 
     @staticmethod
     def is_in_this_process(url: str) -> bool:
-        """Whether the store's files lie in the calling process itself, so that no other could read them."""
+        """Return True if the store's files are in the calling process itself, so that no other one could read them."""
 
     def status(self, url: str) -> FileStatus:
-        """What is known of one file or directory; FileNotFoundError if there is nothing."""
+        """Return the attributes of one file or directory; FileNotFoundError if there is none."""
 
     def list_dir(self, url: str) -> list[FileStatus]:
-        """Entries of a directory in any order; NotADirectoryError of a file."""
+        """Return the entries of a directory in any order; NotADirectoryError for a file."""
 
     def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
-        """How many bytes are there from ``offset``, at most ``length`` (None: to the end), and those bytes in pieces."""
+        """Return the number of bytes from ``offset`` on, and the bytes in pieces.
+
+        At most ``length`` bytes; None: to the end.
+        """
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
-        """Write a new file of these pieces; parents that are missing are made."""
+        """Write a new file from these pieces; missing parents are created."""
 
     def make_dirs(self, url: str, mode: int | None) -> None:
-        """As ``FileSystem.make_dirs``; these and the following have the arguments of the methods of that name there."""
+        """Create a directory with its parents; arguments as for ``FileSystem.make_dirs``."""
 
     def rename(self, source: str, target: str, overwrite: bool) -> None:
-        """As ``FileSystem.rename``; FileExistsError or whatever the library raises where the target is taken."""
+        """Rename a file or directory; arguments as for ``FileSystem.rename``.
+
+        FileExistsError, or the library's own error, if the target exists.
+        """
 
     def delete(self, url: str, recursive: bool) -> bool:
-        """As ``FileSystem.delete``; an OSError that says "not empty" for a directory with entries."""
+        """Delete a file or directory; arguments as for ``FileSystem.delete``.
 
-    # What object stores do not have:
+        An OSError with the text "not empty" for a directory with entries.
+        """
+
+    # Methods that object stores do not have:
 
     def append(self, url: str, pieces: Iterator[bytes]) -> None:
-        """Add pieces to the end of a file, which is made if missing. Not asked of an object store."""
+        """Append pieces to a file, which is created if missing; not called for an object store."""
         raise NotImplementedError("this store cannot append")
 
     def set_permission(self, url: str, mode: int) -> None:
-        """As ``FileSystem.set_permission``; NotImplementedError where the store has none."""
+        """Change the permission bits to ``mode``; NotImplementedError where the store has none."""
         raise NotImplementedError("this store has no permissions")
 
     def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
-        """As ``FileSystem.set_owner``; NotImplementedError where the store has none."""
+        """Change owner and group by name; NotImplementedError where the store has none."""
         raise NotImplementedError("this store has no owners")
 
     def capacity(self, url: str) -> StoreCapacity:
-        """As ``FileSystem.capacity``; NotImplementedError where the store has none."""
+        """Return size and use of the store; NotImplementedError where they are not available."""
         raise NotImplementedError("this store does not tell its size")
 
 
 def class_for(scheme: str) -> type[RemoteStore]:
-    """The class of the store that speaks a scheme; its client library is not imported yet."""
+    """Return the class of the store for a scheme; its client library is not imported yet."""
     module, name = _STORES.get(scheme, _OTHERS)
     found: type[RemoteStore] = getattr(importlib.import_module(f"{_FOLDER}.{module}"), name)
     return found

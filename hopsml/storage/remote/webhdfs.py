@@ -1,4 +1,4 @@
-"""``webhdfs://`` and ``swebhdfs://`` through HdfsCLI: HDFS by way of HTTP, through proxies and HttpFS."""
+"""Store of ``webhdfs://`` and ``swebhdfs://`` through HdfsCLI: HDFS over HTTP, through proxies and HttpFS."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}
 
 
 class WebHdfsStore(HadoopStore):
-    """HDFS by WebHDFS: ``host:port`` of a NameNode's web service or of HttpFS, or a name service of the configuration.
+    """HDFS store by WebHDFS.
 
-    Each call has a client of its own: a token that was renewed counts at once, and no connection outlives its call.
+    The URL names ``host:port`` of a NameNode's web service or of HttpFS, or a name service of the configuration. Each
+    call has a separate client: a renewed token is used at once, and no connection outlives its call.
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         super().__init__(url, options)
-        for logger in ("urllib3", "requests", "hdfs"):  # they write down whole addresses, with the token in them
+        for logger in ("urllib3", "requests", "hdfs"):  # they log whole addresses, with the token in them
             redact.clean_log(logger)
 
     @staticmethod
     def addresses(url: str) -> list[str]:
+        """Return ``host:port`` of each web service behind the URL."""
         scheme, authority, _ = urls.split(url)
         if f"dfs.ha.namenodes.{authority}" in settings.hadoop_settings() or not authority:
             return web_addresses(url)
         return [authority if ":" in authority else f"{authority}:{_DEFAULT_PORTS[scheme]}"]
 
     def status(self, url: str) -> FileStatus:
+        """Return the attributes of one file or directory; FileNotFoundError if there is none."""
         from hdfs import HdfsError
 
         try:
@@ -47,11 +50,15 @@ class WebHdfsStore(HadoopStore):
             raise
 
     def list_dir(self, url: str) -> list[FileStatus]:
+        """Return the entries of a directory by name and attributes."""
         found = self._call(lambda client: client.list(_path(url), status=True))
         return [_status(urls.join(url, name), facts) for name, facts in found]
 
     def read(self, url: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
-        """As many bytes as the NameNode knows of; FileExistsError for a directory."""
+        """Return the number of bytes that the NameNode knows, and the bytes in pieces.
+
+        Raises FileExistsError for a directory.
+        """
         found = self.status(url)
         if found.is_dir:
             raise FileExistsError(f"{url} is a directory, not a file")
@@ -60,11 +67,12 @@ class WebHdfsStore(HadoopStore):
         return wanted, self._pieces(url, offset, wanted)
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
-        """One request; missing parents are made by the NameNode."""
+        """Write a file in one request; the NameNode creates missing parents."""
         mode = f"{self._new_file_mode(url):o}"
         self._call(lambda client: client.write(_path(url), data=pieces, overwrite=overwrite, permission=mode))
 
     def append(self, url: str, pieces: Iterator[bytes]) -> None:
+        """Append to a file, which is created if missing."""
         try:
             self.status(url)
         except FileNotFoundError:
@@ -73,24 +81,28 @@ class WebHdfsStore(HadoopStore):
             self._call(lambda client: client.write(_path(url), data=pieces, append=True))
 
     def make_dirs(self, url: str, mode: int | None) -> None:
+        """Create a directory with its parents; ``mode`` applies to the last one only."""
         if mode is not None:
-            self.make_dirs(urls.parent(url), None)  # which must not get the mode as well
+            self.make_dirs(urls.parent(url), None)  # parents must not get the mode as well
         text = f"{self._new_folder_mode(url) if mode is None else mode:o}"
         self._call(lambda client: client.makedirs(_path(url), permission=text))
 
     def rename(self, source: str, target: str, overwrite: bool) -> None:
-        """In one step of the NameNode, which must be told not to move INTO an existing directory."""
-        # Without the option WebHDFS moves INTO an existing directory and says no more than "false" on failure.
+        """Rename atomically, with the option that prevents a move INTO an existing directory."""
+        # Without the option WebHDFS moves INTO an existing directory, and only returns "false" on failure.
         option = "OVERWRITE" if overwrite else "NONE"
         self._call(lambda client: client._rename(_path(source), destination=_path(target), renameoptions=option))
 
     def delete(self, url: str, recursive: bool) -> bool:
+        """Delete a file or directory; False if there was none."""
         return bool(self._call(lambda client: client.delete(_path(url), recursive=recursive)))
 
     def set_permission(self, url: str, mode: int) -> None:
+        """Change the permission bits to ``mode``, as in ``0o755``."""
         self._call(lambda client: client.set_permission(_path(url), f"{mode:o}"))
 
     def set_owner(self, url: str, owner: str | None, group: str | None) -> None:
+        """Change owner and group by name; None leaves one unchanged."""
         self._call(lambda client: client.set_owner(_path(url), owner, group))
 
     def _pieces(self, url: str, offset: int, length: int) -> Iterator[bytes]:
@@ -106,7 +118,7 @@ class WebHdfsStore(HadoopStore):
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
-        """By a token if there is one, else a ticket if the cluster wants Kerberos, else the user's name."""
+        """Yield a client that authenticates by a token if there is one, else by Kerberos or the user's name."""
         import hdfs
         import requests
 
@@ -115,7 +127,7 @@ class WebHdfsStore(HadoopStore):
         # HdfsCLI's form: all NameNodes, joined by semicolons.
         addresses = self.addresses(base)
         address = ";".join(f"{kind}://{one}" for one in addresses)
-        # Of several each gets its part of the time, so that one that is silent does not use it up.
+        # The time is divided among several servers, so that one that does not respond does not use it up.
         part_s = settings.storage_timeout_s() / (len(addresses) + 1) if len(addresses) > 1 else None
         token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
         with requests.Session() as session:

@@ -1,6 +1,6 @@
-"""What MLflow is told of a run, computed from what the run directory holds. Pure: no MLflow, no files.
+"""Converts the files of a run directory to MLflow's params, tags and metrics. No side effects: no MLflow, no files.
 
-A row or tag that is computed twice from the same line is the same to the bit, time included: MLflow keeps it once.
+A row or tag that is computed twice from the same line is identical, time included, so MLflow stores it once.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, TypeVar
 from hopsml import redact
 from hopsml.states import Lifecycle
 
-# MLflow's own limits (mlflow/utils/validation.py): what is longer is refused, and with it its whole batch.
+# MLflow's own limits (mlflow/utils/validation.py): a longer entry is rejected together with its whole batch.
 LONGEST_PARAM = 6000
-LONGEST_TAG = 5000  # 8000 in MLflow 3; older servers take less
+LONGEST_TAG = 5000  # 8000 in MLflow 3; older servers accept less
 LONGEST_KEY = 250
 PARAMS_A_BATCH = 100
 METRICS_A_BATCH = 1000
 
 EVALUATION = "evaluation/"
-SYSTEM = "system/"  # MLflow shows what is named so on a page of its own
+SYSTEM = "system/"  # MLflow shows metrics with this prefix on a separate page
 KEY_TAG = "hopsml.key"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # MLflow accepts letters of all scripts
-_DIGITS = 8  # of the digest that distinguishes changed names
-# MLflow's words.
+_DIGITS = 8  # length of the digest that distinguishes changed names
+# MLflow's names of the states.
 _STATUS: dict[str, str] = {Lifecycle.FINISHED: "FINISHED", Lifecycle.CANCELLED: "KILLED", Lifecycle.RUNNING: "RUNNING"}
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One value of one metric; ``time_ms`` since 1970."""
+    """Value of one metric at one step; ``time_ms`` since 1970."""
 
     key: str
     value: float
@@ -44,15 +44,15 @@ class Row:
 
 
 def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items in groups of at most ``size``."""
+    """Yield the items in groups of at most ``size``."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def name(text: str) -> str:
-    """A name as MLflow accepts it: what it refuses becomes ``_``, and it is no path that leads elsewhere.
+    """Return a name that MLflow accepts: other characters become ``_``, and it cannot be a path to another place.
 
-    One that had to be changed ends in a digest of what it was: else two would be one metric in MLflow, their points mixed.
+    A name that had to be changed ends in a digest of the original; otherwise two metrics could become one in MLflow.
     """
     cleaned = _NOT_IN_NAMES.sub("_", text)[:LONGEST_KEY]
     accepted = "/".join(part if part not in ("", ".", "..") else "_" for part in cleaned.strip("/").split("/"))
@@ -65,7 +65,10 @@ def _with_digest(accepted: str, whole: str) -> str:
 
 
 def params(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the function's arguments by name; ``outer.inner`` for those in dicts, with a digest if the name is taken."""
+    """Return the function's arguments as params, by name.
+
+    Those in dicts are named ``outer.inner``, with a digest if that name is taken.
+    """
     leaves = list(_leaves(arguments, ()))
     counts = Counter(".".join(map(str, path)) for path, _ in leaves)
     found: dict[str, str] = {}
@@ -78,7 +81,7 @@ def params(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _leaves(arguments: Mapping[Any, Any], above: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield each argument that is not a dict of others, after the keys that lead to it."""
+    """Yield each argument that is not a non-empty dict, with the keys that lead to it."""
     for key, value in redact.arguments(arguments).items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*above, key))
@@ -87,7 +90,13 @@ def _leaves(arguments: Mapping[Any, Any], above: tuple[Any, ...]) -> Iterator[tu
 
 
 def tags(run_url: str, record: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, str]:
-    """What identifies the run and leads back to its files, known when it begins."""
+    """Return the tags that are known when a run begins: its identity and the URLs of its files.
+
+    Args:
+        run_url: URL of the run directory.
+        record: content of ``run.json``.
+        folders: name -> URL of the run's folders.
+    """
     known = {
         "hopsml.run_id": run_url.rstrip("/").rpartition("/")[2],
         "hopsml.run_dir": run_url,
@@ -112,7 +121,7 @@ def tags(run_url: str, record: Mapping[str, Any], folders: Mapping[str, str]) ->
 
 
 def tags_at_end(state: str, status: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, str]:
-    """What is known when it has ended: its state, the first line of its error, the git commit of its code."""
+    """Return the tags that are known when a run has ended: state, first line of the error, git commit."""
     git = ((around.get("code") or {}).get("git")) or {}
     error = str(status.get("error") or "").strip()
     known = {
@@ -125,12 +134,12 @@ def tags_at_end(state: str, status: Mapping[str, Any], around: Mapping[str, Any]
 
 
 def status(state: str) -> str:
-    """MLflow's word for the state of a run: a lost one has failed."""
+    """Return MLflow's status for the state of a run; a lost one has failed."""
     return _STATUS.get(state, "FAILED")
 
 
 def group_status(members: Sequence[str], count: int) -> str:
-    """MLflow's status of the parent of ``count`` runs, from those of its members so far."""
+    """Return MLflow's status of the parent of ``count`` runs, from those of its members so far."""
     for worst in ("FAILED", "KILLED"):
         if worst in members:
             return worst
@@ -138,7 +147,7 @@ def group_status(members: Sequence[str], count: int) -> str:
 
 
 def rows(values: Mapping[str, Any], time_s: float, step: int | None) -> list[Row]:
-    """The numbers among some values; text and None are no metrics."""
+    """Return the numbers among some values as metrics; text and None are left out."""
     return [
         Row(name(str(key)), float(value), int(time_s * 1000), int(step or 0))
         for key, value in values.items()
@@ -147,7 +156,7 @@ def rows(values: Mapping[str, Any], time_s: float, step: int | None) -> list[Row
 
 
 def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The numbers in lines of ``metrics.jsonl`` as rows, each with its line's time and step."""
+    """Return the numbers in lines of ``metrics.jsonl`` as rows, each with its line's time and step."""
     return [
         row
         for line in lines
@@ -159,16 +168,19 @@ def report_rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def evaluation_rows(rows: Sequence[Row], evaluation: str = "") -> list[Row]:
-    """What an evaluator found, as it is named in the run whose checkpoints it judges; what it used of its machine is not.
+    """Return an evaluator's metrics under the names that they have in the run whose checkpoints it evaluates.
 
-    ``evaluation``: its name, where it has one.
+    Metrics of the evaluator's machine are left out. ``evaluation`` is its name, if it has one.
     """
     begin = f"{EVALUATION}{evaluation}/" if evaluation else EVALUATION
     return [replace(row, key=name(f"{begin}{row.key}")) for row in rows if not row.key.startswith(SYSTEM)]
 
 
 def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Samples of one rank, as its agent wrote them: each line holds ``time``, ``step`` and the values."""
+    """Return samples of one rank, as its agent wrote them, as rows.
+
+    Each line contains ``time``, ``step`` and the values.
+    """
     kept = ("time", "step")
     return report_rows(
         [{key if key in kept else system_name(rank, key): value for key, value in line.items()} for line in lines]
@@ -176,5 +188,5 @@ def system_rows(rank: int, lines: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def system_name(rank: int, key: str) -> str:
-    """MLflow's name for a system metric of one of several nodes."""
+    """Return MLflow's name for a system metric of one of several nodes."""
     return f"{SYSTEM}rank_{rank}/{key}"

@@ -1,7 +1,7 @@
-"""The driver's side: what happens to a run goes into a queue; a thread passes it to the sender's process.
+"""Driver's side of MLflow tracking: events of a run go into a queue, and a thread passes them to the sender process.
 
-Nothing here waits for MLflow, and MLflow is not imported. A queue that is full, a sender that dies: the run goes on, and
-what MLflow has missed is sent from the run directory later.
+Nothing here waits for MLflow, and MLflow is not imported. If the queue is full or the sender dies, the run continues,
+and the missing data is sent from the run directory later.
 """
 
 from __future__ import annotations
@@ -21,41 +21,57 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.order import Order
 
-CALL_TIMEOUT_S = 5.0  # one call of the sender's to MLflow
-EXIT_S = 10.0  # the longest that a program's end waits for the sender; a server known to be away costs nothing
-LINGER_S = 10.0  # without a run; the next one then finds a process that has imported MLflow
+CALL_TIMEOUT_S = 5.0  # timeout of one of the sender's calls to MLflow
+EXIT_S = 10.0  # longest wait of a program's end for the sender; none if the server is known to be unreachable
+LINGER_S = 10.0  # lifetime without a run, so that the next one finds a process that has imported MLflow
 JOIN_S = 2.0
-MOST_WAITING = 20_000  # messages
+MOST_WAITING = 20_000  # messages in the queue
 Note = Callable[[str], None]
 
 
 class TrackedRun:
-    """One run on its way to MLflow; every method returns at once and may be called from any thread."""
+    """Run that is being sent to MLflow; every method returns at once and may be called from any thread."""
 
     def __init__(self, sender: SenderProcess, directory: RunDir) -> None:
         self._sender, self._url = sender, directory.url
-        self.lost = False  # whether something was not passed on: it is read from the run directory at the end
+        self.lost = False  # True if metrics were dropped: they are read from the run directory at the end
 
     def rows(self, rows: list[entries.Row]) -> None:
-        """Pass on metrics; where the queue is full they are dropped, and read from the run directory later."""
+        """Pass metrics on to the sender.
+
+        If the queue is full they are dropped, and read from the run directory later.
+        """
         listed = [[row.key, row.value, row.time_ms, row.step] for row in rows]
         if listed and not self._sender.put({"do": "rows", "run": self._url, "rows": listed}):
             self.lost = True
 
     def end(self) -> None:
-        """Say that the run directory is complete: the sender then sends the rest and closes the run in MLflow."""
+        """Report that the run directory is complete.
+
+        The sender then sends the rest and closes the run in MLflow.
+        """
         self._sender.put({"do": "end", "run": self._url, "lost": self.lost}, must=True)
 
 
 class Link:
-    """What a driver has: at most one sender that takes new runs; it ends when there have been none for ``LINGER_S``."""
+    """Connection of a driver to its sender process, of which there is at most one that accepts new runs.
+
+    The process ends when it has had no run for ``LINGER_S``.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sender: SenderProcess | None = None
 
     def follow(self, order: Order, directory: RunDir, record: Mapping[str, Any], note: Note) -> TrackedRun:
-        """Begin; ``note`` is called from another thread with what a person should know."""
+        """Start to send a run to MLflow.
+
+        Args:
+            order: where the run must be sent.
+            directory: the run directory.
+            record: content of ``run.json``.
+            note: called from another thread with messages for the user.
+        """
         begin = {"do": "begin", "run": directory.url, "order": asdict(order), "record": dict(record)}
         with self._lock:
             if self._sender is None or not self._sender.take(directory.url, note, begin):
@@ -64,7 +80,7 @@ class Link:
             return TrackedRun(self._sender, directory)
 
     def close(self, within_s: float = EXIT_S) -> None:
-        """Let the sender finish, at most ``within_s`` seconds; then it is gone, and what is left lies on the store."""
+        """Let the sender finish within ``within_s`` seconds, then end it; unsent data remains in the run directory."""
         with self._lock:
             sender, self._sender = self._sender, None
         if sender is not None:
@@ -72,13 +88,13 @@ class Link:
 
 
 class SenderProcess:
-    """One sender's process with its queue, a thread that writes to it and one that reads its answers."""
+    """Sender process with its queue, a thread that writes to it and one that reads its messages."""
 
     def __init__(self) -> None:
         self._queue: deque[dict[str, Any]] = deque()
         self._changed = threading.Condition()
-        self._notes: dict[str, Note] = {}  # of the runs that the sender has not finished
-        self._closed = False  # takes no more runs
+        self._notes: dict[str, Note] = {}  # callbacks of the runs that the sender has not finished
+        self._closed = False  # accepts no more runs
         self._process: subprocess.Popen[bytes] | None = None
         self._started = threading.Event()
         self._reader = threading.Thread(target=self._read, name="hopsml-mlflow-notes", daemon=True)
@@ -86,7 +102,7 @@ class SenderProcess:
         self._writer.start()
 
     def take(self, url: str, note: Note, begin: dict[str, Any]) -> bool:
-        """Take over a run, whose notes go to ``note``; False where this process takes no more runs."""
+        """Accept a run, whose messages go to ``note``; False if this process accepts no more runs."""
         with self._changed:
             if self._closed:
                 return False
@@ -96,7 +112,7 @@ class SenderProcess:
             return True
 
     def put(self, message: dict[str, Any], must: bool = False) -> bool:
-        """Queue a message; False where the queue is full, unless it ``must`` be queued."""
+        """Add a message to the queue; returns False if the queue is full, unless it ``must`` be queued."""
         with self._changed:
             if len(self._queue) >= MOST_WAITING and not must:
                 return False
@@ -105,7 +121,7 @@ class SenderProcess:
         return True
 
     def close(self, within_s: float) -> None:
-        """Let the sender finish within so many seconds, then kill it."""
+        """Let the sender finish within ``within_s`` seconds, then kill it."""
         deadline = time.monotonic() + within_s
         with self._changed:
             self._closed = True
@@ -134,7 +150,7 @@ class SenderProcess:
         finally:
             self._started.set()
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it died: the reader says so
+        with contextlib.suppress(OSError):  # it died, which the reader reports
             while (message := self._next()) is not None:
                 process.stdin.write(json.dumps(message, default=str).encode() + b"\n")
                 process.stdin.flush()
@@ -142,7 +158,7 @@ class SenderProcess:
             process.stdin.close()
 
     def _next(self) -> dict[str, Any] | None:
-        """The next message; None once this sender is closed and everything is passed on."""
+        """Return the next message; None once this sender is closed and everything is passed on."""
         with self._changed:
             while not self._queue:
                 if self._closed:
@@ -184,13 +200,13 @@ class SenderProcess:
 
 
 def start_process() -> subprocess.Popen[bytes]:
-    """Start the sender's process; it ends when its input ends, or this process does."""
+    """Start the sender process; it ends when its input ends, or this process does."""
     return python_child.start(
         "hopsml.tracking.mlflow.sender",
         str(CALL_TIMEOUT_S),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in a terminal is the driver's
+        start_new_session=True,  # Ctrl-C in a terminal must reach the driver alone
     )
 
 

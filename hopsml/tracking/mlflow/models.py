@@ -1,4 +1,4 @@
-"""``hopsml.tracking.register_model``: what a run exported, as a version in MLflow's model registry."""
+"""``hopsml.tracking.register_model``: registers a run's export in MLflow's model registry."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from hopsml.storage.run_dir import find
 
 
 def register_model(run: Any, name: str) -> str:
-    """Make a version of the registered model ``name``, whose source is the URL of the run's export directory.
+    """Register a run's export directory as a version of the model ``name``, and return the version's number.
 
-    ``run``: a result, a handle, an id, a path or a URL. Nothing is copied. Asked twice, the version stays the same one.
-    Returns its number. Waits for MLflow's server, as long as MLflow's own settings say.
+    Nothing is copied: the version's source is the URL of the directory. A repeated call returns the same version. Waits
+    for MLflow's server, as long as MLflow's own settings allow.
+
+    Args:
+        run: a result, a handle, an id, a path or a URL.
+        name: name of the registered model.
 
     Raises:
         ArgumentError: there is no such run, it exported nothing, or no tracking URI is known.
-        MlflowMissing, MlflowAway, MlflowRefused: (HopsmlError) the package, the server, or its consent is missing. MLflow
-            takes no source on the local disk.
+        MlflowMissing: (HopsmlError) the package ``mlflow`` is not installed.
+        MlflowAway: (HopsmlError) the server cannot be reached.
+        MlflowRefused: (HopsmlError) the server rejected the request; MLflow accepts no source on the local disk.
     """
     from hopsml.tracking.mlflow import order, publish
     from hopsml.tracking.mlflow.store import Store

@@ -1,4 +1,4 @@
-"""``mlflow.json``: where a run is to be sent and whether that has been done; and the list of runs that still must be."""
+"""``mlflow.json``: where a run must be sent, and whether it has been; and the project's list of unsent runs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PENDING_FOLDER = ".mlflow-pending"
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that belong together below one MLflow run: the combinations of a ``launch``, the trials of a search.
+    """Runs below one MLflow run: the combinations of a ``launch``, the trials of a search.
 
-    ``ends_itself``: that run is a run of ours, with this key, and what becomes of its members does not end it.
+    ``ends_itself``: the parent is itself a hopsml run, with this key, and its members' states do not end it.
     """
 
     key: str
@@ -35,28 +35,28 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done in MLflow for one run."""
+    """Request to send one run to MLflow, and its state."""
 
     tracking_uri: str
     experiment: str
-    experiment_id: str = ""  # wins over the name
+    experiment_id: str = ""  # takes precedence over the name
     run_name: str = ""
-    parent_run_id: str = ""  # of the user's own MLflow run
+    parent_run_id: str = ""  # id of the user's own MLflow run
     register_as: str = ""
     group: RunGroup | None = None
-    evaluates: str = ""  # URL of the run of ours whose checkpoints this one judges
-    evaluates_as: str = ""  # the name of that evaluation, where the run may have others
+    evaluates: str = ""  # URL of the hopsml run whose checkpoints this one evaluates
+    evaluates_as: str = ""  # name of that evaluation, since the run may have others
     state: str = PENDING
-    run_id: str = ""  # MLflow's
-    note: str = ""  # why not, where it was refused
+    run_id: str = ""  # MLflow's id
+    note: str = ""  # reason, if it was refused
 
     def recorded(self) -> dict[str, Any]:
-        """As a record for ``mlflow.json``: without a password in the URI."""
+        """Return the order as a record for ``mlflow.json``, without a password in the URI."""
         return {**asdict(self), "tracking_uri": redact.text(self.tracking_uri), "note": redact.text(self.note)}
 
 
 def parse(record: Mapping[str, Any]) -> Order:
-    """The order in a record made by ``recorded`` or ``asdict``; unknown entries are left out."""
+    """Return the order in a record made by ``recorded`` or ``asdict``; unknown entries are ignored."""
     known = {field.name for field in fields(Order)} - {"group"}
     group = record.get("group")
     values = {name: str(record[name]) for name in known if record.get(name) is not None}
@@ -64,7 +64,7 @@ def parse(record: Mapping[str, Any]) -> Order:
 
 
 def key_of(run_url: str) -> str:
-    """The tag by which a run is found again in MLflow, whatever happened to the answer that held its id."""
+    """Return the tag by which a run is found again in MLflow, even if the response with its id was lost."""
     return hashlib.sha256(run_url.encode()).hexdigest()[:32]
 
 
@@ -72,7 +72,16 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
     """Return a recorded run's order with an address to which this user's MLflow credentials may be sent.
 
     It is the configured address, ``current_uri``, if the record has the same one, or one with a password that was not
-    recorded; else the record's, if only this user can have written it. Raises ArgumentError, StorageError.
+    recorded; else the record's, if only this user can have written it.
+
+    Args:
+        directory: the run directory.
+        order: the recorded order.
+        current_uri: the configured tracking URI; "" for none.
+
+    Raises:
+        ArgumentError: no address can be trusted, or none is known.
+        StorageError: the record cannot be read.
     """
     if REDACTED in order.tracking_uri:
         if not current_uri:
@@ -98,32 +107,36 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
 
 
 def is_own(directory: RunDir) -> bool:
-    """True if a run on the list was recorded by this user, as far as the store knows owners. StorageError."""
+    """Return True if a run on the list was recorded by this user, as far as the shared storage has owners.
+
+    Raises StorageError.
+    """
     try:
         trust.check(filesystem.for_url(directory.run_json).status(directory.run_json), "its run is sent to MLflow")
     except ArgumentError:
         return False
-    except PathNotFound:  # it was deleted, and is only taken off the list
+    except PathNotFound:  # it was deleted, and is only removed from the list
         return True
     return True
 
 
-# ---------------------------------------------------------------------------------------------- on the store
+# ---------------------------------------------------------------------------------------------- storage
 
 
 def read(directory: RunDir) -> Order | None:
-    """The order of a recorded run; None where it had none."""
+    """Return the order of a recorded run; None if it had none."""
     with contextlib.suppress(PathNotFound):
         return parse(directory.read_json(directory.mlflow_json))
-    with contextlib.suppress(PathNotFound, KeyError):  # whoever put it on the list was killed then
+    with contextlib.suppress(PathNotFound, KeyError):  # the process was killed after it had listed the run
         return parse(directory.read_json(_mark(directory))["order"])
     return None
 
 
 def write(directory: RunDir, order: Order) -> None:
-    """Note how far it is, in the run directory and in the project's list of runs that must still be sent.
+    """Record the state of an order, in the run directory and in the project's list of unsent runs.
 
-    On the list first and off it last: a run that was not sent is on it, whenever the process that writes is killed.
+    It is added to the list first and removed last: a run that was not sent is listed, whenever the process that writes
+    is killed.
     """
     mark, recorded = _mark(directory), order.recorded()
     if order.state != SENT:
@@ -135,7 +148,7 @@ def write(directory: RunDir, order: Order) -> None:
 
 
 def pending(project_url: str) -> list[str]:
-    """URLs of the project's runs that were not sent, oldest name first."""
+    """Return the URLs of the project's unsent runs, sorted by name."""
     folder = urls.join(project_url, _PENDING_FOLDER)
     try:
         entries = filesystem.for_url(folder).list_dir(folder)
@@ -146,18 +159,18 @@ def pending(project_url: str) -> list[str]:
 
 
 def forget(directory: RunDir) -> None:
-    """Take a run off the list, for instance because it was deleted."""
+    """Remove a run from the list, for instance because it was deleted."""
     mark = _mark(directory)
     filesystem.for_url(mark).delete(mark)
 
 
 def project_of(run_url: str) -> str:
-    """URL of the project that a run belongs to, also one that is a part of another."""
+    """Return the URL of the project of a run, also of one that is nested in another."""
     return run_url.rpartition(f"/{EXPERIMENTS}/")[0] or run_url.rstrip("/").rsplit("/", 2)[0]
 
 
 def _mark(directory: RunDir) -> str:
-    """A file whose name tells the place of the run: a part of another one has a place below it."""
+    """Return the URL of a run's entry in the list; its name is the run's path below the project."""
     project = project_of(directory.url)
     below = directory.url.removeprefix(f"{project}/{EXPERIMENTS}/") if directory.url.startswith(project) else ""
     return urls.join(project, _PENDING_FOLDER, quote(below or directory.run_id, safe="=&@+,"))

@@ -1,6 +1,6 @@
-"""What is done in MLflow for a run: begin it, complete it from its run directory, register its model.
+"""Steps of sending a run to MLflow: begin it, complete it from its run directory, register its model.
 
-Each step can be repeated at any time, by anybody: it finds what is there already.
+Each step can be repeated at any time, by any process: it finds the existing state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYSTEM_FILE = re.compile(r"^g\d+-rank(\d+)" + re.escape(SYSTEM_METRICS) + "$")
 
 
 def begin(store: Store, wanted: Order, directory: RunDir, record: Mapping[str, Any]) -> Order:
-    """Open the run in MLflow, with its parent, its arguments and its references; returns the order with MLflow's id."""
+    """Open the run in MLflow, with its parent, arguments and references; returns the order with MLflow's id."""
     started = float(record.get("started") or 0.0)
     experiment = _experiment(store, wanted)
     parent = _parent(store, wanted, experiment, record) or wanted.parent_run_id
@@ -43,9 +43,16 @@ def begin(store: Store, wanted: Order, directory: RunDir, record: Mapping[str, A
 
 
 def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -> tuple[Order, list[str]]:
-    """Everything that the run has left, then its end in MLflow; and what could not be done, in words.
+    """Send everything from the run directory that is not in MLflow yet, and end the run there.
 
-    ``history``: the reports too, because not all of them were sent while the run went on.
+    Args:
+        store: MLflow's client.
+        wanted: the run's order.
+        directory: the run directory.
+        history: send the reports, too, because not all of them were sent during the run.
+
+    Returns:
+        The order with the state ``SENT``, and messages about steps that failed.
     """
     stored = catalog.read(directory)
     notes: list[str] = []
@@ -59,7 +66,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     ended = _ended(stored)
     last_step = max((int(line["step"]) for line in reports if isinstance(line.get("step"), int)), default=0)
     store.log(run_id, rows=entries.rows(stored.outputs, ended, last_step))
-    log_judged(store, opened, entries.report_rows(reports))  # all: MLflow may have begun the judged run only now
+    log_judged(store, opened, entries.report_rows(reports))  # all: the evaluated run may be new in MLflow
     notes += _attach(store, run_id, directory)
     if opened.register_as and stored.state == Lifecycle.FINISHED:
         notes += _register(store, opened, directory)
@@ -71,23 +78,23 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
 
 
 def log_judged(store: Store, wanted: Order, rows: Sequence[Row]) -> None:
-    """What an evaluator reports, also in the run whose checkpoints it judges, where the same server has that."""
+    """Log an evaluator's metrics also in the run whose checkpoints it evaluates, if that is on the same server."""
     if not wanted.evaluates or not rows:
         return
     judged = order.read(RunDir(wanted.evaluates))
     if judged is not None and judged.run_id and judged.tracking_uri == redact.text(wanted.tracking_uri):
-        with contextlib.suppress(MlflowRefused):  # somebody has deleted it there, which concerns nothing else
+        with contextlib.suppress(MlflowRefused):  # the evaluated run was deleted there, which must not fail this one
             store.log(judged.run_id, rows=entries.evaluation_rows(rows, wanted.evaluates_as))
 
 
 def register(store: Store, name: str, directory: RunDir, run_id: str) -> str:
-    """A version of the model ``name`` whose source is the run's export directory; its number."""
+    """Register the run's export directory as a version of the model ``name``, and return the version's number."""
     tags = {"hopsml.run_id": directory.run_id, "hopsml.run_dir": directory.url}
     return store.register(name, directory.export, run_id, tags)
 
 
 def folders(directory: RunDir) -> dict[str, str]:
-    """What MLflow refers to instead of holding copies: name to URL."""
+    """Return name -> URL of the folders to which MLflow refers instead of holding copies."""
     return {
         "events": directory.events,
         "checkpoints": directory.checkpoints,
@@ -97,7 +104,7 @@ def folders(directory: RunDir) -> dict[str, str]:
 
 
 def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Rank and samples of every worker whose agent wrote any."""
+    """Return rank and system metrics of every worker whose agent wrote any."""
     try:
         names = [entry.name for entry in filesystem.for_url(directory.logs).list_dir(directory.logs)]
     except PathNotFound:
@@ -107,7 +114,7 @@ def system_lines(directory: RunDir) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 def _experiment(store: Store, wanted: Order) -> str:
-    """The parent's where there is one: MLflow nests only within one experiment."""
+    """Return the id of the experiment: the parent's if there is one, since MLflow nests only within one experiment."""
     if wanted.parent_run_id:
         return store.experiment_of(wanted.parent_run_id)
     if wanted.experiment_id:
@@ -116,7 +123,7 @@ def _experiment(store: Store, wanted: Order) -> str:
 
 
 def _parent(store: Store, wanted: Order, experiment: str, record: Mapping[str, Any]) -> str:
-    """The run above the members of a group, opened by whichever comes first."""
+    """Return the run above the members of a group; the first member opens it."""
     group = wanted.group
     if group is None:
         return ""
@@ -132,7 +139,7 @@ def _parent(store: Store, wanted: Order, experiment: str, record: Mapping[str, A
 
 
 def _finish_parent(store: Store, opened: Order, ended: float) -> None:
-    """The last member to be completed completes the group; one that failed has ended it at once."""
+    """End the group's run with the last member, or at once if one failed."""
     if opened.group is None or opened.group.ends_itself:
         return
     for parent in store.find(opened.experiment_id, opened.group.key)[:1]:
@@ -145,15 +152,17 @@ def _finish_parent(store: Store, opened: Order, ended: float) -> None:
 
 
 def _ended(stored: StoredRun) -> float:
-    """When the run ended; of a lost one, when something last changed in its directory."""
+    """Return when the run ended; for a lost one, when something last changed in its directory."""
     if stored.status is not None:
         return float(stored.status.get("ended") or 0.0)
     return catalog.last_change_s(stored.directory)
 
 
 def _attach(store: Store, run_id: str, directory: RunDir) -> list[str]:
-    """The references as a file. Artifact stores fail in ways of their own, and the same stands in the tags: no reason to
-    wait. A server that is away is met by the next step.
+    """Write the references as an artifact of the run, and return messages about a failure.
+
+    Artifact stores can fail independently, and the same data is in the tags, so this is no reason to wait. A server
+    that is unreachable fails the next step.
     """
     content = {"run_id": directory.run_id, "run_dir": directory.url, **folders(directory)}
     try:

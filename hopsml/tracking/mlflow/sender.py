@@ -1,15 +1,19 @@
-"""The process that talks to MLflow for all runs of one driver: ``python -m hopsml.tracking.mlflow.sender``.
+"""Process that sends all runs of one driver to MLflow: ``python -m hopsml.tracking.mlflow.sender``.
 
-A process of its own, because importing MLflow takes seconds and 180 MB, because its client retries for minutes by settings
-that are the whole process's, and because a call to a frozen server can only be got rid of together with its process.
+It is a separate process, because importing MLflow takes seconds and 180 MB, because its client retries for minutes by
+settings of the whole process, and because a call to a server that does not respond can only be ended together with its
+process.
 
-Standard input, one JSON object a line:
+Standard input, one JSON object per line:
+
     {"do": "begin", "run": URL, "order": {...}, "record": {...}}
     {"do": "rows", "run": URL, "rows": [[key, value, time_ms, step], ...]}
     {"do": "end", "run": URL, "lost": true}          the run directory is complete; lost: not all rows were passed on
-    {"do": "close", "within_s": 5.0}                 as does the end of the input
+    {"do": "close", "within_s": 5.0}                 also sent implicitly by the end of the input
+
 Standard output:
-    {"event": "note", "run": URL, "text": "..."}     for people
+
+    {"event": "note", "run": URL, "text": "..."}     message for the user
     {"event": "ended", "run": URL, "state": "sent"}  nothing more is done for this run
 """
 
@@ -36,17 +40,17 @@ from hopsml.tracking.mlflow.entries import Row
 from hopsml.tracking.mlflow.order import Order
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store
 
-EVERY_S = 1.0  # rows are gathered for so long
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between attempts at a server that is away
-MOST_ROWS = 50_000  # of one run that wait; more are read from the run directory at its end
-CLOSE_S = 10.0  # where nobody says how long
+EVERY_S = 1.0  # time during which rows are collected
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between attempts while a server is unreachable
+MOST_ROWS = 50_000  # waiting rows of one run; beyond that all are read from the run directory at its end
+CLOSE_S = 10.0  # if no time was requested
 Emit = Callable[[Mapping[str, Any]], None]
 Open = Callable[[str], Store]
 
 
 @dataclass
 class PendingRun:
-    """One run that is being sent: how far it is, and what waits to be sent."""
+    """Run that is being sent: its state, and the rows that wait to be sent."""
 
     directory: RunDir
     order: Order
@@ -56,11 +60,14 @@ class PendingRun:
     lost: bool = False  # some rows were not sent: the run directory has them
     begun: bool = False
     ended: bool = False
-    noted: bool = False  # the outage that is going on
+    noted: bool = False  # True if the present outage was reported
 
 
 class Sender:
-    """What is to be sent and when; ``step`` does it. Messages come from one thread, steps are done by another."""
+    """State machine of the runs to be sent; ``step`` sends them.
+
+    Messages are received on one thread, steps are made on another.
+    """
 
     def __init__(self, emit: Emit, open_store: Open = Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._emit, self._open, self._clock = emit, open_store, clock
@@ -68,16 +75,16 @@ class Sender:
         self.close_at: float | None = None
         self.changed = threading.Condition()
         self._stores: dict[str, Store] = {}
-        self._failures = 0  # in a row
+        self._failures = 0  # number of failures in a row
         self._not_before = 0.0
-        self._looked: set[str] = set()  # projects whose older runs were looked for
-        self._older: deque[tuple[str, PendingRun]] = deque()  # those, and the run that they were found with
-        self._older_outage = Outage(FIRST_PAUSE_S, LONGEST_PAUSE_S)  # theirs may be other servers
+        self._looked: set[str] = set()  # projects whose older runs were listed
+        self._older: deque[tuple[str, PendingRun]] = deque()  # older runs with the run whose project they belong to
+        self._older_outage = Outage(FIRST_PAUSE_S, LONGEST_PAUSE_S)  # older runs may have other servers
 
     # ------------------------------------------------------------------------------------------ messages
 
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Take over one message, as they are listed at the top of this file."""
+        """Apply one of the messages that the module's docstring lists."""
         with self.changed:
             match message["do"]:
                 case "begin":
@@ -108,14 +115,14 @@ class Sender:
 
     @property
     def is_done(self) -> bool:
-        """Whether the process may end: it was asked to, and nothing can be sent any more."""
+        """True if the process may end: it was requested to, and nothing can be sent any more."""
         if self.close_at is None:
             return False
         waiting = any(run.ended for run in self.runs.values())
         return not waiting or self._failures > 0 or self._clock() >= self.close_at
 
     def run(self) -> None:
-        """Send what there is every ``EVERY_S`` seconds, until asked to close."""
+        """Send what is pending every ``EVERY_S`` seconds, until the process must end."""
         while not self.is_done:
             self.step()
             with self.changed:
@@ -123,7 +130,7 @@ class Sender:
                     self.changed.wait(EVERY_S)
 
     def step(self) -> None:
-        """Send what there is; after a failure nothing is tried for a while."""
+        """Send all pending data once; does nothing during the pause after a failure."""
         if self._clock() < self._not_before:
             return
         with self.changed:
@@ -138,8 +145,8 @@ class Sender:
                 return
             except (MlflowRefused, MlflowMissing) as error:
                 self._give_up(run, error)
-            except HopsmlError as error:  # the run directory's store
-                if isinstance(error, PathNotFound) and _is_gone(run.directory):  # others shall not wait for it
+            except HopsmlError as error:  # of the shared storage with the run directory
+                if isinstance(error, PathNotFound) and _is_gone(run.directory):  # other runs must not wait for it
                     self._note(run, "MLflow gets nothing more of this run: its directory was removed")
                     self._forget(run, order.REFUSED)
                     continue
@@ -151,7 +158,7 @@ class Sender:
 
     def _advance(self, run: PendingRun) -> None:
         if not run.begun:
-            order.write(run.directory, run.order)  # before all else: whatever happens now, the run is on the list
+            order.write(run.directory, run.order)  # first, so that the run is on the list whatever happens next
             run.begun = True
         server = self._store(run.uri)
         if not run.order.run_id:
@@ -187,7 +194,7 @@ class Sender:
             self._stores[uri] = self._open(uri)
         return self._stores[uri]
 
-    # ------------------------------------------------------------------------------------------ trouble
+    # ------------------------------------------------------------------------------------------ failures
 
     def _pause(self, run: PendingRun, why: str) -> None:
         self._failures += 1
@@ -197,7 +204,7 @@ class Sender:
             self._note(run, why)
 
     def _answers(self, run: PendingRun) -> None:
-        """Something of the run has arrived: the outage is over, if there was one."""
+        """Reset the outage state, since the server has accepted data of the run."""
         self._failures = 0
         if run.noted:
             run.noted = False
@@ -213,7 +220,7 @@ class Sender:
         self._forget(run, order.REFUSED)
 
     def _look_for_older(self, run: PendingRun) -> None:
-        """Once: runs of this project that an earlier sender could not send."""
+        """Find, once per project, its runs that an earlier sender could not send."""
         project = order.project_of(run.directory.url)
         if project in self._looked or not run.begun or not run.order.run_id:
             return
@@ -224,7 +231,7 @@ class Sender:
             self._note(run, f"whether MLflow has missed older runs is not known: {error}")
 
     def _send_older(self) -> None:
-        """Where a server of theirs is away, others have their turn, and it is asked again later; nobody waits for it."""
+        """Send runs of earlier senders; one whose server is unreachable is retried later, after the others."""
         while self._older and self.close_at is None and self._older_outage.may_try(self._clock()):
             url, run = self._older[0]
             try:
@@ -250,9 +257,22 @@ class Sender:
 def send_recorded(
     directory: RunDir, open_store: Open, current_uri: str, *, refused_too: bool = False
 ) -> tuple[str, list[str]]:
-    """Send a run that has ended, from its directory; what became of it and notes.
+    """Send a run that has ended from its directory.
 
-    ``"running"``, ``"none"`` (the run is on no list, or gone), ``"sent"``, ``"refused"``. Raises MlflowAway, StorageError.
+    The returned state is "running", "none" (the run is not listed, or was deleted), "sent" or "refused".
+
+    Args:
+        directory: the run directory.
+        open_store: returns the client for a tracking URI.
+        current_uri: the configured tracking URI; "" for none.
+        refused_too: retry a run that the server has refused before.
+
+    Returns:
+        The state, and messages for the user.
+
+    Raises:
+        MlflowAway: the server cannot be reached.
+        StorageError: the run directory cannot be read or written.
     """
     wanted = order.read(directory)
     if wanted is None:
@@ -264,7 +284,7 @@ def send_recorded(
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
     if not order.is_own(directory):
-        confinement.confine(order.project_of(directory.url))  # its records may be links to files of this user
+        confinement.confine(order.project_of(directory.url))  # foreign records may be links to files of this user
     try:
         if catalog.read(directory, brief=True).state == catalog.RUNNING:
             return "running", []
@@ -285,22 +305,27 @@ def send_recorded(
 
 
 def main(arguments: list[str]) -> None:
-    """``timeout_s parent_pidfd``: how long a call may take, and what becomes readable when the driver is gone (-1: none)."""
+    """Run the sender process.
+
+    Args:
+        arguments: timeout of one call in seconds; a file descriptor that becomes readable when the driver has exited
+            (-1: none).
+    """
     timeout_s, parent = float(arguments[0]), int(arguments[1])
     store.limit_waiting(timeout_s)
     try:
-        os.nice(5)  # the driver comes first
+        os.nice(5)  # lower priority than the driver
     except OSError:
         pass
     output, lock = os.fdopen(os.dup(1), "w", encoding="utf-8"), threading.Lock()
-    os.dup2(2, 1)  # whatever libraries print
+    os.dup2(2, 1)  # output of libraries must not mix with the messages
 
     def emit(event: Mapping[str, Any]) -> None:
         with lock:
             try:
                 print(json.dumps(event), file=output, flush=True)
             except OSError:
-                pass  # the driver is gone; what can be sent still is
+                pass  # the driver has exited; pending data is still sent
 
     sender = Sender(emit)
     threading.Thread(target=_listen, args=(sender, parent), daemon=True).start()
@@ -311,7 +336,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _listen(sender: Sender, parent: int) -> None:
-    """Pass on the input until it ends, or the driver does."""
+    """Pass on the input until it ends, or the driver exits."""
     watched = [0, parent] if parent >= 0 else [0]
     rest = b""
     while True:
@@ -332,7 +357,7 @@ def _is_own(url: str) -> bool:
 def _is_gone(directory: RunDir) -> bool:
     try:
         return not filesystem.exists(directory.run_json)
-    except HopsmlError:  # the store does not answer
+    except HopsmlError:  # the shared storage does not respond
         return False
 
 

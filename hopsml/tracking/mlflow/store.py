@@ -1,6 +1,6 @@
-"""MLflow's client: the only file that imports MLflow. Explicit run ids, nothing of the fluent interface's global state.
+"""Client of MLflow, in the only file that imports MLflow; uses explicit run ids instead of MLflow's global state.
 
-Every call blocks, for as long as MLflow's own settings say; ``sender.py`` sets them low in its process.
+Every call blocks, for as long as MLflow's own settings allow; ``sender.py`` sets short timeouts in its process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.entries import KEY_TAG, Row
 
 _FINAL = ("FINISHED", "FAILED", "KILLED")
-# Codes of answers that the server would give again; whatever else goes wrong may pass.
+# Error codes that a repetition would return again; any other error may be temporary.
 _REFUSALS = {
     "BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS",
     "PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED",
@@ -28,19 +28,22 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class MlflowAway(HopsmlError):
-    """The tracking server cannot be reached or does not answer; later it may."""
+    """Error: the tracking server cannot be reached or does not respond; a later attempt may succeed."""
 
 
 class MlflowRefused(HopsmlError):
-    """The tracking server understood and refused; asking again does not help."""
+    """Error: the tracking server rejected the request; a repetition would be rejected as well."""
 
 
 class MlflowMissing(HopsmlError):
-    """The package ``mlflow`` is not installed where it is needed."""
+    """Error: the package ``mlflow`` is not installed where it is needed."""
 
 
 def limit_waiting(timeout_s: float) -> None:
-    """For a process of our own: one attempt a call, at most ``timeout_s`` seconds long."""
+    """Limit MLflow's calls in this process to one attempt of at most ``timeout_s`` seconds.
+
+    For a process of hopsml's own, since it changes environment variables permanently.
+    """
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, round(timeout_s)))
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
@@ -49,7 +52,10 @@ def limit_waiting(timeout_s: float) -> None:
 
 @contextmanager
 def limited_waiting(timeout_s: float) -> Iterator[None]:
-    """For calls in a process of the user's: as ``limit_waiting``, but for what the user has set, and undone behind them."""
+    """Limit MLflow's calls as ``limit_waiting`` does, within a block in the user's process.
+
+    Variables that the user has set are not changed, and the others are removed afterwards.
+    """
     wanted = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_s)))}
     ours = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(ours)
@@ -61,7 +67,7 @@ def limited_waiting(timeout_s: float) -> Iterator[None]:
 
 
 def _told_apart(call: Call) -> Call:
-    """Turn whatever MLflow raises into one of the errors above."""
+    """Convert any exception of MLflow into one of the errors above."""
 
     @wraps(call)
     def checked(self: Store, *positional: Any, **named: Any) -> Any:
@@ -78,10 +84,10 @@ def _told_apart(call: Call) -> Call:
 
 
 class Store:
-    """The client of one tracking server, by its URI. Its methods raise MlflowAway and MlflowRefused."""
+    """Client of one tracking server; its methods raise MlflowAway and MlflowRefused."""
 
     def __init__(self, uri: str) -> None:
-        """Raises MlflowMissing."""
+        """Create the client of the server with this URI; raises MlflowMissing."""
         try:
             logging.getLogger("mlflow").setLevel(logging.ERROR)
             from mlflow import MlflowClient
@@ -101,7 +107,10 @@ class Store:
 
     @_told_apart
     def experiment_id(self, name: str) -> str:
-        """The experiment of this name, made where there is none; MlflowRefused names one that was deleted."""
+        """Return the id of the experiment of this name, which is created if there is none.
+
+        Raises MlflowRefused for an experiment that was deleted.
+        """
         if name not in self._experiments:
             found = self._client.get_experiment_by_name(name)
             if found is None:
@@ -119,19 +128,19 @@ class Store:
         try:
             return str(self._client.create_experiment(name))
         except Exception:
-            found = self._client.get_experiment_by_name(name)  # somebody else's at the same time
+            found = self._client.get_experiment_by_name(name)  # another process created it at the same time
             if found is None:
                 raise
             return str(found.experiment_id)
 
     @_told_apart
     def find(self, experiment_id: str, key: str) -> list[str]:
-        """Ids of the runs that carry this key, the oldest first."""
+        """Return the ids of the runs with this key, the oldest first."""
         return [run.info.run_id for run in self._search(experiment_id, f"tags.`{KEY_TAG}` = '{key}'")]
 
     @_told_apart
     def open_run(self, experiment_id: str, key: str, name: str, tags: Mapping[str, str], start_s: float) -> str:
-        """The run that carries this key, created where there is none; its id."""
+        """Return the id of the run with this key, which is created if there is none."""
         found = self.find(experiment_id, key)
         if found:
             return found[0]
@@ -142,7 +151,10 @@ class Store:
 
     @_told_apart
     def drop_duplicates(self, experiment_id: str, key: str, kept: str) -> list[str]:
-        """Delete other runs of the same key: an attempt whose answer was lost may have been carried out all the same."""
+        """Delete other runs of the same key, and return their ids.
+
+        An attempt whose response was lost may have been carried out nevertheless.
+        """
         others = [run_id for run_id in self.find(experiment_id, key) if run_id != kept]
         for run_id in others:
             self._client.delete_run(run_id)
@@ -156,7 +168,10 @@ class Store:
         tags: Mapping[str, str] | None = None,
         rows: Sequence[Row] = (),
     ) -> None:
-        """Everything, in batches of the size that MLflow takes; what it has already it keeps once."""
+        """Log params, tags and metrics in batches of the size that MLflow accepts.
+
+        Entries that it has already are stored once.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
         for some in entries.batches(list((params or {}).items()), entries.PARAMS_A_BATCH):
@@ -179,13 +194,13 @@ class Store:
 
     @_told_apart
     def statuses_below(self, experiment_id: str, parent_run_id: str) -> list[str]:
-        """The statuses of those runs nested below another one that have ended."""
+        """Return the statuses of those runs nested below another one that have ended."""
         found = self._search(experiment_id, f"tags.`mlflow.parentRunId` = '{parent_run_id}'")
         return [run.info.status for run in found if run.info.status in _FINAL]
 
     @_told_apart
     def experiment_of(self, run_id: str) -> str:
-        """Id of the experiment that an MLflow run belongs to."""
+        """Return the id of the experiment to which an MLflow run belongs."""
         return str(self._client.get_run(run_id).info.experiment_id)
 
     def _search(self, experiment_id: str, query: str) -> list[Any]:
@@ -208,7 +223,10 @@ class Store:
 
     @_told_apart
     def register(self, name: str, source: str, run_id: str, tags: Mapping[str, str], description: str = "") -> str:
-        """A version of the model ``name`` whose files lie at ``source``; the one that this run has already, if so."""
+        """Return the number of a version of the model ``name`` whose files are at ``source``.
+
+        The version that this run has already is reused; otherwise one is created.
+        """
         self._ensure_model(name)
         for version in self._versions(name):
             if version.source == source and (version.run_id or "") == run_id:
@@ -220,17 +238,20 @@ class Store:
 
     @_told_apart
     def sources(self, name: str) -> dict[str, str]:
-        """Number of each version of a registered model -> where its files lie; empty where there is no such model."""
+        """Return the number of each version of a registered model -> the location of its files.
+
+        Empty if there is no such model.
+        """
         return {str(version.version): str(version.source) for version in self._versions(name)}
 
     @_told_apart
     def delete_version(self, name: str, version: str) -> None:
-        """Delete a version of a registered model; MLflow does not give its number again."""
+        """Delete a version of a registered model; MLflow does not use its number again."""
         self._client.delete_model_version(name, version)
 
     @_told_apart
     def aliases(self, name: str) -> dict[str, str]:
-        """Alias -> version of a registered model; empty where there is no such model."""
+        """Return alias -> version of a registered model; empty if there is no such model."""
         try:
             found: Mapping[str, Any] = self._client.get_registered_model(name).aliases
         except Exception as error:
@@ -241,12 +262,12 @@ class Store:
 
     @_told_apart
     def set_alias(self, name: str, alias: str, version: str) -> None:
-        """Let an alias of a registered model stand for one of its versions."""
+        """Assign an alias of a registered model to one of its versions."""
         self._client.set_registered_model_alias(name, alias, version)
 
     @_told_apart
     def delete_alias(self, name: str, alias: str) -> None:
-        """Forget an alias of a registered model; fine where there is none."""
+        """Delete an alias of a registered model; does nothing if there is none."""
         self._client.delete_registered_model_alias(name, alias)
 
     def _versions(self, name: str) -> list[Any]:

@@ -1,1 +1,1 @@
-"""Data that a worker reads by itself: which rows, in what order, from where, as what."""
+"""Data sets read by the workers themselves: formats, row order, sharding, caching, and conversion to arrays."""

@@ -1,4 +1,4 @@
-"""Memory for arrays that is used again once nobody refers to what it was used for."""
+"""Pool of array memory that is reused once no array or view refers to it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST = 16  # arrays of a kind
-_ALIGNED = 64  # bytes; TensorFlow copies what begins elsewhere
-_FREE = 3  # references to an array that only the pool knows: its list's, that of who asks, and the count's own
+_MOST = 16  # arrays per dtype and row shape
+_ALIGNED = 64  # bytes; TensorFlow copies arrays that do not start at a multiple of it
+_FREE = 3  # reference count of an unused array: the pool's list, the local variable, and ``getrefcount``'s argument
 
 
 class ArrayPool:
-    """Gives uninitialised arrays; for one thread.
+    """Pool of uninitialized arrays, for use by one thread.
 
-    Memory that is touched for the first time costs several times what copying into it does. A view keeps the array that it
-    is of alive, whoever has it, NumPy, a tensor or a user: so the references to the array tell whether it is free.
+    Touching memory for the first time costs several times as much as copying into it, so memory is reused. A view keeps
+    its base array alive, whether NumPy, a tensor or the user holds it, so the array's reference count shows whether it
+    is free.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[Any, tuple[int, ...]], list[NDArray[Any]]] = {}
 
     def empty(self, rows: int, like: NDArray[Any]) -> NDArray[Any]:
-        """So many rows of the shape and type of another array's, where TensorFlow can take the memory as it lies."""
+        """Return an uninitialized array, aligned so that TensorFlow can use it without a copy.
+
+        Args:
+            rows: length of the first axis.
+            like: array whose dtype and row shape the new array has. Arrays of objects are allocated by NumPy, outside
+                the pool.
+        """
         import numpy as np
 
         shape = (rows, *like.shape[1:])

@@ -1,5 +1,7 @@
-"""Reads a worker's batches ahead of the training, on a thread, for as long as the group stays as it is; or for a process
-that does so by itself, as those of PyTorch's loader.
+"""Reading of a worker's batches, ahead of the training on a thread or within a data loader's process.
+
+The thread reads ahead while the group's membership is unchanged. ``batches_of_turn`` is for processes that are
+themselves ahead of the training, such as those of PyTorch's ``DataLoader``.
 """
 
 from __future__ import annotations
@@ -22,68 +24,75 @@ from hopsml.training.data.turn_sampler import TurnSampler
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Names = str | Sequence[str]  # of columns
-AHEAD = 4  # batches that lie ready
-# Batches that are gathered at once, and their size, at most: each handing over, and each crossing from Python to TensorFlow,
-# costs as much as copying some 100 kB.
+Names = str | Sequence[str]  # column names
+AHEAD = 4  # batches that are read ahead
+# Most batches and bytes that are gathered together: each transfer between threads, and each crossing from Python to
+# TensorFlow, costs as much as copying about 100 kB.
 _MOST_TOGETHER, _BYTES_TOGETHER = 32, 8 << 20
 _SWITCH_S = 0.0005
-_LOOK_S = 0.2  # between two looks whether anybody still waits for what was read
+_LOOK_S = 0.2  # interval between two checks whether the reader has been closed
 
 
 class BatchedRows(Protocol):
-    """What a framework's data set is made of: ``hopsml.data.Dataset``."""
+    """Interface of a data set that framework adapters wrap; implemented by ``hopsml.data.Dataset``."""
 
     @property
     def source(self) -> Source:
-        """Where the rows come from."""
+        """Source that the rows are read from."""
 
     @property
     def epochs(self) -> int:
-        """How often they are read."""
+        """Number of times that the rows are read."""
 
     @property
     def global_batch_size(self) -> int:
-        """Rows of a batch, of all workers together."""
+        """Rows per batch, summed over all workers."""
 
     def __len__(self) -> int:
-        """Global batches in all epochs together."""
+        """Return the number of global batches in all epochs together."""
 
     def batches(self, first_epoch: int = 0) -> Iterator[Batch]:
-        """This worker's batches, with the orders of the epochs from this one on."""
+        """Return this worker's batches; ``first_epoch`` is the number, from 0, of the first epoch's row order."""
 
     def reader(self, first_epoch: int = 0) -> BatchReader:
-        """This worker's way through the data."""
+        """Return a reader of this worker's batches; ``first_epoch`` is the number of the first epoch's row order."""
 
     def sampler(self, first_epoch: int = 0) -> ShardSampler:
-        """Which rows come when, with the orders of the epochs from this one on."""
+        """Return the sampler that orders the rows; ``first_epoch`` is the number of the first epoch's row order."""
 
     def repeat(self, epochs: int) -> BatchedRows:
-        """The same, so many times."""
+        """Return the same data set, read ``epochs`` times."""
 
 
 class Batch(dict[str, "NDArray[Any]"]):
-    """A worker's rows of a global batch: an array for each column, whose first axis counts rows."""
+    """This worker's rows of one global batch: one array per column, with rows along the first axis."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]], global_size: int) -> None:
         super().__init__(columns)
-        self.global_size = global_size  # rows of all workers' parts together
+        self.global_size = global_size  # rows of the global batch, over all workers
 
 
 class BatchReader:
-    """The batches of one training, as ``State.resume`` takes them; see ``ShardSampler`` for the place in the data.
+    """Resumable reader of a worker's batches, which ``State.resume`` accepts; ``ShardSampler`` tracks the position.
 
-    Successive batches are gathered at once; ``next_batch`` and ``next_chunk`` are not for one and the same reader.
+    Several successive batches are gathered together. Use either ``next_batch`` or ``next_chunk`` on one reader, never
+    both.
     """
 
     def __init__(self, source: Source, make: Callable[[], ShardSampler]) -> None:
-        """``make``: a sampler at the beginning of the training."""
+        """Create a reader at the beginning of the training.
+
+        Args:
+            source: the source of the rows.
+            make: returns a new sampler at the beginning of the training; called again whenever a copy is needed to read
+                ahead.
+        """
         self._source, self._make, self._sampler = source, make, make()
         self._ahead: _Ahead | None = None
         self._ready: Iterator[dict[str, NDArray[Any]]] = iter(())
 
     def join(self, rank: int, world_size: int) -> None:
-        """Take the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
+        """Read the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
         before = self._sampler.group
         self._sampler.join(rank, world_size)
         if self._sampler.group != before:
@@ -91,18 +100,20 @@ class BatchReader:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all epochs have been read."""
+        """True if all epochs have been read."""
         return self._sampler.is_exhausted
 
     @property
     def batches_left(self) -> int | None:
-        """Global batches until the end of the last epoch, with the group as it is now; None while that is not known."""
+        """Global batches until the end of the last epoch, for the present group; None while the number is unknown."""
         return self._sampler.batches_left
 
     def next_batch(self) -> Batch:
-        """This worker's rows of the next global batch, counted as read. Raises StopIteration after the last.
+        """Return this worker's rows of the next global batch, and count the batch as read.
 
-        Raises what reading has raised, such as ArgumentError for a column that has no array.
+        Raises:
+            StopIteration: the last batch has been read.
+            ArgumentError: a column cannot be converted to an array; other errors of reading are raised as well.
         """
         if (columns := next(self._ready, None)) is None:
             self._ready = _batches_of(self._next())
@@ -111,13 +122,17 @@ class BatchReader:
         return Batch(columns, self._sampler.global_size)
 
     def next_chunk(self) -> Chunk:
-        """The same of as many batches as are gathered at once, or as there are left."""
+        """Return the next batches that are gathered together, and count them as read.
+
+        The chunk has fewer batches where fewer remain. Raises the same errors as ``next_batch``.
+        """
         chunk = self._next()
         for _ in chunk.ends:
             self._sampler.next_pieces()
         return chunk
 
     def _next(self) -> Chunk:
+        """Return the next chunk, starting the thread that reads ahead if there is none."""
         if self._sampler.is_exhausted:
             raise StopIteration
         if self._ahead is None:
@@ -125,20 +140,24 @@ class BatchReader:
         try:
             return self._ahead.take()
         except BaseException:
-            self.close()  # its thread has ended: whoever asks once more is not to wait for it
+            self.close()  # the thread has ended, so the next call must start a new one instead of waiting for it
             raise
 
     def position(self) -> dict[str, int | float]:
-        """The place in the data; the same on all ranks."""
+        """Return the position in the data, which is the same on all ranks."""
         return self._sampler.position()
 
     def go_to(self, position: Mapping[str, int | float]) -> None:
-        """Continue from a ``position()``. Raises ArgumentError if it belongs to other data or another order."""
+        """Continue from a ``position()``.
+
+        Raises:
+            ArgumentError: the position belongs to other data or to another row order.
+        """
         self.close()
         self._sampler.go_to(position)
 
     def rewind(self) -> None:
-        """Begin at the first epoch again."""
+        """Restart at the first epoch."""
         self.close()
         self._sampler.rewind()
 
@@ -148,13 +167,14 @@ class BatchReader:
         self._sampler.pass_over()
 
     def close(self) -> None:
-        """Read ahead no longer."""
+        """Stop reading ahead, and discard the batches that were read ahead."""
         self._ready = iter(())
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
 
     def _copy(self) -> ShardSampler:
+        """Return a sampler at the present position, for the thread that reads ahead."""
         copy = self._make()
         copy.join(*self._sampler.group)
         copy.go_to(self._sampler.position())
@@ -162,9 +182,16 @@ class BatchReader:
 
 
 def batches_of_turn(source: Source, sampler: ShardSampler, turn: int, turns: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """A worker's batches ``turn``, ``turn + turns``, and so on, from where the sampler is; no rows of others are gathered.
+    """Yield a worker's batches ``turn``, ``turn + turns`` and so on, counted from the sampler's position.
 
-    They are read when they are asked for, on the calling thread: for a process that is ahead of the training as a whole.
+    The rows of the other batches are not read. Batches are read on the calling thread when they are requested: the
+    caller is a process that is itself ahead of the training.
+
+    Args:
+        source: the source of the rows.
+        sampler: the worker's sampler; it is advanced.
+        turn: index of the first batch, below ``turns``.
+        turns: number of processes that share the worker's batches.
     """
     rows = RowGatherer(source, threads=1)
     for chunk in _chunks(rows, TurnSampler(sampler, turn, turns), _together(source, sampler)):
@@ -172,21 +199,26 @@ def batches_of_turn(source: Source, sampler: ShardSampler, turn: int, turns: int
 
 
 def _together(source: Source, sampler: ShardSampler) -> int:
-    """How many batches are gathered at once."""
+    """Return the number of batches that are gathered together."""
     of_batch = sampler.batch_size * source.row_bytes / sampler.world_size
     return max(1, min(_MOST_TOGETHER, int(_BYTES_TOGETHER / max(1.0, of_batch))))
 
 
 def _batches_of(chunk: Chunk) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield each batch of a chunk as views of the chunk's columns."""
     for begin, end in itertools.pairwise((0, *chunk.ends)):
         yield {name: column[begin:end] for name, column in chunk.columns.items()}
 
 
 class _Ahead:
-    """A thread that reads from one place on; it ends with the data, when it is closed, or when nobody refers to this."""
+    """Thread that reads chunks ahead from one position on.
+
+    It ends with the data, on ``close``, or when this object is garbage-collected.
+    """
 
     def __init__(self, source: Source, sampler: ShardSampler, together: int) -> None:
-        # A thread that waits for the interpreter gets it after so long: by default a batch would wait 5 ms for its reader.
+        # A thread that waits for the interpreter lock gets it after this interval; with the default, a batch would wait
+        # 5 ms for its reader.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._read: queue.Queue[Chunk | BaseException] = queue.Queue(max(1, AHEAD // together))
         ended = threading.Event()
@@ -200,6 +232,7 @@ class _Ahead:
         self._thread.start()
 
     def take(self) -> Chunk:
+        """Return the next chunk; waits. Raises what reading it has raised."""
         read = self._read.get()
         if isinstance(read, BaseException):
             raise read
@@ -209,6 +242,7 @@ class _Ahead:
 def _read_ahead(
     rows: RowGatherer, sampler: ShardSampler, together: int, read: queue.Queue[Any], ended: threading.Event
 ) -> None:
+    """Put chunks, or the error that ends the reading, into the queue until the data or the reader has ended."""
     with contextlib.closing(rows):
         found = _chunks(rows, sampler, together)
         while not ended.is_set():
@@ -229,6 +263,7 @@ def _read_ahead(
 
 
 def _chunks(rows: RowGatherer, sampler: ShardSampler | TurnSampler, together: int) -> Iterator[Chunk]:
+    """Yield chunks of ``together`` batches; if one fails, yield its batches singly up to the unreadable one."""
     while not sampler.is_exhausted:
         batches = _batches(sampler, together)
         try:
@@ -236,14 +271,14 @@ def _chunks(rows: RowGatherer, sampler: ShardSampler | TurnSampler, together: in
         except Exception:
             if len(batches) == 1:
                 raise
-            for batch in batches:  # those before the one that cannot be had
+            for batch in batches:  # so that the batches before the unreadable one are still delivered
                 yield rows.chunk([batch])
         else:
             yield chunk
 
 
 def _batches(sampler: ShardSampler | TurnSampler, most: int) -> list[list[Piece]]:
-    """The pieces of the next batches, at most so many, and no more than there are now."""
+    """Return the pieces of the next ``most`` batches, or of fewer if no more are known at present."""
     found = [sampler.next_pieces()]
     while len(found) < most and not sampler.waits and not sampler.is_exhausted:
         found.append(sampler.next_pieces())

@@ -1,8 +1,9 @@
-"""Blocks of remote files on this host's disk, for all processes of one user: bounded, and never a reason to fail.
+"""Bounded cache of blocks of remote files on this host's disk, shared by all processes of one user.
 
-A block is a file of its own, named after its file's URL, length and time of change: what was changed is not found again. It
-is written aside and renamed, and ends in a checksum; who has opened one reads it to its end, though it is removed meanwhile.
-Which blocks go is ``cache_plan``'s to say. Whatever goes wrong here is a line in the log, and the store is read instead.
+Each block is a file whose name is derived from the remote file's URL, length and modification time, so that blocks of a
+changed file are never found. A block is written under a temporary name and renamed, and ends in a checksum; a process
+that has opened a block can read it to the end even if it is removed. ``cache_plan`` selects the blocks to remove. A
+failure of the cache is logged, and the data is read from its store instead: the cache never causes an error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -25,24 +25,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopsml.errors import ArgumentError
+from hopsml.storage import privacy
 from hopsml.training.data import cache_plan
 from hopsml.training.data.cache_plan import CachedPiece
 
 log = logging.getLogger(__name__)
 FOLDER, BYTES = "HOPSML_DATA_CACHE", "HOPSML_DATA_CACHE_BYTES"
 DEFAULT_BYTES = 10 << 30
-BLOCK = 1 << 20  # bytes; as much as is read of a remote file at least
+BLOCK = 1 << 20  # bytes; the least that is read of a remote file
 _CHECK = 4  # bytes of a block's checksum
-_PART = 64  # of the cache: so much may be written between two looks at all of it
+_PART = 64  # the whole cache is listed each time when 1/64 of its size has been written
 _NAME = re.compile(r"[0-9a-f]{32}-\d+")
 _UNFINISHED = ".tmp-"
-_ABANDONED_S = 3600.0  # after which an unfinished block is that of a process that is dead
+_ABANDONED_S = 3600.0  # age after which an unfinished block belongs to a process that has ended
 
 Fetch = Callable[[int, int], bytes]  # offset, length
 
 
 def of_settings() -> BlockCache:
-    """This host's cache, as the environment describes it. Raises ArgumentError for a size that is no number."""
+    """Return this host's cache, as configured by ``HOPSML_DATA_CACHE`` and ``HOPSML_DATA_CACHE_BYTES``.
+
+    Raises:
+        ArgumentError: the size is not a number of bytes.
+    """
     text = os.environ.get(BYTES, "") or str(DEFAULT_BYTES)
     if not text.isdecimal():
         raise ArgumentError(f"{BYTES}={text!r}: it must be a number of bytes, or 0 for no cache")
@@ -50,7 +55,7 @@ def of_settings() -> BlockCache:
 
 
 def _default_folder() -> str:
-    """On a disk that YARN gives to all containers of an application on a host, else among the temporary files."""
+    """Return a folder on the application's local disk of YARN, else in the temporary directory."""
     of_yarn = os.environ.get("LOCAL_DIRS", "").split(",")[0]
     above = of_yarn if of_yarn and os.path.isdir(of_yarn) else tempfile.gettempdir()
     return os.path.join(above, f"hopsml-data-{os.geteuid()}")
@@ -58,26 +63,34 @@ def _default_folder() -> str:
 
 @functools.lru_cache(maxsize=8)
 def _of(folder: str, most_bytes: int) -> BlockCache:
+    """Return the cache in a folder, one object per process."""
     return BlockCache(Path(folder), most_bytes)
 
 
-os.register_at_fork(after_in_child=_of.cache_clear)  # a thread of the parent's may hold a lock of one
+os.register_at_fork(after_in_child=_of.cache_clear)  # a thread of the parent may hold the lock of a cache
 
 
 class BlockCache:
-    """Up to ``most_bytes`` of blocks in a folder that is this user's alone; safe to call from any thread."""
+    """Cache of at most ``most_bytes`` bytes in a folder that only this user can write to; thread-safe."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most = folder, most_bytes
-        self._written = most_bytes  # since the last look at the whole; nothing is known before the first one
+        self._written = most_bytes  # since the folder was last listed; the full size, so that the first write lists it
         self._is_usable = most_bytes >= BLOCK
         self._is_checked = False
         self._lock = threading.Lock()
 
     def read(self, version: str, file_length: int, offset: int, length: int, fetch: Fetch) -> bytes:
-        """So many bytes of a file that ``version`` names; what is not here is fetched, whole blocks at a time, and kept.
+        """Return a range of a file's bytes, fetching and storing whole blocks that are not cached.
 
         Raises what ``fetch`` raises.
+
+        Args:
+            version: identifies the file and its content.
+            file_length: bytes of the whole file.
+            offset: first byte of the range.
+            length: bytes of the range; it is cut at the end of the file.
+            fetch: reads (offset, length) from the store.
         """
         end = min(offset + length, file_length)
         if end <= offset or not self._is_there():
@@ -97,7 +110,7 @@ class BlockCache:
         return found[offset - first * BLOCK : end - first * BLOCK]
 
     def _is_there(self) -> bool:
-        """Whether it can be used: what lies there is believed only in a folder that nobody else can write to."""
+        """Return True if the cache can be used; the folder is trusted only if no other user can write to it."""
         if self._is_usable and not self._is_checked:
             try:
                 self._make_folder()
@@ -107,7 +120,7 @@ class BlockCache:
         return self._is_usable
 
     def _block(self, key: str, number: int, length: int) -> bytes | None:
-        """One that is here, and whole."""
+        """Return a cached block of the given length; None if it is absent or damaged."""
         path = self._folder / f"{key}-{number}"
         try:
             with open(path, "rb") as file:
@@ -126,6 +139,7 @@ class BlockCache:
         return block
 
     def _keep(self, key: str, number: int, block: bytes) -> None:
+        """Store a block, and stop using the cache if that fails."""
         if not self._is_usable:
             return
         fresh = self._folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
@@ -136,14 +150,18 @@ class BlockCache:
                 file.write(zlib.crc32(block).to_bytes(_CHECK, "little"))
             fresh.rename(self._folder / f"{key}-{number}")
         except FileNotFoundError:
-            self._is_checked = False  # somebody has removed the folder: the next read makes it anew
+            self._is_checked = False  # the folder was removed: the next read creates it again
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink()
             self._give_up(error)
 
     def _make_room(self, size: int) -> None:
-        """Remove what has not been used for longest, where much was written since the last look. Raises OSError."""
+        """Remove the least recently used blocks if much was written since the last check.
+
+        Raises:
+            OSError: there is no room for ``size`` bytes.
+        """
         with self._lock:
             self._written += size
             if self._written <= self._most // _PART:
@@ -152,13 +170,13 @@ class BlockCache:
         pieces, disk = self._pieces(), shutil.disk_usage(self._folder)
         room = cache_plan.room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
         for name in cache_plan.to_remove(pieces, max(0, room - size)):
-            with contextlib.suppress(FileNotFoundError):  # another process was first
+            with contextlib.suppress(FileNotFoundError):  # another process removed it first
                 (self._folder / name).unlink()
         if room < size:
             raise OSError(errno.ENOSPC, "its disk is full but for what is left to others")
 
     def _pieces(self) -> list[CachedPiece]:
-        """All that lies here. What nobody goes on with is removed; what somebody is writing counts, and stays."""
+        """Return all files of the cache, and remove unfinished blocks that their process has abandoned."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -172,13 +190,13 @@ class BlockCache:
 
     def _make_folder(self) -> None:
         """Raises PermissionError where somebody else could change what lies there."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = os.lstat(self._folder)
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-            raise PermissionError("it is not a folder of this user's alone")
+        try:
+            privacy.make_own_folder(self._folder)
+        except PermissionError as error:
+            raise PermissionError(f"it is not a folder of this user's alone: {error}") from error
 
     def _give_up(self, error: OSError) -> None:
-        """Use it no longer in this process, and say so once."""
+        """Stop using the cache in this process, and log the reason once."""
         with self._lock:
             was_usable, self._is_usable = self._is_usable, False
         if was_usable:
@@ -190,4 +208,5 @@ class BlockCache:
 
 
 def _private(path: str, flags: int) -> int:
+    """Open a file that only this user can access."""
     return os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""Types of a data set's columns: one for each column, the same in all files, or an error that names two of them."""
+"""Types of a data set's columns: one type per column, the same in all files, or an error that names two files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Types = Mapping[str, "pa.DataType"]  # by column
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """True for the struct that Spark ML writes a vector as."""
+    """Return True for the struct that Spark ML writes a vector as."""
     import pyarrow as pa
 
     return pa.types.is_struct(kind) and [field.name for field in kind] == _VECTOR
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """True for lists of any length, and of a fixed one."""
+    """Return True for lists of any length, and of a fixed one."""
     import pyarrow as pa
 
     return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def is_list_of_values(kind: pa.DataType) -> bool:
-    """True for lists whose values are not lists: their shape is the number of values."""
+    """Return True for lists whose values are not lists: their shape is the number of values."""
     return is_list(kind) and not is_list(kind.value_type)
 
 
@@ -91,7 +91,7 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
 
 
 def _within(name: str, known: Mapping[str, Any]) -> bool:
-    """True for a struct that is null in this file and has fields in other files."""
+    """Return True for a struct that is null in this file and has fields in other files."""
     return any(one.startswith(f"{name}.") for one in known)
 
 
@@ -108,7 +108,7 @@ def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: M
 
 
 def _has_array(kind: pa.DataType) -> bool:
-    """True for a type that ``columns.arrays`` can convert to an array."""
+    """Return True for a type that ``columns.arrays`` can convert to an array."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):

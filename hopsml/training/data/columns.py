@@ -1,4 +1,4 @@
-"""Arrow's columns as NumPy arrays whose first axis counts rows."""
+"""Conversion of Arrow columns to NumPy arrays whose first axis counts rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ def arrays(
     nulls: str = "",
     types: column_types.Types = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Each column by its name; those of a struct by ``struct.field``.
+    """Return each column of a table as an array, by name; a struct's fields become columns ``struct.field``.
 
-    Numbers, booleans, dates and times are arrays of NumPy's types, decimals are float64, text and bytes are arrays of
-    objects; lists of one length, nested ones too, and Spark ML's vectors are arrays of more axes. ``fill``: what stands
-    for a null, by column. ``place`` is where the table came from, to people; ``nulls``: what they can do about nulls.
-    ``types``: types of the columns of nulls, for which the table has none.
+    Numbers, booleans, dates and times become arrays of NumPy's types, decimals float64, text and bytes arrays of
+    objects; lists of one length (nested ones too) and Spark ML's vectors become arrays with more axes.
 
-    Raises ArgumentError naming the column: for nulls that nothing stands for, for lists of several lengths, for other types.
+    Args:
+        table: the rows.
+        fill: value that replaces nulls, by column.
+        place: origin of the table, for messages.
+        nulls: remedy for nulls, for messages.
+        types: types of the columns that the table has only as nulls, without a type.
+
+    Raises:
+        ArgumentError: a column has nulls without a fill value, lists of different lengths, or a type that has no array;
+            the message names the column.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -58,8 +65,13 @@ def forms(found: Mapping[str, NDArray[Any]], place: str) -> dict[str, RowForm]:
 def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> None:
     """Raise ArgumentError for a column whose rows differ in type or shape from the reference rows of all workers.
 
-    Else nobody would notice lists of one length at one worker, and of another length at the next, until they are reduced.
-    ``place``: origin of the rows, for messages.
+    Without this check, lists of one length on one worker and of another length on the next would not be noticed until
+    they are reduced.
+
+    Args:
+        found: the arrays to check, by column.
+        first: the reference rows, by column.
+        place: origin of the rows, for messages.
     """
     for name, here in forms(found, place).items():
         if (there := first.get(name)) is None:
@@ -77,20 +89,25 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
 
 
 def _unlike(what: str) -> ArgumentError:
+    """Return the error for columns that differ between parts of the data."""
     return ArgumentError(f"{what}: a batch needs all alike; rewrite the data with one schema, or leave the column out")
 
 
 def _described(shape: tuple[int, ...]) -> str:
+    """Describe the shape of a row, for messages."""
     if len(shape) > 1:
         return f"arrays of shape {shape}"
     return f"lists of {shape[0]} value(s)" if shape else "single values"
 
 
 class _Column:
+    """Converter of one column of a table."""
+
     def __init__(self, name: str, fill: Mapping[str, Any], place: str, nulls: str, types: column_types.Types) -> None:
         self._name, self._fill, self._place, self._nulls, self._types = name, fill, place, nulls, types
 
     def arrays(self, content: pa.Array) -> dict[str, NDArray[Any]]:
+        """Return the column as an array by its name, or a struct's fields as several."""
         import pyarrow as pa
 
         if pa.types.is_null(content.type) and self._name in self._types:
@@ -106,6 +123,7 @@ class _Column:
         return found
 
     def _array(self, content: pa.Array) -> NDArray[Any]:
+        """Convert an Arrow array that is no struct."""
         import numpy as np
         import pyarrow as pa
 
@@ -131,6 +149,7 @@ class _Column:
         raise self._refused(f"is of type {kind}, which has no array", "leave the column out, or convert it before")
 
     def _without_nulls(self, content: pa.Array) -> pa.Array:
+        """Replace nulls by the fill value. Raises ArgumentError without a suitable one."""
         if self._name not in self._fill:
             raise self._refused(
                 f"has {content.null_count} null(s) in {len(content)} rows",
@@ -144,7 +163,7 @@ class _Column:
             stands = pa.scalar(value, content.type)
             if _has_integers(content.type) and not np.array_equal(
                 stands.as_py(), value
-            ):  # pyarrow cuts 0.5 to 0, and says nothing
+            ):  # pyarrow truncates 0.5 to 0 without an error
                 raise pa.ArrowInvalid(f"it would be {stands.as_py()!r}")
             return content.fill_null(stands)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -153,6 +172,7 @@ class _Column:
             ) from None
 
     def _lists(self, content: pa.Array) -> NDArray[Any]:
+        """Convert lists, which must have one length, to an array with one more axis."""
         import pyarrow as pa
         import pyarrow.compute
 
@@ -170,6 +190,7 @@ class _Column:
         return values.reshape(len(content), most, *values.shape[1:])
 
     def _vectors(self, content: pa.Array) -> NDArray[Any]:
+        """Convert Spark ML's vectors, dense or sparse, to a two-dimensional array."""
         import numpy as np
 
         if content.null_count:
@@ -186,6 +207,7 @@ class _Column:
         return found
 
     def _times(self, content: pa.Array) -> NDArray[Any]:
+        """Convert dates, times and durations to NumPy's types."""
         import numpy as np
         import pyarrow as pa
 
@@ -198,21 +220,24 @@ class _Column:
         raise self._refused(f"is of type {kind}, which has no array", "make a timestamp or a number of it before")
 
     def _refused(self, what: str, remedy: str) -> ArgumentError:
+        """Return an error that names the column and its origin."""
         return ArgumentError(f"column '{self._name}' of {self._place} {what}; {remedy}")
 
 
 def _has_integers(kind: Any) -> bool:
+    """Return True for a type of integers, or of lists of these."""
     import pyarrow as pa
 
     return bool(pa.types.is_integer(getattr(kind, "value_type", kind)))
 
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    """All of it; where it lies in one piece, that very memory."""
+    """Return the column as one array, without a copy if it has a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _is_text(kind: Any) -> bool:
+    """Return True for a type of text or bytes."""
     import pyarrow as pa
 
     checks = ("is_string", "is_large_string", "is_binary", "is_large_binary", "is_fixed_size_binary")
@@ -220,7 +245,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _numbers(content: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The very memory of the column, not to be written to: pyarrow's own way imports pandas, which takes seconds."""
+    """Return a read-only view of the column's memory; pyarrow's own conversion imports pandas, which takes seconds."""
     import numpy as np
 
     buffer = content.buffers()[1]
@@ -230,6 +255,7 @@ def _numbers(content: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _bits(content: pa.Array) -> NDArray[np.bool_]:
+    """Return Arrow's packed bits as an array of booleans."""
     import numpy as np
 
     buffer = content.buffers()[1]

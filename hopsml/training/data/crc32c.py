@@ -1,9 +1,9 @@
-"""CRC-32C (Castagnoli), as TFRecord files have it, of many pieces of a buffer at once, by NumPy.
+"""CRC-32C (Castagnoli) of many pieces of a buffer at once, with NumPy; TFRecord files use it.
 
-Without the inversions at its ends a CRC is linear, and zero bytes before the first one do not change it (Ross Williams, "A
-Painless Guide to CRC Error Detection Algorithms", 1993). So each piece is filled up with zeros in front to whole blocks; the
-CRCs of all blocks are exclusive-ors of table entries, column by column; and those of a piece's blocks are put together in
-pairs, the left one advanced by as many zero bytes as the right one is long.
+Without the inversions at its start and end a CRC is linear, and leading zero bytes do not change it (Ross Williams, "A
+Painless Guide to CRC Error Detection Algorithms", 1993). Each piece is padded in front with zeros to whole blocks. The
+CRCs of all blocks are computed column by column as exclusive-ors of table entries. The CRCs of a piece's blocks are
+combined in pairs, the left one advanced by as many zero bytes as the right one is long.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_POLYNOMIAL = 0x82F63B78  # reflected
+_POLYNOMIAL = 0x82F63B78  # bit-reflected
 _BLOCK_LOG2 = 6
 _BLOCK = 1 << _BLOCK_LOG2  # bytes
-_AT_ONCE = 4096  # blocks, which a processor's cache holds
-_MASK_DELTA = 0xA282EAD8  # TFRecord's: a CRC that lies within what a CRC is made of
+_AT_ONCE = 4096  # blocks, which fit in a processor's cache
+_MASK_DELTA = 0xA282EAD8  # TFRecord masks CRCs because they are stored within data that is itself checksummed
 
 
 def masked_of_few(some: bytes) -> int:
-    """TFRecord's masked CRC-32C of some bytes, without NumPy, whose calls cost more than so few do."""
+    """Return TFRecord's masked CRC-32C of a short byte string, without NumPy, whose calls would cost more."""
     table, crc = _byte_numbers(), 0xFFFFFFFF
     for byte in some:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -32,7 +32,13 @@ def masked_of_few(some: bytes) -> int:
 
 
 def masked(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """TFRecord's masked CRC-32C of each of these pieces of ``data``."""
+    """Return TFRecord's masked CRC-32C of each piece of ``data``.
+
+    Args:
+        data: the buffer.
+        begins: byte offset of each piece.
+        lengths: bytes of each piece.
+    """
     import numpy as np
 
     crcs = of_pieces(data, begins, lengths)
@@ -40,7 +46,13 @@ def masked(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -
 
 
 def of_pieces(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """CRC-32C of each of these pieces of ``data``."""
+    """Return the CRC-32C of each piece of ``data``.
+
+    Args:
+        data: the buffer.
+        begins: byte offset of each piece.
+        lengths: bytes of each piece.
+    """
     import numpy as np
 
     zeros, parts = bytes(_BLOCK), list[bytes | memoryview]()
@@ -54,6 +66,7 @@ def of_pieces(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]
 
 
 def _of_blocks(rows: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return the CRC of each block, without inversions and starting from 0."""
     import numpy as np
 
     tables = _pair_tables()
@@ -66,7 +79,7 @@ def _of_blocks(rows: NDArray[np.uint16]) -> NDArray[np.uint32]:
 
 
 def _joined(crcs: NDArray[np.uint32], blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """For each piece, of whose blocks these are the CRCs one behind the other, the CRC of all of them."""
+    """Combine the CRCs of successive blocks into one CRC for each piece, which has ``blocks[i]`` blocks."""
     import numpy as np
 
     found = np.zeros(len(blocks), np.uint32)
@@ -76,7 +89,7 @@ def _joined(crcs: NDArray[np.uint32], blocks: NDArray[np.int64]) -> NDArray[np.u
         pieces = np.flatnonzero(depths == depth)
         counts = blocks[pieces]
         row = np.repeat(np.arange(len(pieces)), counts)
-        from_end = np.repeat(np.cumsum(counts), counts) - np.arange(counts.sum())  # 1: a piece's last block
+        from_end = np.repeat(np.cumsum(counts), counts) - np.arange(counts.sum())  # 1 for the last block of a piece
         level = np.zeros((len(pieces), 1 << depth), np.uint32)
         level[row, (1 << depth) - from_end] = crcs[np.repeat(ends[pieces], counts) - from_end]
         for halving in range(depth):
@@ -86,7 +99,7 @@ def _joined(crcs: NDArray[np.uint32], blocks: NDArray[np.int64]) -> NDArray[np.u
 
 
 def _of_beginning(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """What the ones with which a CRC begins become behind so many bytes."""
+    """Return what a CRC's initial value of all ones contributes after this many bytes, for each length."""
     import numpy as np
 
     different, which = np.unique(lengths, return_inverse=True)
@@ -98,7 +111,7 @@ def _of_beginning(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def _advanced(crcs: NDArray[np.uint32], zeros_log2: int) -> NDArray[np.uint32]:
-    """CRCs behind ``2 ** zeros_log2`` zero bytes more."""
+    """Return the CRCs advanced by ``2 ** zeros_log2`` zero bytes."""
     import numpy as np
 
     first, second, third, fourth = _zero_tables(zeros_log2)
@@ -112,6 +125,7 @@ def _advanced(crcs: NDArray[np.uint32], zeros_log2: int) -> NDArray[np.uint32]:
 
 @functools.cache
 def _byte_table() -> NDArray[np.uint32]:
+    """Return the usual table of a CRC's change by each byte."""
     import numpy as np
 
     table = np.arange(256, dtype=np.uint32)
@@ -123,10 +137,12 @@ def _byte_table() -> NDArray[np.uint32]:
 
 @functools.cache
 def _byte_numbers() -> list[int]:
+    """Return the table of ``_byte_table`` as Python integers."""
     return [int(entry) for entry in _byte_table()]
 
 
 def _behind_a_zero(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the CRCs advanced by one zero byte."""
     import numpy as np
 
     found: NDArray[np.uint32] = _byte_table()[crcs & np.uint32(0xFF)] ^ (crcs >> np.uint32(8))
@@ -135,7 +151,7 @@ def _behind_a_zero(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 @functools.cache
 def _zero_tables(zeros_log2: int) -> NDArray[np.uint32]:
-    """For each byte of a CRC what it becomes behind so many zero bytes."""
+    """Return, for each byte of a CRC, the table of its contribution after ``2 ** zeros_log2`` zero bytes."""
     import numpy as np
 
     if zeros_log2:
@@ -147,11 +163,11 @@ def _zero_tables(zeros_log2: int) -> NDArray[np.uint32]:
 
 @functools.cache
 def _pair_tables() -> list[NDArray[Any]]:
-    """For each two bytes of a block what they add to its CRC: 8 MiB."""
+    """Return, for each two-byte column of a block, the table of its contribution to the block's CRC: 8 MiB in all."""
     import numpy as np
 
     pairs = np.arange(1 << 16, dtype=np.uint32)
-    table = _behind_a_zero(_behind_a_zero(pairs))  # the first byte is the lower one, and is met first
+    table = _behind_a_zero(_behind_a_zero(pairs))  # the first byte is the low one, and is processed first
     tables = [table]
     for _ in range(_BLOCK // 2 - 1):
         table = _behind_a_zero(_behind_a_zero(table))

@@ -1,4 +1,4 @@
-"""``hopsml.data``'s data sets: what is to be read, how often, in what order, in batches of what size."""
+"""Data sets of ``hopsml.data``: their source, number of epochs, row order and batch size."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch
 
-MOST_ROWS, MOST_BYTES = 65_536, 256 << 20  # of a window that nobody has chosen
+MOST_ROWS, MOST_BYTES = 65_536, 256 << 20  # largest default shuffle window
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows on shared storage, read by all workers of a run together: each row by one of them, once an epoch.
+    """Rows on shared storage that the workers of a run divide among them: one worker reads each row, once per epoch.
 
         rows = hopsml.data.parquet("hdfs:///data/clicks", columns=["features", "label"])
         rows = rows.batch(1024).shuffle(seed=1).repeat(10)
-        for batch in state.resume(rows):                    # of hopsml.elastic.State: also in a group that changes
+        for batch in state.resume(rows):                    # hopsml.elastic.State: also in a group that changes
             step(batch["features"], batch["label"])         # this worker's rows; batch.global_size: of all workers
 
-    Each call returns another data set and reads nothing. Without a State ``for batch in rows`` is the same in a group of a
-    fixed size; ``rows.tensorflow(...)`` and ``rows.torch()`` are what these frameworks iterate.
+    Each method returns another data set and reads nothing. Without a State, ``for batch in rows`` does the same in a
+    group of a fixed size; ``rows.tensorflow(...)`` and ``rows.torch()`` return data sets for these frameworks.
     """
 
     source: Source
@@ -45,20 +45,32 @@ class Dataset:
     window: int = 0
 
     def batch(self, global_batch_size: int, *, drop_last: bool = False) -> Dataset:
-        """In batches of so many rows over all workers; their shares differ by one row at most.
+        """Return the data set in global batches, whose shares differ by at most one row between workers.
 
-        ``drop_last``: leave out the last batch of an epoch where it is smaller.
+        Args:
+            global_batch_size: rows of a batch, over all workers.
+            drop_last: leave out the last batch of an epoch if it is smaller.
 
-        Raises ArgumentTypeError or ArgumentError for what is no number of rows.
+        Raises:
+            ArgumentTypeError: the batch size is not a whole number.
+            ArgumentError: the batch size is below 1.
         """
         size = checks.whole_number("global_batch_size", global_batch_size)
         return replace(self, global_batch_size=size, drop_last=drop_last)
 
     def shuffle(self, seed: int = 0, window: int | None = None) -> Dataset:
-        """In another order each epoch, the same on all workers: of the parts that are read as a whole, and within windows.
+        """Return the data set in a different order in each epoch, which is the same on all workers.
 
-        ``window``: rows of a worker that are shuffled together; they lie in its memory. None: 65 536, or as many as have
-        about 256 MB.
+        Shards, the parts that are read as a whole, are shuffled, and rows within windows.
+
+        Args:
+            seed: seed of the orders; 0 or more.
+            window: rows of a worker that are shuffled together, in its memory. None: 65 536, or as many as take about
+                256 MB.
+
+        Raises:
+            ArgumentTypeError: an argument is not a whole number.
+            ArgumentError: an argument is too small.
         """
         if window is None:
             window = max(1, min(MOST_ROWS, int(MOST_BYTES / max(1.0, self.source.row_bytes))))
@@ -66,23 +78,34 @@ class Dataset:
         return replace(self, seed=checks.whole_number("seed", seed, at_least=0), window=window)
 
     def repeat(self, epochs: int) -> Dataset:
-        """So many times, instead of once."""
+        """Return the data set read ``epochs`` times, instead of once."""
         return replace(self, epochs=checks.whole_number("epochs", epochs))
 
     def __len__(self) -> int:
-        """Global batches in all epochs together, in a group that does not change; waits for rows that are on their way."""
+        """Return the number of global batches in all epochs, for a group of a fixed size.
+
+        Waits until all rows are known.
+        """
         return self.epochs * self.sampler().batches_of_epoch
 
     def reader(self, first_epoch: int = 0) -> BatchReader:
-        """This worker's way through the data; ``State.resume`` and iteration make one by themselves."""
+        """Return a reader of this worker's batches; ``State.resume`` and iteration create one themselves.
+
+        Args:
+            first_epoch: number of the epoch whose row order comes first, from 0.
+        """
         return BatchReader(self.source, lambda: self.sampler(first_epoch))
 
     def __iter__(self) -> Iterator[Batch]:
-        """This worker's batches, from the beginning."""
+        """Return this worker's batches, from the first epoch on."""
         return self.batches()
 
     def batches(self, first_epoch: int = 0) -> Iterator[Batch]:
-        """The same with the orders of later epochs: those from ``first_epoch`` on, counted from 0."""
+        """Yield this worker's batches, in a group of a fixed size.
+
+        Args:
+            first_epoch: number of the epoch whose row order comes first, from 0.
+        """
         reader = self.reader(first_epoch)
         try:
             reader.join(*collective.place())
@@ -94,37 +117,52 @@ class Dataset:
     def tensorflow(
         self, features: Names | None = None, label: Names | None = None, weight: str | None = None
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-        """This worker's batches for TensorFlow: for ``fit``, ``evaluate`` and loops over it.
+        """Return this worker's batches as a TensorFlow data set, for ``fit``, ``evaluate`` and custom loops.
 
             model.fit(rows.tensorflow("features", "label"), epochs=10)
 
-        ``features``, ``label``, ``weight``: a column is a tensor, several are a dictionary; the elements are the tuple of
-        those that are given, without any of them a dictionary of all columns. Times are counted in their unit.
+        Each element is the tuple of those of ``features``, ``label`` and ``weight`` that are given, or a dictionary of
+        all columns if none is. Times are integers in their unit. Each iteration continues with the row orders of the
+        next epochs.
 
-        Each iteration goes on with the next epochs' orders. In a group of workers, once there is a strategy, it is a
-        distributed data set of the strategy: divide it no more.
+        In a group of workers with a strategy, the result is a distributed data set of that strategy: do not distribute
+        it again.
 
-        Raises ArgumentError for a column that is not there.
+        Args:
+            features: one column, as a tensor; or several, as a dictionary of tensors.
+            label: one column or several, likewise.
+            weight: the column of sample weights.
+
+        Raises:
+            ArgumentError: the data has no such column.
         """
         from hopsml.training.tensorflow import input_batches
 
         return input_batches.dataset(self, input_batches.ElementForm(features, label, weight))
 
     def torch(self) -> torch.utils.data.IterableDataset[dict[str, Any]]:
-        """This worker's batches, each a dictionary of CPU tensors; text stays an array of objects.
+        """Return this worker's batches as a PyTorch data set; each batch is a dictionary of CPU tensors.
 
-        For a DataLoader with ``batch_size=None``; a thread reads ahead. With ``num_workers=k`` the loader's processes do,
-        each of them every k-th batch, and ``collate_fn`` is called there: the same batches come, in the same order. Rows of
-        a DataFrame need ``multiprocessing_context="forkserver"`` (or "spawn") for that.
+        Text stays an array of objects. Use it in a DataLoader with ``batch_size=None``; a thread reads ahead. With
+        ``num_workers=k`` each of the loader's processes reads every k-th batch and calls ``collate_fn``; the batches
+        and their order are the same. Rows of a DataFrame need ``multiprocessing_context="forkserver"`` (or "spawn") for
+        that.
 
-        Each iteration goes on with the next epochs' orders; ``len()`` counts batches.
+        Each iteration continues with the row orders of the next epochs; ``len()`` counts batches.
         """
         from hopsml.training.torch import input_batches
 
         return input_batches.dataset(self)
 
     def sampler(self, first_epoch: int = 0) -> ShardSampler:
-        """Which rows come when, without reading any. Raises ArgumentError without ``batch()``."""
+        """Return the sampler that orders the rows, without reading any.
+
+        Args:
+            first_epoch: number of the epoch whose row order comes first, from 0.
+
+        Raises:
+            ArgumentError: the batch size has not been set by ``batch()``.
+        """
         if not self.global_batch_size:
             raise ArgumentError("the data set has no batches yet; say how large they are: .batch(global_batch_size)")
         return ShardSampler(
@@ -145,18 +183,21 @@ def parquet(
     *,
     cache: bool = False,
 ) -> Dataset:
-    """Parquet files on any store, by URL or local path; row groups are what a worker reads as a whole.
+    """Return the rows of Parquet files on any store, by URL or local path; each row group is one shard.
 
     Args:
         path: a file, a folder with files at any depth, or several of these. Files whose name, or that of a folder above
-            them, begins with ``_`` or ``.`` are left out; names of folders (``day=3``) are no columns.
-        columns: the ones to read; default all. Their types: see ``hopsml/training/data/columns.py``.
-        fill: what stands for a null, by column; also for all values of a column that a file lacks.
-        cache: keep what is read of a remote store on the local disk, for later epochs, other workers of the host and later
-            runs: up to ``HOPSML_DATA_CACHE_BYTES`` (10 GiB) in ``HOPSML_DATA_CACHE``.
+            them, begins with ``_`` or ``.`` are left out; names of folders (``day=3``) do not become columns.
+        columns: the columns to read; default all. Types: see ``hopsml/training/data/columns.py``.
+        fill: value that replaces nulls, by column; also all values of a column that a file lacks.
+        cache: store what is read from a remote store on the local disk, for later epochs, other workers of the host and
+            later runs: up to ``HOPSML_DATA_CACHE_BYTES`` (10 GiB) in ``HOPSML_DATA_CACHE``.
 
-    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without Parquet files and, naming two files,
-    for a column that one of them lacks or that becomes other arrays there, StorageError for what is no Parquet file.
+    Raises:
+        PathNotFound: a path does not exist.
+        ArgumentError: a folder has no Parquet files; or one of two files, which the message names, lacks a column or
+            has it with a type or length that makes different arrays.
+        StorageError: a file is not a Parquet file.
     """
     _check_texts("columns", columns)
     _check_fill(fill)
@@ -170,28 +211,32 @@ def tfrecords(
     *,
     cache: bool = False,
 ) -> Dataset:
-    """TFRecord files of ``tf.train.Example`` on any store, read without TensorFlow; each feature is a column.
+    """Return the rows of TFRecord files of ``tf.train.Example`` on any store; each feature is a column.
 
-    A feature with one value in each record is a column of values, with several an array of one more axis: int64, float32, or
-    objects of bytes. About 16 MB of a file are what a worker reads as a whole; of a compressed file (GZIP) all of it. Every
-    record's checksum is looked at.
+    TensorFlow is not needed. A feature with one value in each record becomes a column of values, with several an array
+    with one more axis: of int64, float32, or objects of bytes. About 16 MB of a file form a shard, which is read as a
+    whole; a compressed file (GZIP) is one shard. The checksum of every record is verified.
 
-    A TFRecord file does not tell how many records it has. They are counted when the data set is made, eight files at a time:
-    of records below 256 KiB that takes as long as reading the files once, of larger ones a short read for each. Make the
-    data set on the driver and let the function refer to it, so that the workers need not count again.
+    A TFRecord file does not contain its number of records. Records are counted when the data set is created, eight
+    files at a time: for records below 256 KiB this takes as long as reading the files once, for larger ones a short
+    read each. Create the data set on the driver and let the function refer to it, so that the workers need not count
+    again.
 
     Args:
-        path: a file, a folder with files at any depth (those called ``*.tfrecord*`` and ``part-*``), or several of these.
-            What begins with ``_`` or ``.`` is left out.
-        features: the names of those to take, or each with its shape in a record: ``{"image": (28, 28), "label": ()}``. By
-            default all that there are.
-        fill: what stands for a feature that a record lacks, by name; for a list of values a list.
-        cache: keep what is read on the local disk, as for ``parquet``.
+        path: a file, a folder with files at any depth (those named ``*.tfrecord*`` and ``part-*``), or several of
+            these. Names that begin with ``_`` or ``.`` are left out.
+        features: names of the features to read, or the shape of each in a record: ``{"image": (28, 28), "label": ()}``.
+            Default all.
+        fill: value for records that lack a feature, by name; for a list of values a list.
+        cache: store what is read on the local disk, as for ``parquet``.
 
-    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without TFRecord files, StorageError naming
-    the file, the record and its place for what is damaged or cut off. ArgumentError for a column that some records lack,
-    whose lists differ in length, or that changes its type: naming two files whose first records differ so, while it is read
-    for all other records. While it is read: StorageError for a file that was deleted or changed.
+    Raises:
+        PathNotFound: a path does not exist.
+        ArgumentError: a folder has no TFRecord files. Also for a feature that some records lack, whose lists differ in
+            length, or whose type changes: on creation if the first records of two files differ, which the message
+            names, else while the rows are read.
+        StorageError: a file is damaged or truncated; the message names the file, the record and its byte offset. While
+            rows are read: a file was deleted or changed.
     """
     _check_texts("features", features)
     _check_fill(fill)
@@ -199,26 +244,30 @@ def tfrecords(
 
 
 def files(path: Paths, suffixes: Sequence[str] | None = None, *, cache: bool = False) -> Dataset:
-    """Whole files on any store as rows, images for instance; it lists them, and reads none, when it is made.
+    """Return whole files on any store as rows, for instance images.
 
-    The columns: ``path``, its URL; ``folder``, the name of the folder that it lies in, which is the class where each has
-    its own; ``content``, all of it as bytes. Successive files, about 16 MB of them, are what a worker reads as a whole, four
-    at a time. Where files of one class follow one another, ``shuffle`` mixes as many classes as its window holds.
+    The call lists the files and reads none. The columns are ``path``, the file's URL; ``folder``, the name of its
+    folder, which is the class where each class has a folder; and ``content``, the file's bytes. Successive files of
+    about 16 MB together form a shard, and are read four at a time. Where the files of a class follow one another,
+    ``shuffle`` mixes only the classes within its window.
 
     Args:
-        path: a folder with files at any depth, a file, or several of these. What begins with ``_`` or ``.`` is left out.
-        suffixes: how the names of files in a folder end: ``[".jpg", ".png"]``, in capitals too; default all.
-        cache: keep what is read on the local disk, as for ``parquet``.
+        path: a folder with files at any depth, a file, or several of these. Names that begin with ``_`` or ``.`` are
+            left out.
+        suffixes: endings of the names of files in a folder, in any case: ``[".jpg", ".png"]``; default all.
+        cache: store what is read on the local disk, as for ``parquet``.
 
-    Raises PathNotFound for a path where nothing is, ArgumentError for a folder without such a file. While it is read:
-    StorageError for a file that is gone, or has another length.
+    Raises:
+        PathNotFound: a path does not exist.
+        ArgumentError: a folder has no such file.
+        StorageError: while rows are read, a file was deleted or its length changed.
     """
     _check_texts("suffixes", suffixes)
     return Dataset(WholeFiles(path, suffixes, cache))
 
 
 def _check_texts(name: str, given: Any) -> None:
-    """A list of texts, or None for all there are."""
+    """Raise an error unless ``given`` is a non-empty list of strings, or None."""
     if given is None:
         return
     if isinstance(given, str):
@@ -232,6 +281,7 @@ def _check_texts(name: str, given: Any) -> None:
 
 
 def _check_fill(fill: Any) -> None:
+    """Raise an error unless ``fill`` is a mapping or None."""
     if fill is not None and not isinstance(fill, Mapping):
         raise ArgumentTypeError(
             f"fill={fill!r:.80} must be a dict of what stands for a null, by column: fill={{'age': 0}}"

@@ -1,6 +1,7 @@
-"""Records of ``tf.train.Example`` as Arrow's columns, without TensorFlow: as much of Protocol Buffers as there is in them.
+"""Decoder of ``tf.train.Example`` records to Arrow columns, without TensorFlow or Protocol Buffers.
 
-``tf.train.Example`` (tensorflow/core/example/example.proto) is a map of names to lists of bytes, floats or 64-bit integers.
+``tf.train.Example`` (tensorflow/core/example/example.proto) is a map of names to lists of bytes, floats or 64-bit
+integers.
 """
 
 from __future__ import annotations
@@ -16,40 +17,44 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-# A field's tag is its number times 8, and how its content is written: in variable length, 8 bytes, as many as are told, 4.
+# A field's tag is its number times 8 plus its wire type: variable-length integer, 8 bytes, length-delimited, or 4
+# bytes.
 _VARIABLE, _EIGHT, _TOLD, _FOUR = 0, 1, 2, 5
-_FIRST, _SECOND = 1 << 3 | _TOLD, 2 << 3 | _TOLD  # Features, an entry, its name, a list of values; an entry's feature
-_BYTES, _FLOATS, _INTEGERS = 1 << 3 | _TOLD, 2 << 3 | _TOLD, 3 << 3 | _TOLD  # a feature's list
+# First and second field of the messages Features, its map entries, and Feature lists.
+_FIRST, _SECOND = 1 << 3 | _TOLD, 2 << 3 | _TOLD
+_BYTES, _FLOATS, _INTEGERS = 1 << 3 | _TOLD, 2 << 3 | _TOLD, 3 << 3 | _TOLD  # list of a feature, by type
 _KINDS = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
-_ALONE = {_FLOATS: 1 << 3 | _FOUR, _INTEGERS: 1 << 3 | _VARIABLE}  # a number that is not packed with others
+_ALONE = {_FLOATS: 1 << 3 | _FOUR, _INTEGERS: 1 << 3 | _VARIABLE}  # tag of a number that is not packed
 
 
 @dataclass
 class _FeatureColumn:
-    """One feature of all records: the pieces of their lists, one behind the other."""
+    """Values of one feature in all records: the encoded pieces of their lists, concatenated."""
 
     name: str
     kind: int
     pieces: list[bytes] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)  # for each record, of bytes: of pieces; of numbers: of bytes
+    # Per record: the number of pieces for bytes, the number of encoded bytes for numbers.
+    sizes: list[int] = field(default_factory=list)
 
     def fill_up(self, records: int) -> None:
-        """Let the records that have not had it so far have nothing."""
+        """Extend the column to ``records`` records, with no values in the added ones."""
         self.sizes += [0] * (records - len(self.sizes))
 
 
 @dataclass(frozen=True)
 class _RecordLayout:
-    """Where in a record the values are: the next one has them there, too, if all the rest of it is the same."""
+    """Byte offsets of the values in a record; they apply to another record if all other bytes are equal."""
 
     rest: list[tuple[int, int, bytes]]  # begin, end, content
-    values: list[tuple[_FeatureColumn, list[tuple[int, int]], int]]  # pieces; size, as in the column
+    values: list[tuple[_FeatureColumn, list[tuple[int, int]], int]]  # byte ranges of the pieces; size, as in the column
 
     def is_of(self, content: bytes, at: int) -> bool:
+        """Return True if the record at offset ``at`` has this layout."""
         return all(content[at + begin : at + end] == same for begin, end, same in self.rest)
 
     def take(self, content: bytes, at: int, number: int) -> None:
-        """Add a record's values to the columns."""
+        """Append the values of the record at offset ``at`` to the columns; ``number`` is its index."""
         for column, pieces, size in self.values:
             if len(column.sizes) < number:
                 column.fill_up(number)
@@ -66,18 +71,27 @@ def table(
     place: str,
     first: int,
 ) -> pa.Table:
-    """The records as a table; a feature with at most one value in each is a column of values, else of lists.
+    """Return the records as a table with one column per feature.
 
-    A record that lacks a feature, or has an empty list for it, has a null. ``features``: the ones to take; None: all. A
-    feature that no record has is no column. ``place`` is the file, to people, ``first`` the first record's number in it.
+    A feature with at most one value per record becomes a column of values, else of lists. A record that lacks a
+    feature, or has an empty list for it, has a null. A feature that no record has becomes no column.
 
-    Raises ArgumentError for a record that is no ``tf.train.Example``, and for a feature that changes its type.
+    Args:
+        content: the bytes that contain the records.
+        begins: byte offset of each record.
+        lengths: bytes of each record.
+        features: names of the features to read; None: all.
+        place: the file, for messages.
+        first: number of the first record in the file, for messages.
+
+    Raises:
+        ArgumentError: a record is not a ``tf.train.Example``, or a feature changes its type.
     """
     import pyarrow as pa
 
     wanted = None if features is None else {name.encode() for name in features}
     columns: dict[bytes, _FeatureColumn] = {}
-    layouts: dict[int, _RecordLayout] = {}  # the newest one of records of a length
+    layouts: dict[int, _RecordLayout] = {}  # the latest layout of records of each length
     for number, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
         layout = layouts.get(length)
         if layout is None or not layout.is_of(content, begin):
@@ -101,8 +115,9 @@ def table(
 
 
 def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collection[bytes] | None) -> _RecordLayout:
-    """Of one record; columns that are new are added. Raises ValueError, IndexError for what is no Example, TypeError for a
-    feature of another kind than before.
+    """Return the layout of a record, and add columns for its new features.
+
+    Raises ValueError or IndexError for a record that is not an Example, TypeError for a feature that changes its type.
     """
     values: dict[bytes, tuple[_FeatureColumn, list[tuple[int, int]], int]] = {}
     for name, kind, at, end in _features(record, 0, len(record)):
@@ -111,7 +126,7 @@ def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collect
         column = columns.setdefault(name, _FeatureColumn(name.decode(), kind))
         if column.kind != kind:
             raise TypeError(f"column '{column.name}' holds {_KINDS[column.kind]} in one record, and {_KINDS[kind]} in")
-        values[name] = column, *_pieces(record, at, end, column)  # of a name that is there twice the last one counts
+        values[name] = column, *_pieces(record, at, end, column)  # if a name occurs twice the last occurrence counts
     used = sorted(piece for _, pieces, _ in values.values() for piece in pieces)
     bounds = [0, *(bound for piece in used for bound in piece), len(record)]
     rest = [
@@ -121,7 +136,10 @@ def _layout(record: bytes, columns: dict[bytes, _FeatureColumn], wanted: Collect
 
 
 def _pieces(record: bytes, at: int, end: int, column: _FeatureColumn) -> tuple[list[tuple[int, int]], int]:
-    """Where the values of a list are, and their size: how many they are of bytes, how many bytes they have of numbers."""
+    """Return the byte ranges of a list's values, and their size.
+
+    The size is the number of values for bytes, the number of encoded bytes for numbers.
+    """
     pieces, size = [], 0
     for tag, begin, behind in _fields(record, at, end):
         if tag != _FIRST and tag != _ALONE.get(column.kind):
@@ -132,7 +150,10 @@ def _pieces(record: bytes, at: int, end: int, column: _FeatureColumn) -> tuple[l
 
 
 def _features(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
-    """Of one record: each feature's name, the kind of its list, and where that begins and ends; without those of no kind."""
+    """Yield the name of each feature of a record, its type, and the byte range of its list.
+
+    Features without a type are skipped.
+    """
     for tag, begin, behind in _fields(content, at, end):
         if tag == _SECOND:
             raise ValueError("it is a SequenceExample")
@@ -152,7 +173,10 @@ def _features(content: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, i
 
 
 def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field's tag, and where its content begins and ends. Raises ValueError where they do not fill the message."""
+    """Yield the tag of each field and the byte range of its content.
+
+    Raises ValueError if the fields do not fill the message.
+    """
     while at < end:
         tag = content[at]
         at += 1
@@ -177,7 +201,7 @@ def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """Return a variable-length integer, and the offset of its end."""
     value = 0
     for place in range(10):
         byte = content[at + place]
@@ -188,7 +212,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _array(column: _FeatureColumn, place: str) -> pa.Array:
-    """Values where no record has several, else lists; nulls where a record has none."""
+    """Return a column of values if no record has several, else of lists; records without values have nulls."""
     import numpy as np
     import pyarrow as pa
 
@@ -213,7 +237,10 @@ def _array(column: _FeatureColumn, place: str) -> pa.Array:
 
 
 def _arrow(values: NDArray[Any], content: bytes | None, is_there: NDArray[np.bool_] | None) -> pa.Array:
-    """Numbers, or ``content`` in pieces of these lengths; from their memory, as ``pa.array`` would import pandas."""
+    """Return an Arrow array of numbers, or of pieces of ``content`` with these lengths.
+
+    ``pa.array`` would import pandas.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -226,6 +253,7 @@ def _arrow(values: NDArray[Any], content: bytes | None, is_there: NDArray[np.boo
 
 
 def _bits(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    """Return the Arrow validity bitmap; None if all values are valid."""
     import numpy as np
     import pyarrow as pa
 
@@ -233,7 +261,10 @@ def _bits(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _integers(column: _FeatureColumn, sizes: NDArray[np.int64], place: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """All numbers, and how many each record has. In 7 bits a byte, the lowest first; the last byte of each is below 0x80."""
+    """Decode all variable-length integers of a column, and return them and their number in each record.
+
+    An integer is encoded in 7 bits per byte, the lowest first; its last byte is below 0x80.
+    """
     import numpy as np
 
     coded = np.frombuffer(b"".join(column.pieces), np.uint8)

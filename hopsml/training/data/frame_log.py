@@ -1,11 +1,11 @@
-"""Which agent keeps which partition of a DataFrame; pure: what has happened in, what is to be done out.
+"""State machine that assigns the partitions of a DataFrame to agents; pure: events in, actions out.
 
-Spark takes one successful attempt of each partition into a job's result, whatever else has run: that result says which of
-the attempts that lie at agents is the one that counts. What an agent kept that is gone is fed again, by the same partitions
-of the same DataFrame, which must have the same rows.
+Spark includes one successful attempt of each partition in a job's result, whatever other attempts have run: the result
+determines which of the attempts stored at agents is valid. Partitions that were stored at a failed agent are computed
+again from the same DataFrame, which must produce the same rows.
 
-Workers begin before all is there: what has come since they were told last is a wave, which they are told of soon after the
-first partition, and then ever less often.
+Workers start before all partitions are stored. The partitions that arrived since the last table form a wave, which is
+published soon after the first partition and then less and less often.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ import msgspec
 
 
 class StageAddress(msgspec.Struct, frozen=True):
-    """Where an agent's stage, the process that keeps rows, is reached."""
+    """Network address and credentials of an agent's stage, the process that stores rows."""
 
     url: str
-    certificate: str  # PEM; the one that it shows
+    certificate: str  # PEM; the server's certificate
     token: str
     hostname: str
-    folder: str  # whose files a worker on the same machine maps
-    host: str = ""  # address, and port for whole Arrow files, of Spark's JVM
+    folder: str  # workers on the same machine memory-map its files
+    host: str = ""  # host and port where Spark's JVM sends whole Arrow files
     door: int = 0
+    client_key: str = ""  # PEM; with the certificate it is what clients of the Flight server must show
 
     def __repr__(self) -> str:
-        return f"StageAddress({self.url!r})"  # the token is nobody's
+        return f"StageAddress({self.url!r})"  # its token and key are secret
 
 
 class StagedShard(msgspec.Struct, frozen=True):
-    """What is read as a whole: successive record batches of a partition. ``size``: bytes."""
+    """Unit of reading: ``count`` successive record batches of a partition, from batch ``first`` on.
+
+    ``size`` is in bytes.
+    """
 
     first: int
     count: int
@@ -41,28 +45,37 @@ class StagedShard(msgspec.Struct, frozen=True):
 
 
 class StagedPartition(msgspec.Struct, frozen=True):
-    """One attempt of Spark's at a partition, as it lies at a stage."""
+    """One Spark attempt at a partition, as stored at a stage."""
 
     partition: int
     attempt: int
-    stage: str  # its URL
+    stage: str  # URL of the stage
     shards: tuple[StagedShard, ...]
 
     def file(self, name: str) -> str:
-        """Where it lies in its stage's folder; ``name``: of the DataFrame."""
+        """Return the path of the attempt's file within the stage's folder; ``name`` is that of the DataFrame."""
         return file_of(name, self.partition, self.attempt)
 
 
 def file_of(name: str, partition: int | str, attempt: int | str) -> str:
-    """An attempt at a partition in a stage's folder. A name is an identifier of Python's, which a file system takes."""
+    """Return the path of an attempt's file within a stage's folder.
+
+    ``name`` is a Python identifier, so that it is a valid file name.
+    """
     return f"data-{name}/{partition}-{attempt}.arrow"
 
 
 class FrameTable(msgspec.Struct, frozen=True):
-    """Where the rows of a DataFrame are: the partitions that are known, in order.
+    """Locations of a DataFrame's rows: the partitions that are known, in order.
 
-    ``waves``: the numbers of those that became known together; a newer table has the same waves, and maybe more.
-    ``is_whole``: whether these are all. ``is_settled``: and no other attempt at any of them is on its way, or will count.
+    Attributes:
+        name: of the DataFrame.
+        version: increases with each table that is published.
+        partitions: the known partitions, by number.
+        stages: addresses of the stages, by URL.
+        waves: numbers of the partitions that became known together; a newer table has the same waves, and maybe more.
+        is_whole: True if all partitions are known.
+        is_settled: True if also no other attempt at any of them is in progress or can become valid.
     """
 
     name: str
@@ -75,7 +88,7 @@ class FrameTable(msgspec.Struct, frozen=True):
 
 
 FIRST_PAUSE_S = 0.25  # between the first two waves
-PAUSE_SHARE = 0.25  # of the time since the beginning, between others: their number grows with its logarithm
+PAUSE_SHARE = 0.25  # fraction of the time since the start, between later waves: their number grows logarithmically
 
 decode_address = msgspec.msgpack.Decoder(StageAddress).decode
 decode_addresses = msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode
@@ -86,7 +99,7 @@ decode_table = msgspec.msgpack.Decoder(FrameTable).decode
 
 @dataclass(frozen=True)
 class Push:
-    """Have Spark bring these partitions to the stages."""
+    """Action: start a Spark job that sends these partitions to the stages."""
 
     partitions: tuple[int, ...]
     stages: tuple[StageAddress, ...]
@@ -94,7 +107,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Publish:
-    """Let these stages know the table, for their workers."""
+    """Action: send the table to these stages, for their workers."""
 
     table: FrameTable
     stages: tuple[StageAddress, ...]
@@ -102,7 +115,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Fail:
-    """End the run."""
+    """Action: end the run with this reason."""
 
     reason: str
 
@@ -112,9 +125,10 @@ Action = Push | Publish | Fail
 
 @dataclass
 class FrameLog:
-    """One DataFrame on its way to the agents of a run.
+    """State of one DataFrame's transfer to the agents of a run.
 
-    ``wanted``: how many stages the group's members have, once all are there. ``now``: seconds, of any clock that only grows.
+    Each event method takes ``wanted``, the number of stages that the group's members have once all are open, and
+    ``now``, seconds of a monotonic clock; it returns the actions to perform.
     """
 
     name: str
@@ -124,13 +138,13 @@ class FrameLog:
     waves: list[tuple[int, ...]] = field(default_factory=list)
     is_pushing: bool = False
     version: int = 0  # of the newest table
-    told: tuple[StagedPartition, ...] | None = None  # what it says, and whether that is settled
+    told: tuple[StagedPartition, ...] | None = None  # partitions of the newest table
     told_settled: bool = False
-    _began: float | None = None  # the first job
-    _next_wave: float = 0.0  # not before
+    _began: float | None = None  # start of the first job
+    _next_wave: float = 0.0  # earliest time
 
     def opened(self, agent: str, stage: StageAddress, wanted: int, now: float) -> list[Action]:
-        """A stage has begun."""
+        """Handle a stage that has been opened at ``agent``."""
         self.stages.pop(agent, None)
         self.stages[agent] = stage
         news = self.settle(wanted, now)
@@ -139,25 +153,28 @@ class FrameLog:
         return [self._publish((stage,)), *news]
 
     def gone(self, agent: str, wanted: int, now: float) -> list[Action]:
-        """A stage has ended, with what it kept."""
+        """Handle a stage that has ended, with the partitions that it stored."""
         self.stages.pop(agent, None)
         return self.settle(wanted, now)
 
     def arrived(self, placed: Iterable[StagedPartition], wanted: int, now: float) -> list[Action]:
-        """A job of Spark's has brought these; it goes on."""
+        """Handle partitions that a Spark job has stored; the job is still running."""
         return self._place(placed) or self.settle(wanted, now)
 
     def pushed(self, wanted: int, now: float) -> list[Action]:
-        """A job of Spark's has ended, and what it has not brought is still missing."""
+        """Handle the end of a Spark job; partitions that it has not stored are missing."""
         self.is_pushing = False
         return self.settle(wanted, now)
 
     def failed(self, cause: str) -> list[Action]:
-        """A job of Spark's has failed for good."""
+        """Handle the permanent failure of a Spark job."""
         return [Fail(not_brought(self.name, cause))]
 
     def settle(self, wanted: int, now: float) -> list[Action]:
-        """Begin when the stages are there; tell what has come; feed again what is lost, as soon as no job is under way."""
+        """Return the actions that are due: a Spark job for missing partitions, and a new table.
+
+        The first job starts once the stages are open; a lost partition is requested again once no job is running.
+        """
         if not self.stages or (not self.placed and len(self.stages) < wanted):
             return []
         stages = tuple(self.stages.values())
@@ -168,7 +185,7 @@ class FrameLog:
         return self._news(stages, now)
 
     def _place(self, placed: Iterable[StagedPartition]) -> list[Action]:
-        """These attempts count."""
+        """Record these attempts as valid ones; return a failure if a partition was recomputed with other rows."""
         for one in placed:
             before = self.placed.get(one.partition)
             if before is not None and [shard.rows for shard in before.shards] != [shard.rows for shard in one.shards]:
@@ -177,7 +194,7 @@ class FrameLog:
         return []
 
     def _news(self, stages: tuple[StageAddress, ...], now: float) -> list[Action]:
-        """A table, where there is something to tell, and all is there or enough time has passed."""
+        """Return a new table if something has changed, and all partitions are stored or enough time has passed."""
         if not self._is_whole and (now < self._next_wave or not self.placed):
             return []
         known = {partition for wave in self.waves for partition in wave}
@@ -186,7 +203,7 @@ class FrameLog:
         if new or not self.waves:
             self.waves.append(new)
         elif (self._known(), settled) == (self.told, self.told_settled) or not settled:
-            return []  # what is brought again is told when all of it is there
+            return []  # partitions that are computed again are published when all of them are stored
         since = 0.0 if self._began is None else now - self._began
         self._next_wave = now + max(FIRST_PAUSE_S, PAUSE_SHARE * since)
         self.version, self.told, self.told_settled = self.version + 1, self._known(), settled
@@ -194,17 +211,20 @@ class FrameLog:
 
     @property
     def _is_whole(self) -> bool:
+        """True if every partition has been stored at some time."""
         return len(self.placed) == self.partitions
 
     def _known(self) -> tuple[StagedPartition, ...]:
+        """Return the partitions of all waves, by number."""
         return tuple(self.placed[number] for number in sorted(number for wave in self.waves for number in wave))
 
     def _missing(self) -> tuple[int, ...]:
-        """Partitions of which no stage that is there keeps the attempt that counts."""
+        """Return the partitions whose valid attempt is stored at no open stage."""
         there = {stage.url for stage in self.stages.values()}
         return tuple(n for n in range(self.partitions) if n not in self.placed or self.placed[n].stage not in there)
 
     def _publish(self, to: tuple[StageAddress, ...]) -> Publish:
+        """Return the action that sends the newest table to stages."""
         stages = {stage.url: stage for stage in self.stages.values()}
         known = self.told or ()
         is_whole, is_settled = len(known) == self.partitions, self.told_settled and not self.is_pushing
@@ -213,6 +233,7 @@ class FrameLog:
 
 
 def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
+    """Build the error message of a partition that was recomputed with other rows."""
     rows = [sum(shard.rows for shard in one.shards) for one in (before, now)]
     how = f"{rows[0]} rows, and now {rows[1]}" if rows[0] != rows[1] else f"the same {rows[0]} rows, in other batches"
     return (
@@ -223,12 +244,12 @@ def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
 
 
 def not_brought(name: str, cause: str) -> str:
-    """Why the run fails, in words."""
+    """Build the error message of a DataFrame whose transfer to the workers has failed."""
     return f"data={name!r} could not be brought to the workers: {cause}"
 
 
 def described(table: FrameTable) -> str:
-    """What lies where, in a few words for people."""
+    """Return the numbers of rows, bytes, partitions and agents of a table, for the log."""
     shards = [shard for one in table.partitions for shard in one.shards]
     size = sum(shard.size for shard in shards)
     return (

@@ -1,4 +1,4 @@
-"""Whether a DataFrame can be data of a training, as its schema tells it: before anything is started."""
+"""Check of a DataFrame's schema for types that cannot be training data, before anything is started."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# What ``columns.arrays`` makes arrays of; all other types, also those of newer versions of Spark, have none.
+# Types that ``columns.arrays`` converts; all other types, also those of newer Spark versions, are rejected.
 _WITH_ARRAY = re.compile(
     r"boolean|byte|short|integer|long|float|double|decimal\(.*\)|binary|date|timestamp|timestamp_ntz"
     r"|(string|char|varchar)\b.*|interval (day|hour|minute|second)( to (hour|minute|second))?"
 )
-_VECTOR, _MATRIX = "VectorUDT", "MatrixUDT"  # Spark ML's
+_VECTOR, _MATRIX = "VectorUDT", "MatrixUDT"  # class names of Spark ML
 
-Field = Mapping[str, Any]  # of Spark's schemas, as JSON
+Field = Mapping[str, Any]  # of a Spark schema, as JSON
 
 
 def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
-    """What keeps the rows from being batches, with the remedy; "" where nothing does."""
+    """Return why the rows cannot form batches, with the remedy; an empty string if they can.
+
+    Args:
+        fields: fields of the DataFrame's schema, as JSON.
+        is_streaming: whether the DataFrame is a stream, which is rejected.
+    """
     if is_streaming:
         return "is a stream, which has no end; give what spark.read has read, or write the stream out before"
     if not fields:
@@ -38,7 +43,7 @@ def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
 
 
 def _names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
-    """Of the columns that they become: those of a struct are called ``struct.field``."""
+    """Yield the names of the columns that the fields become; those of a struct are ``struct.field``."""
     for field in fields:
         name, kind = f"{above}{field['name']}", field["type"]
         if isinstance(kind, Mapping) and kind["type"] == "struct":
@@ -48,7 +53,7 @@ def _names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
 
 
 def _without_array(kind: Any, in_list: bool = False) -> str:
-    """The type in it that no array can hold; "" where there is none."""
+    """Return the first type within ``kind`` that no array can hold; an empty string if there is none."""
     if isinstance(kind, str):
         return "" if _WITH_ARRAY.fullmatch(kind) else kind
     match kind["type"]:

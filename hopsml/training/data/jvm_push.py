@@ -1,4 +1,7 @@
-"""Spark's rows brought by its JVM itself, without Python: ``native/spark_push``, for plain types and arrays of numbers."""
+"""Transfer of Spark's rows to stages by its JVM, without Python, for plain types and arrays of numbers.
+
+The JVM side is ``native/spark_push``.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,23 @@ from typing import Any
 
 from hopsml.training.data.frame_log import StageAddress, StagedPartition, StagedShard
 
-_LOOK_MS = 500  # between two looks whether the job is over
+_LOOK_MS = 500  # longest wait for results before the job's state is checked again
 JAR = Path(__file__).parent / "lib" / "hopsml-spark-push.jar"
 
 
 class JvmPush:
-    """The plan of one DataFrame, and its jobs. What goes wrong is py4j's."""
+    """Plan of one DataFrame and its transfer jobs in the JVM; failures raise py4j's errors."""
 
     def __init__(self, frame: Any) -> None:
-        """Raises py4j's error for a schema that it does not take, or a Spark whose classes are others."""
+        """Create the plan of a DataFrame in the JVM.
+
+        Raises py4j's error for a schema that is not supported, or an incompatible Spark version.
+        """
         self._rows = classes(frame).PushRows(frame._jdf.queryExecution())
 
     @property
     def partitions(self) -> int:
-        """Of the plan; what needs a shuffle is computed up to it."""
+        """Number of partitions of the plan; reading it computes the query up to its last shuffle."""
         return int(self._rows.partitions())
 
     def push(
@@ -32,12 +38,19 @@ class JvmPush:
         partitions: Sequence[int],
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
-        """Bring these partitions to these stages, as a job of the calling thread's group; ``arrived``: some are there."""
+        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end.
+
+        Args:
+            name: of the DataFrame.
+            stages: where the partitions may be stored.
+            partitions: numbers of the partitions.
+            arrived: called with partitions as they are stored.
+        """
         follow(self._rows.push(name, lines(stages), ",".join(map(str, partitions))), staged, arrived)
 
 
 def classes(frame: Any) -> Any:
-    """Those of ``native/spark_push``, in the JVM of a DataFrame and on its executors, which fetch them."""
+    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well."""
     session = frame.sparkSession
     session.sql(f"ADD JAR '{JAR}'")
     return session._jvm.io.hopsml
@@ -46,7 +59,13 @@ def classes(frame: Any) -> Any:
 def follow(
     job: Any, read: Callable[[str], StagedPartition], arrived: Callable[[list[StagedPartition]], object]
 ) -> None:
-    """Until a ``PushJob`` is over; ``read``: what a task's answer says."""
+    """Wait for a ``PushJob``, and pass partitions to ``arrived`` as they are stored.
+
+    Args:
+        job: the job, in the JVM.
+        read: parses a task's result.
+        arrived: called with the partitions that new results report.
+    """
     while not job.isOver():
         if answers := job.next(_LOOK_MS):
             arrived([read(answer) for answer in answers])
@@ -54,17 +73,18 @@ def follow(
 
 
 def lines(stages: Sequence[StageAddress]) -> str:
-    """As ``Stage.parse`` takes them."""
+    """Format the addresses of stages as lines, which ``Stage.parse`` in the JVM reads."""
     return "\n".join("\t".join(_words(one)) for one in stages)
 
 
 def _words(one: StageAddress) -> list[str]:
+    """Return the fields of a stage's address, with the certificate in Base64."""
     certificate = base64.b64encode(one.certificate.encode()).decode()
     return [one.url, one.host, str(one.door), one.token, certificate, one.hostname, one.folder]
 
 
 def staged(answer: str) -> StagedPartition:
-    """What ``PushTask`` answers."""
+    """Parse the result of a ``PushTask``."""
     partition, attempt, stage, *batches = answer.split(" ")
     sizes = [tuple(map(int, batch.split(":"))) for batch in batches]
     shards = tuple(StagedShard(number, 1, rows, size) for number, (rows, size) in enumerate(sizes))

@@ -1,4 +1,4 @@
-"""Parquet files on any store as shards: one for each row group."""
+"""Source that reads Parquet files on any store; each row group is one shard."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SUFFIXES = (".parquet", ".parq", ".pq")
 
 @dataclass(frozen=True)
 class RowGroup:
-    """What is read as a whole: ``number`` counts within its file, whose description is kept."""
+    """One row group of a Parquet file; ``number`` counts within the file, ``description`` is the file's metadata."""
 
     file: StoredFile
     number: int
     rows: int
-    size: int  # bytes of the columns that are read, not compressed
+    size: int  # uncompressed bytes of the columns that are read
     description: Any
 
     @property
@@ -37,7 +37,7 @@ class RowGroup:
         return f"{self.file.url}, row group {self.number},"
 
     def values_a_row(self, column: int) -> float | None:
-        """How long a column's lists are; None where that is not described, as with nulls and empty lists among them."""
+        """Return the length of a column's lists; None if the metadata do not show it, as with nulls and empty lists."""
         described = self.description.row_group(self.number).column(column)
         told = described.statistics
         if told is None or not told.has_null_count or told.null_count:
@@ -46,7 +46,7 @@ class RowGroup:
 
 
 class ParquetFiles:
-    """A source of shards; it reads the files' descriptions when it is made, all else when it is asked for."""
+    """Source of shards in Parquet files; it reads the files' metadata when it is created, and rows on request."""
 
     def __init__(
         self,
@@ -55,10 +55,18 @@ class ParquetFiles:
         fill: Mapping[str, Any] | None,
         is_cached: bool = False,
     ) -> None:
-        """``given``: files, or folders of files, by URL. ``is_cached``: read by way of the local cache.
+        """Find the files and check that their columns are compatible.
 
-        Raises PathNotFound for nothing there, ArgumentError for no Parquet file, and for columns that are not the same in
-        all files: absent in one, of a type that makes other arrays, or lists of another length.
+        Args:
+            given: files, or folders of files, by URL.
+            columns: names of the columns to read; None: all.
+            fill: value that replaces nulls, by column.
+            is_cached: whether to read through the local cache.
+
+        Raises:
+            PathNotFound: a path does not exist.
+            ArgumentError: there is no Parquet file; or a column is not the same in all files: absent in one, of a type
+                that makes different arrays, or with lists of another length.
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
         what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
@@ -111,11 +119,12 @@ class ParquetFiles:
             )
 
     def _check_lengths(self) -> list[str]:
-        """Raise ArgumentError where lists have another length in one row group than in another, as the files describe it.
+        """Raise ArgumentError if a column's lists differ in length between row groups, as the metadata show it.
 
-        No row is read for that. Else each worker might have lists that are alike, and other ones than the next worker.
+        No row is read. Without this check each worker might see lists of one length that differs from the next
+        worker's.
 
-        Returns the columns with several axes whose shape the files do not describe in full.
+        Returns the columns with several axes whose shape the metadata do not show in full.
         """
         lists = {name for name, kind in self._types.items() if column_types.is_list(kind)}
         compared = {name for name in lists if not column_types.is_list_of_values(self._types[name])}
@@ -140,19 +149,21 @@ class ParquetFiles:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The rows of each."""
+        """Number of rows of each shard."""
         return tuple(group.rows for group in self._groups)
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes, as the files describe it."""
+        """Average memory that a row takes, in bytes, according to the files' metadata."""
         return sum(group.size for group in self._groups) / max(1, sum(self.shards))
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
-        """One shard's columns, not to be written to.
+        """Return one shard's columns, which are read-only.
 
-        Raises ArgumentError naming a column that has no array, or rows of another shape than the first file, StorageError
-        naming a file that cannot be read.
+        Raises:
+            ArgumentError: a column has no array, or its rows have another shape than those of the first file; the
+                message names the column.
+            StorageError: a file, which the message names, cannot be read.
         """
         group = self._groups[shard]
         with _opened(group.file, group.description) as file:
@@ -174,7 +185,7 @@ class ParquetFiles:
         return {name: found[name] for name in names}
 
     def _of_first(self) -> arrow_columns.Forms:
-        """Return type and shape of the very first row in the columns whose shape the files do not describe."""
+        """Return type and shape of the very first row, in the columns whose shape the metadata do not show."""
         import pyarrow as pa
 
         if self._first is None:
@@ -189,6 +200,7 @@ class ParquetFiles:
         return self._first
 
     def _size(self, group: Any) -> int:
+        """Return the uncompressed bytes of a row group's columns that are read."""
         chunks = (group.column(number) for number in range(group.num_columns))
         wanted = None if self._columns is None else set(self._columns)
         read = (one for one in chunks if wanted is None or one.path_in_schema.partition(".")[0] in wanted)
@@ -196,7 +208,10 @@ class ParquetFiles:
 
 
 def _places_of(lists: Collection[str], description: Any) -> dict[str, int]:
-    """Return the indices of these lists among a file's leaf columns, by name; lists that the file lacks are left out."""
+    """Return the indices of these lists among a file's leaf columns, by name.
+
+    Lists that the file lacks are left out.
+    """
     found = dict[str, int]()
     for place in range(description.num_columns):
         path = description.schema.column(place).path
@@ -207,13 +222,17 @@ def _places_of(lists: Collection[str], description: Any) -> dict[str, int]:
 
 
 def _description(file: StoredFile) -> Any:
+    """Read a file's metadata."""
     with _opened(file) as opened:
         return opened.metadata
 
 
 @contextlib.contextmanager
 def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
-    """A Parquet file on its store; its description need not be read where it is known. What pyarrow says of it names it."""
+    """Open a Parquet file, reusing its metadata if they are given.
+
+    Errors of pyarrow are raised as a StorageError with the URL.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -221,8 +240,8 @@ def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
         try:
             yield pyarrow.parquet.ParquetFile(stream, metadata=description, pre_buffer=True)
         except HopsmlError:
-            raise  # the store's, which names the file by itself
-        except (pa.ArrowException, OSError) as error:  # of a damaged page pyarrow says it by an OSError
+            raise  # the store's error names the file already
+        except (pa.ArrowException, OSError) as error:  # pyarrow reports a damaged page by an OSError
             raise StorageError(
                 f"{file.url} is no whole Parquet file, or was changed while it was read: {error}", file.url
             ) from error

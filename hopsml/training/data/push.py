@@ -1,4 +1,4 @@
-"""Spark's rows brought to a stage by Python tasks, by ``DataFrame.mapInArrow``: for columns of any type."""
+"""Transfer of Spark's rows to stages by Python tasks with ``DataFrame.mapInArrow``, for columns of any type."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from hopsml.training.data.stage_client import StageClient
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RESULT = "answer string"  # the schema of what a task answers
-STAGES = "hopsml.stages"  # local property of a job: which ones there are by now; the plan of all jobs stays the same
+RESULT = "answer string"  # schema of a task's result
+STAGES = "hopsml.stages"  # local property of a job with the stages at its start, so that all jobs share one plan
 
 
 class PythonPush:
-    """The plan of one DataFrame, and its jobs. What goes wrong is py4j's."""
+    """Plan of one DataFrame and its transfer jobs in Python tasks; failures raise py4j's errors."""
 
     def __init__(self, name: str, frame: Any) -> None:
         answers = frame.mapInArrow(pusher(name), RESULT)
         self._context = frame.sparkSession.sparkContext
-        self._rows: Any = None  # without the JVM's part, all answers come at once
+        self._rows: Any = None  # without the JVM library, all results arrive at the end of the job
         self._answers = answers.rdd if not jvm_push.JAR.exists() else None
         if self._answers is None:
             self._rows = jvm_push.classes(frame).AnswerRows(answers._jdf.queryExecution())
 
     @property
     def partitions(self) -> int:
-        """Of the plan; what needs a shuffle is computed up to it."""
+        """Number of partitions of the plan; reading it computes the query up to its last shuffle."""
         return int(self._rows.partitions() if self._answers is None else self._answers.getNumPartitions())
 
     def push(
@@ -44,7 +44,14 @@ class PythonPush:
         partitions: Sequence[int],
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
-        """Bring these partitions to these stages, as a job of the calling thread's group; ``arrived``: some are there."""
+        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end.
+
+        Args:
+            name: of the DataFrame.
+            stages: where the partitions may be stored.
+            partitions: numbers of the partitions.
+            arrived: called with partitions as they are stored.
+        """
         self._context.setLocalProperty(STAGES, property_of(tuple(stages)))
         if self._answers is None:
             jvm_push.follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
@@ -57,7 +64,7 @@ PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 def pusher(name: str) -> PushBatches:
-    """What each task calls with its record batches."""
+    """Return the function that each task calls with its record batches, for ``mapInArrow``."""
 
     def push(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from hopsml.training.data import push as here
@@ -68,17 +75,17 @@ def pusher(name: str) -> PushBatches:
 
 
 def property_of(stages: tuple[StageAddress, ...]) -> str:
-    """The local property ``STAGES``."""
+    """Encode the stages as the value of the local property ``STAGES``."""
     return base64.b64encode(msgspec.msgpack.encode(stages)).decode()
 
 
 def staged(answer: str) -> StagedPartition:
-    """What a task has answered."""
+    """Decode the result of a task."""
     return decode_partition(base64.b64decode(answer))
 
 
 def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """Bring all batches of this task to one stage; the answer says to which, and what lies there."""
+    """Send all record batches of the current Spark task to one stage, and return the encoded ``StagedPartition``."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -100,7 +107,17 @@ def push_partition(name: str, batches: Iterator[pa.RecordBatch]) -> pa.RecordBat
 
 
 def choose(stages: tuple[StageAddress, ...], hostname: str, partition: int, attempt: int) -> StageAddress:
-    """One on this machine where there is any, in turn; after a failure another one, wherever that is."""
+    """Return the stage for an attempt at a partition.
+
+    The first attempt goes to a stage on the same machine if there is one, spread by partition number; a repeated
+    attempt goes to any stage.
+
+    Args:
+        stages: the stages to choose from.
+        hostname: of this machine.
+        partition: number of the partition.
+        attempt: number of previous attempts at the task.
+    """
     near = [stage for stage in stages if stage.hostname == hostname]
     among = near if near and not attempt else stages
     return among[(partition + attempt) % len(among)]

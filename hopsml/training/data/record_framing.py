@@ -1,4 +1,4 @@
-"""TFRecord files: where their records lie, and whether they are whole.
+"""Framing of TFRecord files: byte offsets of the records, and verification of their checksums.
 
 A record is its length (8 bytes, little-endian), the masked CRC-32C of these, the record, and its masked CRC-32C
 (tensorflow/core/lib/io/record_writer.h).
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-HEADER, FOOTER = 12, 4  # bytes before and behind a record
-BEGINNING = 1 << 16  # bytes that are read for a first record: one that is larger takes another request
-_PIECE = 1 << 20  # bytes that are read at once of small records
+HEADER, FOOTER = 12, 4  # bytes before and after a record
+BEGINNING = 1 << 16  # bytes that are read for a first record; a larger record takes a second request
+_PIECE = 1 << 20  # bytes that are read together of small records
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _GZIP = b"\x1f\x8b\x08"
 
@@ -31,21 +31,24 @@ Read = Callable[[int, int], bytes]  # offset, length
 
 @dataclass(frozen=True)
 class RecordSpan:
-    """Successive records of a file that are read together."""
+    """Byte range of successive records of a file that are read together."""
 
-    begin: int  # of the first one's length, in bytes
+    begin: int  # byte offset of the first record's length field
     end: int
-    first: int  # the first one's number in its file
+    first: int  # number of the first record in its file
     rows: int
 
 
 def is_gzip(beginning: bytes) -> bool:
-    """Whether a file that begins so is compressed; a record of such a length has a checksum that tells it apart."""
+    """Return True if a file with this beginning is GZIP-compressed.
+
+    The length checksum rules out a TFRecord of such a length.
+    """
     return beginning.startswith(_GZIP) and not _is_length(beginning)
 
 
 def decompressed(content: bytes, url: str) -> bytes:
-    """All of a compressed file. Raises StorageError naming it."""
+    """Return the whole content of a GZIP file. Raises StorageError with its URL."""
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
@@ -53,9 +56,17 @@ def decompressed(content: bytes, url: str) -> bytes:
 
 
 def spans(read: Read, length: int, most_bytes: int, url: str) -> list[RecordSpan]:
-    """A file's records in parts of about ``most_bytes``; of large ones nothing but the lengths is read.
+    """Split a file's records into spans of about ``most_bytes``; of large records only the lengths are read.
 
-    Raises StorageError naming the file, the record and its place for a length that is damaged, or a file that ends early.
+    Args:
+        read: reads (offset, length) of the file.
+        length: bytes of the file.
+        most_bytes: size from which on a span ends.
+        url: of the file, for messages.
+
+    Raises:
+        StorageError: a length is damaged, or the file is truncated; the message names the file, the record and its byte
+            offset.
     """
     found, begin, first, at, number = list[RecordSpan](), 0, 0, 0, 0
     for number, at in enumerate(_ends(read, length, url), 1):
@@ -68,7 +79,7 @@ def spans(read: Read, length: int, most_bytes: int, url: str) -> list[RecordSpan
 
 
 def _ends(read: Read, length: int, url: str) -> Iterator[int]:
-    """Where each record ends."""
+    """Yield the byte offset of the end of each record."""
     at, number, piece, piece_at = 0, 0, b"", 0
     while at < length:
         if length - at < HEADER:
@@ -88,7 +99,11 @@ def _ends(read: Read, length: int, url: str) -> Iterator[int]:
 
 
 def records(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each record of a span begins in its content, and its length. Raises StorageError for one that is damaged."""
+    """Return the offset of each record within a span's content, and its length.
+
+    Raises:
+        StorageError: a record is damaged, or the span does not have the records that it had.
+    """
     import numpy as np
 
     begins, lengths, at = list[int](), list[int](), 0
@@ -111,7 +126,7 @@ def records(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[np.int6
 
 
 def first(read: Read, span: RecordSpan, url: str) -> bytes:
-    """A span's first record. Raises StorageError as ``records``."""
+    """Return the first record of a span. Raises StorageError, as ``records`` does."""
     content = read(span.begin, min(BEGINNING, span.end - span.begin))
     size = end_of_first(content)
     content = content[:size] if size <= len(content) else read(span.begin, size)
@@ -125,6 +140,7 @@ def end_of_first(content: bytes) -> int:
 
 
 def _first_damaged(content: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> int | None:
+    """Return the index of the first record with a wrong checksum; None if all are right."""
     import numpy as np
 
     bad = np.zeros(len(begins), bool)
@@ -136,6 +152,7 @@ def _first_damaged(content: bytes, begins: NDArray[np.int64], lengths: NDArray[n
 
 
 def _is_length(header: bytes) -> bool:
+    """Return True if a record's header has the right checksum of its length."""
     return (
         len(header) >= HEADER
         and crc32c.masked_of_few(header[: _LENGTH.size]) == _CRC.unpack_from(header, _LENGTH.size)[0]
@@ -143,6 +160,7 @@ def _is_length(header: bytes) -> bool:
 
 
 def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
+    """Return the error for a damaged record."""
     return StorageError(
         f"{url}: record {number} (counted from 0), at byte {offset}, is damaged, or the file holds no TFRecords: {why}; "
         "write the file anew",
@@ -151,6 +169,7 @@ def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
 
 
 def _cut_off(url: str, number: int, offset: int, length: int) -> StorageError:
+    """Return the error for a truncated file."""
     return StorageError(
         f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was "
         "cut off, or is still being written; write it anew",

@@ -1,4 +1,4 @@
-"""Gathers the rows of batches from the shards that they lie in, on two threads where there is work for both."""
+"""Gathering of batches' rows from shards in memory, on two threads where that is faster."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from hopsml.training.data.source import Source, shards_of
 if TYPE_CHECKING:
     import numpy as np
 
-KEPT = 2  # shards that are kept in memory at least
-_WORTH_BYTES = 1 << 20  # of a chunk, from which on a second thread helps
+KEPT = 2  # least number of shards that are retained in memory
+_WORTH_BYTES = 1 << 20  # size of a chunk from which on a second thread helps
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of successive batches, one behind the other; ``ends``: where the rows of each end."""
+    """Rows of successive batches, concatenated; ``ends`` are the row offsets where the batches end."""
 
     columns: Columns
     ends: tuple[int, ...]
 
 
 class _Part(NamedTuple):
-    """Rows ``begin`` to ``end`` of a chunk, and where they come from: from row ``first`` on."""
+    """Rows ``begin`` to ``end`` of a chunk, and their origin: ``rows`` from row ``first`` on."""
 
     begin: int
     end: int
@@ -40,38 +40,45 @@ class _Part(NamedTuple):
     first: int
 
     def fill(self, found: Columns) -> None:
+        """Copy the rows into the chunk's columns."""
         out = {name: array[self.begin : self.end] for name, array in found.items()}
         self.rows.gather(self.first, self.first + self.end - self.begin, out)
 
     def halves(self) -> tuple[_Part, _Part]:
+        """Split the part into two, for two threads."""
         half = (self.begin + self.end) // 2
         return self._replace(end=half), self._replace(begin=half, first=self.first + half - self.begin)
 
 
 class RowGatherer:
-    """Gathers pieces from shards; keeps those that the present pieces are of, and where the rows of a window are.
+    """Gatherer of batches' rows, with a cache of the shards in use and the row locations of the newest window.
 
-    A batch is gathered from the shards themselves: a copy of the whole window would be memory touched for the first time,
+    A batch is gathered from the shards themselves: a copy of the whole window would touch memory for the first time,
     which costs more than gathering does.
     """
 
     def __init__(self, source: Source, threads: int = 2) -> None:
-        """``threads``: at most; the calling one is among them."""
+        """Create a gatherer of a source's rows.
+
+        Args:
+            source: the source of the shards.
+            threads: at most; including the calling one.
+        """
         self._source = source
         self._shards: OrderedDict[int, Columns] = OrderedDict()
         self._newest: tuple[Window, WindowRows] | None = None
-        self._most = KEPT  # shards that are kept
+        self._most = KEPT  # retained shards
         self._pool = ArrayPool()
         threads = min(threads, len(os.sched_getaffinity(0)))
         self._second = ThreadPoolExecutor(1, "hopsml-gather") if threads > 1 else None
 
     def close(self) -> None:
-        """End the second thread."""
+        """Stop the second thread."""
         if self._second is not None:
             self._second.shutdown()
 
     def chunk(self, batches: Sequence[list[Piece]]) -> Chunk:
-        """The rows of all batches, one behind the other: arrays of the training's own."""
+        """Return the rows of all batches, concatenated, in arrays that the caller owns."""
         ends = tuple(itertools.accumulate(total(pieces) for pieces in batches))
         parts = list(self._parts(joined(itertools.chain(*batches)))) or [self._nothing()]
         first = parts[0].rows.parts[0]
@@ -88,6 +95,7 @@ class RowGatherer:
         return Chunk(found, ends)
 
     def _parts(self, pieces: Sequence[Piece]) -> Iterator[_Part]:
+        """Yield the parts of a chunk that consists of these pieces."""
         begin = 0
         for piece in pieces:
             rows = SpanRows(self._shard(piece.shard)) if isinstance(piece, Span) else self._window(piece.whole)
@@ -95,13 +103,13 @@ class RowGatherer:
             begin += length(piece)
 
     def _nothing(self) -> _Part:
-        """Of a share without rows."""
+        """Return the part of a share without rows, which has the columns of a shard that has rows."""
         filled = first_filled(shards_of(self._source))
-        assert filled is not None  # there would be no batch
+        assert filled is not None  # without rows there is no batch
         return _Part(0, 0, SpanRows(self._shard(filled)), 0)
 
     def _window(self, window: Window) -> WindowRows:
-        """Where a window's rows are. All of its shards stay as long as it is the newest one."""
+        """Return the row locations of a window; its shards are retained while it is the newest window."""
         if self._newest is None or self._newest[0] != window:
             there, places, rows = located(window)
             self._most = max(KEPT, len(there))
@@ -113,6 +121,7 @@ class RowGatherer:
         return self._newest[1]
 
     def _shard(self, shard: int) -> Columns:
+        """Return a shard's columns, read or from the cache; the least recently used shards are dropped."""
         if shard not in self._shards:
             while len(self._shards) >= self._most:
                 self._shards.popitem(last=False)
@@ -122,19 +131,20 @@ class RowGatherer:
 
 
 def _fill(found: Columns, parts: Sequence[_Part]) -> None:
+    """Copy the rows of these parts into a chunk's columns."""
     for part in parts:
         part.fill(found)
 
 
 def _whole(columns: Columns) -> Columns:
-    """Each column in one piece, as ``WindowRows`` wants it; without a copy where it is."""
+    """Return each column contiguous in memory, as ``WindowRows`` requires; without a copy if it is."""
     import numpy as np
 
     return {name: np.ascontiguousarray(column) for name, column in columns.items()}
 
 
 def _check_long(columns: Columns, shard: int, least: int) -> None:
-    """Raises StorageError for a shard without rows that it had: they would be taken from memory that is not its own."""
+    """Raise StorageError for a shard with fewer rows than before, whose missing rows would be read out of bounds."""
     if (most := min(map(len, columns.values()))) < least:
         raise StorageError(
             f"part {shard} of the data has {most} rows, and had {least} or more when the data set was made; make it again, "
@@ -143,7 +153,7 @@ def _check_long(columns: Columns, shard: int, least: int) -> None:
 
 
 def _check_alike(some: Columns, other: Columns) -> None:
-    """Raises ArgumentError for parts of the data that cannot stand in one batch."""
+    """Raise ArgumentError for shards whose rows cannot form one batch."""
     if some is other:
         return
 

@@ -1,4 +1,4 @@
-"""How good a model is on data that all workers read together: exact, whatever share of the rows each of them has."""
+"""Evaluation of a model on data that all workers read together, exact for any division of the rows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ Metric = Callable[[Any, Any], float]
 def evaluate(
     predict: Callable[[Any], Any], rows: Dataset, metrics: Mapping[str, Any], *, features: Names, label: str
 ) -> dict[str, Any]:
-    """Metrics of what ``predict`` makes of all rows, the same on every worker and as one process alone would have them.
+    """Return metrics of a model's predictions for all rows, equal on every worker and to those of a single process.
 
-    scores = hopsml.data.evaluate(
-        model, rows.batch(4096), {"auc": roc_auc_score, "loss": keras.metrics.BinaryCrossentropy()},
-        features="features", label="label",
-    )
+        scores = hopsml.data.evaluate(
+            model, rows.batch(4096), {"auc": roc_auc_score, "loss": keras.metrics.BinaryCrossentropy()},
+            features="features", label="label",
+        )
 
-    Every worker predicts its share of the rows once. The state of a metric of Keras, sums and counts, is added up over the
-    workers. A function is called with all labels and all predictions, which lie in the memory of every worker then.
+    Every worker predicts its share of the rows once. The state of a Keras metric (sums and counts) is added up over the
+    workers. A function is called with all labels and all predictions, which every worker then holds in memory.
 
     Args:
-        predict: a model of Keras, or what takes an array (for several features a dictionary of arrays) and returns the
-            predictions of its rows: an array, or what numpy makes one of.
-        rows: with the size of its batches; read once, whatever it repeats, shuffles or drops in training.
-        metrics: by name, functions ``(labels, predictions) -> number``, or metrics of Keras, which are left as they are;
-            what gives several numbers, for instance one for each class, is an array of them.
-        features, label: columns.
+        predict: a Keras model, or a function that takes an array (for several features a dictionary of arrays) and
+            returns the predictions for its rows, as an array or anything that NumPy converts to one.
+        rows: a data set with a batch size; it is read once, whatever it repeats, shuffles or drops in training.
+        metrics: by name, functions ``(labels, predictions) -> number``, or Keras metrics, which are not modified; a
+            Keras metric with several numbers, for instance one per class, gives an array.
+        features: the column, or columns, that ``predict`` receives.
+        label: the column of the labels.
 
     Raises:
         ArgumentTypeError: ``predict`` cannot be called, or metrics have no names.
-        ArgumentError: a column that is not there, data without rows, a metric whose state is no sum, another number of
-            predictions than of rows.
-        PeerLost, CollectiveTimeout: as of ``hopsml.all_reduce``; where the group may change, rows of a worker that is lost
-            meanwhile are missing.
+        ArgumentError: a column does not exist, the data has no rows, a metric's state is not a sum, or the number of
+            predictions differs from that of rows.
+        PeerLost: as for ``hopsml.all_reduce``; where the group may change, the rows of a worker that fails during the
+            evaluation are missing instead.
+        CollectiveTimeout: as for ``hopsml.all_reduce``.
     """
     if not callable(predict):
         raise ArgumentTypeError(
@@ -66,12 +68,14 @@ def evaluate(
 
 
 def _column(batch: Mapping[str, Any], name: str) -> Any:
+    """Return a column of a batch. Raises ArgumentError if there is none of this name."""
     if name not in batch:
         raise ArgumentError(f"the data has no column {name}; there are {', '.join(batch)}")
     return batch[name]
 
 
 def _check_rows(predictions: Any, rows: int) -> None:
+    """Raise ArgumentError unless there is one prediction per row."""
     import numpy as np
 
     shape = tuple(predictions.shape if hasattr(predictions, "shape") else np.shape(predictions))
@@ -83,6 +87,7 @@ def _check_rows(predictions: Any, rows: int) -> None:
 
 
 def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function to call for predictions, which adapts Keras models if TensorFlow is imported."""
     if "tensorflow" in sys.modules:
         from hopsml.training.tensorflow import metric_states
 
@@ -91,6 +96,7 @@ def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _scorer(name: str, metric: Any) -> Any:
+    """Return the scorer for a Keras metric or a function."""
     if hasattr(metric, "update_state") and hasattr(metric, "get_config"):
         from hopsml.training.tensorflow import metric_states
 
@@ -104,7 +110,7 @@ def _scorer(name: str, metric: Any) -> Any:
 
 
 class _OfAllRows:
-    """A function of all labels and predictions, which workers give each other."""
+    """Scorer for a function of all labels and predictions, which the workers exchange."""
 
     def __init__(self, name: str, metric: Metric) -> None:
         self._name, self._metric = name, metric
@@ -112,12 +118,14 @@ class _OfAllRows:
         self._predictions: list[NDArray[Any]] = []
 
     def see(self, labels: Any, predictions: Any) -> None:
+        """Add the labels and predictions of a batch."""
         import numpy as np
 
         self._labels.append(np.asarray(labels))
         self._predictions.append(np.asarray(predictions))
 
     def score(self) -> float:
+        """Return the metric of the rows of all workers."""
         labels = _of_all(self._labels, f"the labels of {self._name}")
         predictions = _of_all(self._predictions, f"the predictions of {self._name}")
         if labels is None or predictions is None:
@@ -126,7 +134,10 @@ class _OfAllRows:
 
 
 def _of_all(mine: list[NDArray[Any]], name: str) -> NDArray[Any] | None:
-    """The rows of all workers, in the order of their ranks; a worker without any may not know what they are like."""
+    """Return the rows of all workers, in rank order; None if no worker has any.
+
+    The arrays are exchanged as pickles because a worker without rows does not know their type and shape.
+    """
     import pickle
 
     import numpy as np

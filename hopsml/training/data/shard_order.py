@@ -1,14 +1,15 @@
-"""Which rows of a data set each worker reads, and in what order; pure.
+"""Row order of a data set, and its division among the workers; pure functions.
 
-A shard is what is read as a whole: a row group of a Parquet file, a file. An epoch goes through all shards, in an order by
-seed. Each worker has one stretch of it, so that no more than the shards at the ends of stretches are read by two; it
-shuffles the rows within windows of its stretch. A global batch is the next rows of every worker.
+A shard is the unit of reading: a row group of a Parquet file, or a file. An epoch covers all shards, in an order that
+depends on the seed. Each worker has one contiguous stretch of it, so that only the shards at the ends of stretches are
+read by two workers; it shuffles the rows within windows of its stretch. A global batch consists of the next rows of
+every worker.
 
-Where the group changes in the middle of an epoch, what every worker has left, in its order, is divided anew: the leg of
-the epoch that begins then goes on behind the very rows where the last one stopped.
+If the group changes in the middle of an epoch, the unread rows of all workers, in their order, are divided again: the
+leg of the epoch that begins then continues exactly after the rows where the last one stopped.
 
-Shards that are still being made when the training begins come in waves, each with a leg of its own in the first epoch: the
-full batches of what is there are divided, and the rows that are left over stand before those of the next wave.
+Shards that are still being produced when the training begins arrive in waves, each with its own leg in the first epoch:
+the full batches of the available rows are divided, and the remaining rows come before those of the next wave.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Shards that become known together: for the number of each, its rows. No others come behind the last wave."""
+    """Shards that become known together: the number of rows of each, by the shard's number."""
 
     shards: Mapping[int, int]
     is_last: bool
 
 
 class Shards(Protocol):
-    """What a data set consists of, which need not be there as a whole yet; the same for all workers."""
+    """Interface of the shards of a data set, which may become known in waves; identical on all workers."""
 
     @property
     def identity(self) -> Mapping[str, int]:
-        """What tells it from another one, as far as that is known from the beginning."""
+        """Numbers that distinguish the data set from others, as far as they are known from the beginning."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards are known."""
+        """True if all shards are known."""
 
     def wave(self, number: int) -> Wave:
-        """In the order in which they become known, from 0 on; waits."""
+        """Return the wave with this number, from 0, in the order in which waves become known; waits for it."""
 
     def whole(self) -> Mapping[int, int]:
-        """All shards, in an order that does not depend on the waves; waits."""
+        """Return all shards in an order that does not depend on the waves; waits for the last one."""
 
 
 class KnownShards:
-    """Shards that are all known; they are numbered as they are given, by their rows."""
+    """Shards that are all known from the beginning, numbered in the order of ``rows``."""
 
     is_whole = True
 
@@ -60,20 +61,20 @@ class KnownShards:
 
     @property
     def identity(self) -> dict[str, int]:
-        """By all numbers of rows."""
+        """Total number of rows, and a checksum of the row counts of all shards."""
         return {"rows": sum(self._rows), "shards": zlib.crc32(",".join(map(str, self._rows)).encode())}
 
     def wave(self, number: int) -> Wave:
-        """All of them."""
+        """Return the only wave, with all shards."""
         return Wave(self.whole(), True)
 
     def whole(self) -> dict[int, int]:
-        """All of them."""
+        """Return the row counts of all shards, by number."""
         return dict(enumerate(self._rows))
 
 
 def first_filled(shards: Shards) -> int | None:
-    """A shard that has rows, the same on all workers; None where there are no rows at all. Waits."""
+    """Return the first shard that has rows, the same on all workers; None if the data has no rows. May wait."""
     for number in itertools.count():
         wave = shards.wave(number)
         filled = next((shard for shard, rows in wave.shards.items() if rows), None)
@@ -93,7 +94,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows ``begin`` to ``end`` of what ``parts`` hold, once these are shuffled by ``key``."""
+    """Rows ``begin`` to ``end`` of the permutation, seeded by ``key``, of the rows of ``parts``."""
 
     parts: tuple[Piece, ...]
     key: tuple[int, ...]
@@ -102,7 +103,7 @@ class Window:
 
     @property
     def whole(self) -> Window:
-        """All that is shuffled together."""
+        """Window of all rows that are shuffled together."""
         return Window(self.parts, self.key, 0, sum(map(length, self.parts)))
 
 
@@ -111,9 +112,10 @@ Piece = Span | Window
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The part of an epoch in which the group stays as it is: ``done`` batches of ``batch_size`` rows by ``workers``.
+    """Part of an epoch with a fixed group: ``done`` batches of ``batch_size`` rows, read by ``workers`` workers.
 
-    ``waves``: of how many the rows are known. ``is_last``: whether these are all; else only full batches are divided.
+    ``waves`` is the number of waves whose rows it includes. ``is_last`` is True if no further wave follows; otherwise
+    only full batches are divided.
     """
 
     workers: int
@@ -125,36 +127,49 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What does not change within a training. ``window``: rows that are shuffled together, 0 for none."""
+    """Settings of the row order that are constant in a training; ``window`` rows are shuffled together, 0 for none."""
 
     seed: int
     window: int
     drop_last: bool
 
     def order(self, shards: Mapping[int, int], key: tuple[int, ...]) -> list[Piece]:
-        """All rows of these shards in the order in which a leg divides them."""
+        """Return all rows of these shards in the order in which a leg divides them among the workers.
+
+        Args:
+            shards: number of rows of each shard.
+            key: seeds the order, together with ``seed``.
+        """
         numbers = list(shards)
         if self.window:
             numbers = [numbers[place] for place in _permutation((self.seed, *key), len(numbers))]
         return [Span(shard, 0, shards[shard]) for shard in numbers if shards[shard]]
 
     def batches(self, left: int, leg: Leg) -> int:
-        """In how many global batches so many rows are read."""
+        """Return the number of global batches of a leg with ``left`` rows."""
         return left // leg.batch_size if self._leaves_rest(leg) else -(-left // leg.batch_size)
 
     def _leaves_rest(self, leg: Leg) -> bool:
-        """Whether rows that do not fill a batch are not read, or not yet."""
+        """Return True if rows that do not fill a batch are left out, or left to the next leg."""
         return self.drop_last or not leg.is_last
 
     def stretches(self, left: Sequence[Piece], leg: Leg) -> list[list[Piece]]:
-        """What each worker reads of ``left``, not shuffled; the last one is what nobody reads in this leg."""
+        """Divide the rows of a leg.
+
+        Return the stretch of each worker, not shuffled, and last the rows that this leg leaves out.
+        """
         full, rest = divmod(total(left), leg.batch_size)
         last = 0 if self._leaves_rest(leg) else rest
         sizes = [full * share(leg.batch_size, r, leg.workers) + share(last, r, leg.workers) for r in range(leg.workers)]
         return list(chopped(left, [*sizes, rest - last]))
 
     def stream(self, stretch: Sequence[Piece], key: tuple[int, ...]) -> Iterator[Piece]:
-        """The rows of a stretch in the order in which its worker reads them; ``key`` is that of nobody else."""
+        """Yield the rows of a stretch in the order in which its worker reads them.
+
+        Args:
+            stretch: rows of the worker.
+            key: seeds the shuffling, together with ``seed``; unique to the worker, leg and epoch.
+        """
         if not self.window:
             yield from stretch
             return
@@ -163,7 +178,13 @@ class Rules:
             yield Window(tuple(parts), (self.seed, *key, number), 0, total(parts))
 
     def after(self, left: Sequence[Piece], leg: Leg, key: tuple[int, ...]) -> list[Piece]:
-        """What is still to be read when a leg of ``left`` ends: what every worker has left, one behind the other."""
+        """Return the unread rows at the end of a leg: those of every worker in rank order, then those left out.
+
+        Args:
+            left: rows at the beginning of the leg.
+            leg: the leg, with the number of its batches that have been read.
+            key: seeds the shuffling of the leg.
+        """
         *stretches, unread = self.stretches(left, leg)
         found: list[Piece] = []
         for rank, stretch in enumerate(stretches):
@@ -174,23 +195,23 @@ class Rules:
 
 
 def share(batch: int, rank: int, workers: int) -> int:
-    """How many rows of a global batch a worker has: they differ by at most one."""
+    """Return the number of rows of a global batch for the worker with this rank; numbers differ by at most one."""
     base, more = divmod(batch, workers)
     return base + (rank < more)
 
 
 def length(piece: Piece) -> int:
-    """In rows."""
+    """Return the number of rows of a piece."""
     return piece.end - piece.begin
 
 
 def total(pieces: Iterable[Piece]) -> int:
-    """The rows of all of them."""
+    """Return the number of rows of all pieces."""
     return sum(map(length, pieces))
 
 
 def chopped(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piece]]:
-    """The same rows in parts of these sizes; the last ones are shorter where the rows do not suffice."""
+    """Yield the rows in parts of these sizes; the last parts are shorter or empty if there are too few rows."""
     waiting, rest = iter(pieces), list[Piece]()
     for size in sizes:
         part: list[Piece] = []
@@ -207,7 +228,7 @@ def chopped(pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[list[Piec
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows, in as few pieces as they make."""
+    """Return the same rows with adjacent pieces merged."""
     found: list[Piece] = []
     for piece in pieces:
         if found and _follows(piece, found[-1]):
@@ -218,7 +239,7 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def _follows(piece: Piece, last: Piece) -> bool:
-    """Whether it begins in the same whole where the other one ends."""
+    """Return True if ``piece`` begins in the same shard or window where ``last`` ends."""
     if isinstance(piece, Span) and isinstance(last, Span):
         return (last.shard, last.end) == (piece.shard, piece.begin)
     if isinstance(piece, Window) and isinstance(last, Window):
@@ -227,28 +248,32 @@ def _follows(piece: Piece, last: Piece) -> bool:
 
 
 def _cut(piece: Piece, begin: int, end: int) -> Piece:
+    """Return rows ``begin`` to ``end`` of a piece, counted from its beginning."""
     if isinstance(piece, Span):
         return Span(piece.shard, piece.begin + begin, piece.begin + end)
     return Window(piece.parts, piece.key, piece.begin + begin, piece.begin + end)
 
 
 class Located(NamedTuple):
-    """Where the rows of a piece are."""
+    """Locations of the rows of a piece in shards."""
 
-    shards: dict[int, int]  # each shard that they are in, and how many rows it must have for that
-    places: NDArray[np.uint32]  # for each row, in order, which of these shards it is in, counted from 0
-    rows: NDArray[np.int64]  # and its number there
+    shards: dict[int, int]  # number of rows that each shard must have at least
+    places: NDArray[np.uint32]  # for each row, in order, the index of its shard among these
+    rows: NDArray[np.int64]  # for each row, its number within the shard
 
 
 def located(piece: Piece) -> Located:
-    """The shards are in the order in which their first rows lie before they are shuffled."""
+    """Return the locations of a piece's rows; shards are in the order of their first rows before shuffling."""
     there = dict[int, tuple[int, int]]()
     places, rows = _located(piece, there)
     return Located({shard: least for shard, (_, least) in there.items()}, places, rows)
 
 
 def _located(piece: Piece, there: dict[int, tuple[int, int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """``there``: for each shard its place, and how many rows it must have; those of the piece are added."""
+    """Return shard indices and row numbers of a piece.
+
+    ``there`` maps each shard to its index and the number of rows that it must have; the piece's shards are added.
+    """
     import numpy as np
 
     if isinstance(piece, Span):
@@ -261,6 +286,7 @@ def _located(piece: Piece, there: dict[int, tuple[int, int]]) -> tuple[NDArray[n
 
 
 def _permutation(key: tuple[int, ...], size: int) -> NDArray[Any]:
+    """Return a permutation of ``size`` numbers that depends on ``key`` alone."""
     import numpy as np
 
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key))).permutation(size)

@@ -1,6 +1,6 @@
-"""Rows of shards that are in memory: a stretch of one of them, or rows of many by their numbers.
+"""Rows of shards in memory: a range of one shard, or single rows of many shards.
 
-The latter are gathered by ``libhopsml_rows.so`` (``native/rows/gather.h``), or by NumPy where that was not built.
+Rows of many shards are gathered by ``libhopsml_rows.so`` (``native/rows/gather.h``), or by NumPy if it is not built.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ PATH = Path(__file__).parent / "lib" / "libhopsml_rows.so"
 
 
 class ShardRows(Protocol):
-    """Rows in an order, numbered from 0."""
+    """Interface of an ordered sequence of rows, numbered from 0."""
 
     @property
     def parts(self) -> Sequence[Columns]:
-        """The shards' columns that they are of."""
+        """Columns of the shards that contain the rows."""
 
     def gather(self, begin: int, end: int, out: Columns) -> None:
-        """Put rows ``begin`` to ``end`` into arrays that have as many, of a shard's types."""
+        """Copy rows ``begin`` to ``end`` into ``out``, whose arrays have that many rows and the types of the shards."""
 
 
 class SpanRows:
-    """The rows of one shard as they lie."""
+    """Rows of one shard, in stored order."""
 
     def __init__(self, columns: Columns) -> None:
         self.parts = (columns,)
 
     def gather(self, begin: int, end: int, out: Columns) -> None:
-        """See ``ShardRows``."""
+        """Copy rows ``begin`` to ``end`` into ``out``, as ``ShardRows.gather`` specifies."""
         for name, column in self.parts[0].items():
             out[name][:] = column[begin:end]
 
 
 class WindowRows:
-    """Row ``rows[i]`` of part ``shards[i]``, for each i; the parts are alike, and have these rows."""
+    """Rows of several shards: the i-th is row ``rows[i]`` of part ``shards[i]``.
+
+    All parts have the same columns and types, and contain these rows.
+    """
 
     def __init__(self, shards: NDArray[np.uint32], rows: NDArray[np.int64], parts: Sequence[Columns]) -> None:
         self._shards, self._rows, self.parts = shards, rows, parts
@@ -56,7 +59,7 @@ class WindowRows:
             self._from = _arrays([[part[name] for part in parts] for name in self._native])
 
     def gather(self, begin: int, end: int, out: Columns) -> None:
-        """See ``ShardRows``; the arrays lie in one piece each."""
+        """Copy rows ``begin`` to ``end`` into ``out``, whose arrays are contiguous."""
         if self._native:
             targets = (ctypes.c_void_p * len(self._native))(*(_address(out[name]) for name in self._native))
             self._gather(self._from, self._places, begin, end, targets)
@@ -67,7 +70,7 @@ class WindowRows:
                     out[name][places] = self.parts[shard][name][rows]
 
     def _by_shard(self, begin: int, end: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Each shard of these rows, and which of them are its own."""
+        """Yield each shard that contains some of these rows, with the positions of its rows among them."""
         import numpy as np
 
         shards = self._shards[begin:end]
@@ -77,13 +80,13 @@ class WindowRows:
 
 
 class _Places(ctypes.Structure):
-    """``hopsml_places``."""
+    """Structure ``hopsml_places`` of the native library."""
 
     _fields_ = (("shards", ctypes.c_void_p), ("rows", ctypes.c_void_p))
 
 
 class _Columns(ctypes.Structure):
-    """``hopsml_columns``."""
+    """Structure ``hopsml_columns`` of the native library."""
 
     _fields_ = (
         ("columns", ctypes.c_uint64),
@@ -95,7 +98,7 @@ class _Columns(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, ready to be called; None where it is not there."""
+    """Return the native library with its signatures declared; None if it is not built."""
     try:
         loaded = ctypes.CDLL(str(PATH))
     except OSError:
@@ -112,7 +115,10 @@ def library() -> ctypes.CDLL | None:
 
 
 def _arrays(columns: Sequence[Sequence[NDArray[Any]]]) -> _Columns:
-    """Of each column the arrays of all shards, which lie in one piece each, and which somebody keeps."""
+    """Return the native structure of each column's arrays, one per shard.
+
+    They are contiguous, and the caller retains them.
+    """
     sizes = [_row_size(column[0]) for column in columns]
     addresses = [_address(array) for column in columns for array in column]
     return _Columns(
@@ -124,9 +130,10 @@ def _arrays(columns: Sequence[Sequence[NDArray[Any]]]) -> _Columns:
 
 
 def _row_size(column: NDArray[Any]) -> int:
-    """In bytes."""
+    """Return the bytes of one row of a column."""
     return column.dtype.itemsize * functools.reduce(int.__mul__, column.shape[1:], 1)
 
 
 def _address(array: NDArray[Any]) -> int:
+    """Return the memory address of an array's data."""
     return int(array.__array_interface__["data"][0])

@@ -1,6 +1,7 @@
-"""A worker's place in data that lies in shards: every row once an epoch, whatever becomes of the group.
+"""Sampler of data in shards: each row once per epoch, even if the group changes during the epoch.
 
-What ``Sampler`` is for data that a worker holds as a whole. Pure, but that ``Shards`` may wait for what is not there yet.
+Its counterpart for data that a worker holds as a whole is ``Sampler``. It is pure, except that ``Shards`` may wait for
+shards that are not known yet.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from hopsml.training.data.shard_order import Leg, Piece, Rules, Shards, Wave, ch
 
 
 class ShardSampler:
-    """Gives the pieces of each of this worker's batches; see ``shard_order`` for the order."""
+    """Iterator over the pieces of this worker's batches, with a resumable position.
+
+    ``shard_order`` defines the order.
+    """
 
     def __init__(
         self,
@@ -27,23 +31,30 @@ class ShardSampler:
         drop_last: bool,
         first_epoch: int = 0,
     ) -> None:
-        """``batch_size``: of all workers together. ``window``: rows; 0: no shuffling.
+        """Create a sampler at the first batch, for a group of one worker.
 
-        ``first_epoch``: the number of the first one, which its order depends on.
+        Args:
+            shards: shards of the data set.
+            batch_size: rows of a batch, over all workers.
+            seed: seed of the row order.
+            epochs: number of epochs.
+            window: rows that are shuffled together; 0: no shuffling.
+            drop_last: whether to leave out the last batch of an epoch if it is smaller.
+            first_epoch: number of the first epoch, on which its order depends.
         """
         self.batch_size, self.seed = batch_size, seed
         self._shards, self._first, self._end = shards, first_epoch, first_epoch + epochs
         self._rules = Rules(seed, window, drop_last)
         self.rank, self.world_size = 0, 1
-        self.global_size = 0  # rows of the newest global batch
-        self._whole: Wave | None = None  # all shards, once somebody has waited for them
+        self.global_size = 0  # rows of the latest global batch
+        self._whole: Wave | None = None  # all shards, once they have been waited for
         self._leg, self._of_leg, self._rows_of_leg = Leg(1, batch_size), 0, 0
         self.rewind()
 
     # ------------------------------------------------------------------------------------------ the group
 
     def join(self, rank: int, world_size: int) -> None:
-        """Take the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
+        """Read the share of worker ``rank`` in a group of ``world_size`` workers from now on."""
         if (rank, world_size) == (self.rank, self.world_size):
             return
         regroups = world_size != self.world_size
@@ -53,7 +64,7 @@ class ShardSampler:
         self._regroup(self._leg) if regroups else self._begin_leg(self._leg)
 
     def _regroup(self, leg: Leg) -> None:
-        """Go on with what a leg of another number of workers has left."""
+        """Continue with the unread rows of a leg with another number of workers."""
         if leg.done:
             self._ended.append(leg)
         self._begin_leg(replace(leg, workers=self.world_size, done=0))
@@ -67,7 +78,7 @@ class ShardSampler:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all epochs have been read; waits where the next wave tells."""
+        """True if all epochs have been read; waits for the next wave if that decides it."""
         while self.waits:
             if self._leg.done:
                 self._ended.append(self._leg)
@@ -76,12 +87,12 @@ class ShardSampler:
 
     @property
     def waits(self) -> bool:
-        """Whether the next batch needs rows of a further wave."""
+        """True if the next batch needs rows of a further wave."""
         return self.epoch < self._end and self._leg.done >= self._of_leg
 
     @property
     def batches_left(self) -> int | None:
-        """Global batches until the end of the last epoch, with the group as it is now; None while that is not known."""
+        """Global batches until the end of the last epoch, for the present group; None while the number is unknown."""
         if not self._shards.is_whole:
             return None
         if self.is_exhausted:
@@ -90,12 +101,12 @@ class ShardSampler:
 
     @property
     def done_in_epoch(self) -> int:
-        """Global batches of the present epoch that have been read."""
+        """Number of global batches of the present epoch that have been read."""
         return self._leg.done + sum(leg.done for leg in self._ended)
 
     @property
     def left_in_epoch(self) -> int:
-        """Global batches of the present epoch that are still to be read, with the group as it is; waits for all waves."""
+        """Number of global batches of the present epoch that remain, for the present group; waits for all waves."""
         if self._leg.is_last:
             return self._of_leg - self._leg.done
         rows = self._rows_of_leg - self._leg.done * self._leg.batch_size
@@ -108,11 +119,15 @@ class ShardSampler:
 
     @property
     def batches_of_epoch(self) -> int:
-        """Global batches of a whole epoch; waits for all waves."""
+        """Number of global batches of a whole epoch; waits for all waves."""
         return self._rules.batches(sum(self._all().shards.values()), Leg(1, self.batch_size))
 
     def next_pieces(self) -> list[Piece]:
-        """This worker's rows of the next global batch, counted as read; waits. Raises StopIteration after the last."""
+        """Return this worker's rows of the next global batch, and count the batch as read; may wait.
+
+        Raises:
+            StopIteration: the last batch has been read.
+        """
         if self.is_exhausted:
             raise StopIteration
         pieces = next(self._parts)
@@ -123,16 +138,16 @@ class ShardSampler:
         return pieces
 
     def advance(self) -> None:
-        """Count the next global batch as read, without giving its rows."""
+        """Count the next global batch as read, without returning its rows."""
         self.next_pieces()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch."""
+        """Move to the first batch of the epoch with this number."""
         self.epoch, self._ended = epoch, list[Leg]()
         self._begin_leg(Leg(self.world_size, self.batch_size))
 
     def _begin_leg(self, leg: Leg) -> None:
-        """Go to the leg's next batch. A last one without rows for another batch ends the epoch."""
+        """Move to the leg's next batch; a last leg without rows for another batch ends the epoch."""
         self._leg, self._of_leg = leg, 0
         self._parts: Iterator[list[Piece]] = iter(())
         if self.epoch >= self._end:
@@ -142,7 +157,7 @@ class ShardSampler:
         self._rows_of_leg = total(left)
         self._of_leg = self._rules.batches(self._rows_of_leg, leg)
         if self._of_leg <= leg.done:
-            if leg.is_last:  # an epoch without any batch is like all the others
+            if leg.is_last:  # if an epoch has no batch at all, none has: the training ends
                 self.begin_epoch(self.epoch + 1 if self._ended or leg.done else self._end)
             return
         stretch = self._rules.stretches(left, leg)[self.rank]
@@ -153,7 +168,7 @@ class ShardSampler:
         next(self._parts)
 
     def _left(self) -> list[Piece]:
-        """What the present leg began with."""
+        """Return the unread rows at the beginning of the present leg."""
         left, known = list[Piece](), 0
         for number, leg in enumerate((*self._ended, self._leg)):
             for wave in range(known, leg.waves):
@@ -164,20 +179,22 @@ class ShardSampler:
         return left
 
     def _wave(self, number: int) -> Wave:
-        """Of the present epoch: the first one takes shards as they come."""
+        """Return a wave of the present epoch; only in the first epoch do shards arrive in several waves."""
         return self._all() if self.epoch else self._shards.wave(number)
 
     def _all(self) -> Wave:
+        """Return all shards as one wave; waits for them."""
         self._whole = self._whole or Wave(self._shards.whole(), True)
         return self._whole
 
     def _key(self, leg: int) -> tuple[int, int]:
+        """Return the key that seeds the shuffling of a leg."""
         return self.epoch, leg
 
     # ------------------------------------------------------------------------------------------ the position
 
     def position(self) -> dict[str, int | float]:
-        """The place in the data, for ``go_to`` in another process or group; the same on all ranks."""
+        """Return the position in the data, for ``go_to`` in another process or group; the same on all ranks."""
         found: dict[str, int | float] = {**self._identity(), "epoch": self.epoch}
         for number, leg in enumerate((*self._ended, self._leg)):
             of_leg = {"workers": leg.workers, "size": leg.batch_size, "done": leg.done, "waves": leg.waves}
@@ -185,7 +202,11 @@ class ShardSampler:
         return found
 
     def go_to(self, position: Mapping[str, int | float]) -> None:
-        """Continue from a ``position()``. Raises ArgumentError if it belongs to other data or another order."""
+        """Continue from a ``position()``.
+
+        Raises:
+            ArgumentError: the position belongs to other data or to another row order.
+        """
         for name, value in self._identity().items():
             if position.get(name) != value:
                 raise ArgumentError(
@@ -205,7 +226,7 @@ class ShardSampler:
             self._regroup(newest)
 
     def rewind(self) -> None:
-        """Begin at the first epoch again; without a batch in any there is none."""
+        """Move to the beginning of the first epoch; if no epoch has a batch, the sampler is exhausted."""
         self.begin_epoch(self._first)
 
     def pass_over(self) -> None:
@@ -213,4 +234,5 @@ class ShardSampler:
         self.begin_epoch(self._end)
 
     def _identity(self) -> dict[str, int]:
+        """Return the numbers that a position must agree with to belong to this data and order."""
         return {**self._shards.identity, "seed": self._rules.seed, "window": self._rules.window}

@@ -1,4 +1,4 @@
-"""Where the rows of a data set come from."""
+"""Interface of the sources that a data set's rows are read from."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where shards come from."""
+    """Interface of a source of shards, the units in which rows are read."""
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The rows of each."""
+        """Number of rows of each shard."""
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes; the same wherever it is asked."""
+        """Approximate memory that a row takes, in bytes; the same in all processes."""
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
-        """One shard's columns, not to be written to."""
+        """Return one shard's columns, which are read-only."""
 
 
 def shards_of(source: Source) -> Shards:
-    """The shards of a source; one that does not know all of them yet has ``arriving``, those that come."""
+    """Return the shards of a source, from its ``arriving`` attribute if not all of them are known yet."""
     arriving: Shards | None = getattr(source, "arriving", None)
     return KnownShards(source.shards) if arriving is None else arriving

@@ -1,6 +1,7 @@
-"""The stage: a process beside an agent's workers that keeps the rows which Spark's tasks bring, and gives them to workers.
+"""Stage: a process on an agent's host that stores the rows sent by Spark's tasks, and serves them to workers.
 
-An Arrow Flight server with the run's own token and a certificate of its own. An attempt at a partition is one Arrow file:
+An Arrow Flight server with the run's own token and a certificate of its own, which clients show as well: gRPC reads a
+request whole, however large, before anybody can look at its token. An attempt at a partition is one Arrow file:
 workers on the same machine map it, others fetch record batches of it. Which attempts count is not known here: the driver
 publishes a table of them, for which workers may wait.
 """
@@ -28,15 +29,20 @@ from hopsml.training.data.stage_client import CERTIFIED, PUBLISH, TABLE, TableQu
 from hopsml.training.data.stage_door import StageDoor
 from hopsml.training.data.stage_folder import StageFolder
 
-SHARD_BYTES = 16 << 20  # of which a worker reads at least so much as a whole, where the partition has it
-_TRIES = 10  # of ports
-_WAIT_S = 5.0  # at most, for a table: whoever waits asks again
+SHARD_BYTES = 16 << 20  # a shard has at least so many bytes, if the partition has them
+_TRIES = 10  # number of ports that are tried
+_WAIT_S = 5.0  # longest wait for a table; the worker then requests it again
 _Server = TypeVar("_Server")
 
 
 def serve(seat: SidecarSeat, tell: Tell) -> None:
-    """Open the stage, tell the driver and this agent's workers where it is, and serve until the process ends."""
-    # Flight accepts every connection, and closes silent ones after two minutes: files need free descriptors until then.
+    """Open the stage, send its address to the driver and to this agent's workers, and serve until the process ends.
+
+    Args:
+        seat: folder, host and port range of the stage.
+        tell: sends the encoded ``StageAddress`` to the driver.
+    """
+    # Flight accepts every connection, and closes idle ones after two minutes: until then files need free descriptors.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     certificate, key = make_key_pair(CERTIFIED)
@@ -48,7 +54,16 @@ def serve(seat: SidecarSeat, tell: Tell) -> None:
     door = StageDoor(listening, server_context(certificate, key), token, folder)
     door.serve()
     url = f"grpc+tls://{host}:{stage.port}"
-    address = StageAddress(url, certificate.decode(), token, socket.gethostname(), seat.folder, seat.host, door.port)
+    address = StageAddress(
+        url,
+        certificate.decode(),
+        token,
+        socket.gethostname(),
+        seat.folder,
+        seat.host,
+        door.port,
+        client_key=key.decode(),
+    )
     data = msgspec.msgpack.encode(address)
     seat.write_address(data)
     tell(data)
@@ -56,7 +71,10 @@ def serve(seat: SidecarSeat, tell: Tell) -> None:
 
 
 def _opened(seat: SidecarSeat, open_at: Callable[[int], _Server]) -> _Server:
-    """A server at a free port. Flight's shares none with who holds it, so another may be quicker."""
+    """Open a server at a free port of the agent's range, or at any port.
+
+    Try again if another process takes the port first.
+    """
     for tries_left in reversed(range(_TRIES)):
         port = 0
         if seat.port_range is not None:
@@ -71,16 +89,22 @@ def _opened(seat: SidecarSeat, open_at: Callable[[int], _Server]) -> _Server:
 
 
 class StageServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Gives and takes record batches; knows the newest table of each DataFrame."""
+    """Arrow Flight server that receives and serves record batches, and stores the newest table of each DataFrame."""
 
     def __init__(self, folder: StageFolder, token: str, url: str, certificate: bytes, key: bytes) -> None:
-        super().__init__(url, tls_certificates=[(certificate, key)], middleware={"token": _OnlyWithToken(token)})
+        super().__init__(
+            url,
+            tls_certificates=[(certificate, key)],
+            verify_client=True,
+            root_certificates=certificate,
+            middleware={"token": _OnlyWithToken(token)},
+        )
         self._folder = folder
         self._tables: dict[str, FrameTable] = {}
         self._changed = threading.Condition()
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Keep one attempt at a partition; the answer, when all is there, are its shards."""
+        """Store one attempt at a partition, and reply with its shards once all of it is stored."""
         name, partition, attempt = (part.decode() for part in descriptor.path)
         try:
             with self._folder.keeping(file_of(name, partition, attempt)) as file:
@@ -90,7 +114,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         writer.write(msgspec.msgpack.encode(shards))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Record batches of one attempt."""
+        """Return the record batches of one attempt that a ``Fetch`` ticket selects."""
         wanted = decode_fetch(ticket.ticket)
         try:
             file = pa.ipc.open_file(pa.memory_map(str(self._folder.path_of(wanted.file))))
@@ -102,7 +126,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(file.schema, batches)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """``publish`` a table, from the driver; give a worker the ``table`` once there is one newer than its own."""
+        """Handle ``publish``, which stores the driver's table, or ``table``, which returns a newer one."""
         if action.type == PUBLISH:
             self._publish(decode_table(action.body))
         elif action.type == TABLE:
@@ -113,6 +137,8 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightServerError(f"no such action: {action.type}")
 
     def _newer(self, question: TableQuestion) -> FrameTable | None:
+        """Return a table that is newer than the worker's; None if there is none within 5 s."""
+
         def is_newer() -> bool:
             table = self._tables.get(question.name)
             return table is not None and table.version > question.version
@@ -121,6 +147,7 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
             return self._tables[question.name] if self._changed.wait_for(is_newer, _WAIT_S) else None
 
     def _publish(self, table: FrameTable) -> None:
+        """Store a table, wake the calls that wait for it, and delete the attempts that it makes obsolete."""
         with self._changed:
             self._tables[table.name] = table
             self._changed.notify_all()
@@ -128,19 +155,20 @@ class StageServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class _OnlyWithToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Turns away whoever does not show the token."""
+    """Middleware that rejects calls without the token."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: Any, headers: Any) -> None:
-        offered = "\n".join(headers.get("authorization", ()))  # two of them are none
+        """Check the call's token. Raises FlightUnauthenticatedError for a wrong one."""
+        offered = "\n".join(headers.get("authorization", ()))  # a repeated header never matches
         if not hmac.compare_digest(offered.encode(errors="surrogateescape"), self._expected):
             raise flight.FlightUnauthenticatedError("this stage gives and takes rows with its run's token alone")
 
 
 def _write(file: BinaryIO, reader: Any) -> tuple[StagedShard, ...]:
-    """Write record batches as they come; successive ones make a shard."""
+    """Write record batches as they arrive, and return the shards that successive batches form."""
     shards: list[StagedShard] = []
     count = rows = size = number = 0
     is_whole = False

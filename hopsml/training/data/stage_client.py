@@ -1,4 +1,4 @@
-"""Calls of a stage (``stage.py``), each with a deadline, from Spark's tasks, from workers and from the driver."""
+"""Client of a stage (``stage.py``), used by Spark's tasks, workers and the driver; every call has a deadline."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CERTIFIED = "hopsml-stage"  # the name in its certificate
-PUBLISH, TABLE = "publish", "table"  # actions
-WHOLE = b"whole"  # behind the last record batch
-_ANSWER_S = 15.0  # for a small question; a stage answers one for a table after five seconds at most
+CERTIFIED = "hopsml-stage"  # name in the stage's certificate
+PUBLISH, TABLE = "publish", "table"  # Flight actions
+WHOLE = b"whole"  # metadata that mark the end of a complete stream
+_ANSWER_S = 15.0  # for short requests; a request for a table takes up to five seconds
 _FETCH_S = 120.0  # for a shard
-_PUT_S = 24 * 3600.0  # for a partition: as long as Spark takes to compute it
-_first_in = 0  # pid of the process that has made the first connection
+_PUT_S = 24 * 3600.0  # for a partition: Spark may compute it all that time
+_first_in = 0  # pid of the process that made the first connection
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Which record batches of which attempt."""
+    """Request for successive record batches of an attempt."""
 
-    file: str  # in the stage's folder
+    file: str  # path in the stage's folder
     first: int
     count: int
-    rows: int = 0  # of the first one, and no others; 0: all
+    rows: int = 0  # rows of the first batch to return, and no other batches; 0: all batches
 
 
 class TableQuestion(msgspec.Struct, frozen=True):
-    """The table of a DataFrame that is newer than this version."""
+    """Request for a DataFrame's table that is newer than ``version``."""
 
     name: str
     version: int
@@ -44,12 +44,15 @@ decode_question = msgspec.msgpack.Decoder(TableQuestion).decode
 
 
 def is_cut_off() -> bool:
-    """Whether this process was forked from one with connections: gRPC's threads are there, and nobody answers calls here."""
+    """Return True if this process was forked from one with connections.
+
+    gRPC's threads do not exist in it, so that calls would hang.
+    """
     return _first_in not in (0, os.getpid())
 
 
 class StageClient:
-    """A connection to one stage. What goes wrong is pyarrow's FlightError, an OSError among them or not."""
+    """Connection to one stage; failures raise pyarrow's FlightError, which is not always an OSError."""
 
     def __init__(self, address: StageAddress) -> None:
         import pyarrow.flight as flight
@@ -58,9 +61,16 @@ class StageClient:
         _first_in = _first_in or os.getpid()
         self.address = address
         self._headers = [(b"authorization", f"Bearer {address.token}".encode())]
-        self._client = flight.FlightClient(address.url, tls_root_certs=address.certificate, override_hostname=CERTIFIED)
+        self._client = flight.FlightClient(
+            address.url,
+            tls_root_certs=address.certificate,
+            cert_chain=address.certificate,
+            private_key=address.client_key,
+            override_hostname=CERTIFIED,
+        )
 
     def _options(self, timeout_s: float) -> Any:
+        """Return the options of a call: its deadline and the token."""
         import pyarrow.flight as flight
 
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
@@ -68,7 +78,15 @@ class StageClient:
     def put(
         self, name: str, partition: int, attempt: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> tuple[StagedShard, ...]:
-        """Bring an attempt at a partition; returns its shards once all of it is kept."""
+        """Send an attempt at a partition, and return its shards once the stage has stored all of it.
+
+        Args:
+            name: of the DataFrame.
+            partition: number of the partition.
+            attempt: Spark's identifier of the task attempt.
+            schema: schema of the batches.
+            batches: rows of the partition.
+        """
         import pyarrow as pa
         import pyarrow.flight as flight
 
@@ -77,11 +95,11 @@ class StageClient:
         try:
             for batch in batches:
                 writer.write_batch(batch)
-            writer.write_metadata(WHOLE)  # a stream that breaks off ends as one that is whole
+            writer.write_metadata(WHOLE)  # a broken stream is otherwise indistinguishable from a complete one
             writer.done_writing()
             answer = answers.read()
         except (OSError, pa.ArrowException):
-            writer.close()  # whose error is the stage's own word
+            writer.close()  # raises the stage's own error
             raise
         except BaseException:
             with contextlib.suppress(OSError, pa.ArrowException):
@@ -91,7 +109,13 @@ class StageClient:
         return decode_shards(answer.to_pybytes())
 
     def fetch(self, file: str, shard: StagedShard, rows: int = 0) -> pa.Table:
-        """A shard's rows, of a file in the stage's folder; the first ``rows`` of its first batch alone, or (0) all."""
+        """Return the rows of a shard of a file in the stage's folder.
+
+        Args:
+            file: path in the stage's folder.
+            shard: the shard.
+            rows: only the first so many rows of the shard's first batch; 0: all rows.
+        """
         import pyarrow.flight as flight
 
         wanted = Fetch(file, shard.first, shard.count, rows)
@@ -99,19 +123,23 @@ class StageClient:
         return self._client.do_get(ticket, self._options(_FETCH_S)).read_all()
 
     def publish(self, table: FrameTable) -> None:
-        """Let the stage's workers know where all rows are."""
+        """Send the stage a new table, for its workers."""
         self._act(PUBLISH, table)
 
     def table(self, name: str, newer_than: int) -> FrameTable | None:
-        """The newest table, once there is one that is newer; None when that takes long: ask again."""
+        """Return the newest table once there is a newer one.
+
+        None if there is none in a few seconds: request it again.
+        """
         answers = self._act(TABLE, TableQuestion(name, newer_than))
         return decode_table(answers[0]) if answers else None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection to the stage."""
         self._client.close()
 
     def _act(self, kind: str, body: Any) -> list[bytes]:
+        """Run a Flight action, and return its results."""
         import pyarrow.flight as flight
 
         action = flight.Action(kind, msgspec.msgpack.encode(body))

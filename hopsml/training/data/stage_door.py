@@ -1,8 +1,8 @@
-"""The stage's door for Arrow files that Spark's JVM makes: TLS, the token, then pieces of one file.
+"""Server of a stage that receives Arrow files from Spark's JVM: over TLS, with the token.
 
-What a task sends: token and file name, each with its length in two bytes before it; pieces, each with its length in four
-bytes; a length of 0. The answer is a problem in words, as the names are written: an empty one where all is kept. The other
-side is ``native/spark_push``.
+A task sends the token and the file name, each preceded by its length in two bytes; then pieces of the file, each
+preceded by its length in four bytes; then a length of 0. The reply is an error message preceded by its length in two
+bytes, empty if the file is stored. The client is ``native/spark_push``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hopsml.training.data.stage_folder import StageFolder
 
 log = logger_aside("hopsml.data")
 
-_HEAD_S = 15.0  # for the handshake, token and name
-_MOST_PENDING = 256  # connections that have not shown the token, each with a thread
-_SILENCE_S = 60  # after which the kernel asks whether the other machine is there
+_HEAD_S = 15.0  # deadline for the TLS handshake, token and name
+_MOST_PENDING = 256  # unauthenticated connections, each with a thread
+_SILENCE_S = 60  # idle time after which TCP keepalive checks the other machine
 _PIECE = 1 << 20
-_MOST_HEAD = 1 << 10  # bytes of token or name
+_MOST_HEAD = 1 << 10  # longest token or name, in bytes
 _SHORT, _LONG = struct.Struct(">H"), struct.Struct(">i")
 
 
 class StageDoor:
-    """Takes files on threads of its own, as long as the process lives."""
+    """Server that receives files on its own threads until the process ends."""
 
     def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
         self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
@@ -42,7 +42,7 @@ class StageDoor:
         self.port: int = listening.getsockname()[1]
 
     def serve(self) -> None:
-        """Start to accept connections."""
+        """Start to accept connections, on a thread."""
         begun: Future[Callable[[], object]] = Future()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
@@ -52,13 +52,14 @@ class StageDoor:
         self._end = begun.result()
 
     def close(self) -> None:
-        """Stop accepting connections."""
+        """Stop accepting connections, and wait for the accepting thread."""
         with contextlib.suppress(RuntimeError):  # closed already
             self._end()
         if self._thread is not None:
             self._thread.join()  # the acceptor closes the listening socket
 
     async def _accept(self, begun: Future[Callable[[], object]]) -> None:
+        """Run the acceptor until ``close``; ``begun`` receives the function that ends it."""
         acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
         limits = acceptor.limits
         most = min(limits.pending, _MOST_PENDING)
@@ -70,12 +71,14 @@ class StageDoor:
         acceptor.close()
 
     def _let_in(self, pending: Pending) -> None:
+        """Serve one connection, and release its slot of pending connections."""
         try:
             self._receive(pending)
         finally:
             pending.release()
 
     def _receive(self, pending: Pending) -> None:
+        """Authenticate a connection, receive one file, and send the reply."""
         plain = pending.connection
         with contextlib.suppress(OSError, EOFError), plain:
             plain.settimeout(_HEAD_S)
@@ -92,7 +95,7 @@ class StageDoor:
                 connection.sendall(_SHORT.pack(len(problem)) + problem)
 
     def _take(self, name: str, pieces: BinaryIO) -> str:
-        """Keep a file; what went wrong, in words. Raises EOFError where it breaks off."""
+        """Store a file; return an error message, empty if it is stored. Raises EOFError if the connection breaks."""
         coming = _Pieces(pieces)
         try:
             with self._folder.keeping(name) as file:
@@ -100,14 +103,17 @@ class StageDoor:
                     while piece:
                         piece = piece[file.write(piece) :]
         except (OSError, ValueError) as error:
-            for _ in coming:  # nobody hears an answer while he speaks
+            for _ in coming:  # the client reads the reply only after it has sent everything
                 pass
             return str(getattr(error, "strerror", None) or error)
         return ""
 
 
 class _Pieces:
-    """What comes until the length of 0; its end may be asked for again. Raises EOFError where it breaks off."""
+    """Iterator over the received pieces until the length of 0.
+
+    It stays exhausted. Raises EOFError if the connection breaks.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._left, self._is_over = source, 0, False
@@ -117,7 +123,7 @@ class _Pieces:
         return self
 
     def __next__(self) -> memoryview:
-        """Valid until the next one."""
+        """Return the next piece; it is valid until the following call."""
         if not self._left and not self._is_over:
             self._left = _LONG.unpack(_exactly(self._source, _LONG.size))[0]
             self._is_over = not self._left
@@ -131,6 +137,7 @@ class _Pieces:
 
 
 def _text(pieces: BinaryIO) -> bytes:
+    """Read a byte string preceded by its length in two bytes. Raises EOFError if it is too long or incomplete."""
     size = _SHORT.unpack(_exactly(pieces, _SHORT.size))[0]
     if size > _MOST_HEAD:
         raise EOFError
@@ -138,6 +145,7 @@ def _text(pieces: BinaryIO) -> bytes:
 
 
 def _exactly(pieces: BinaryIO, size: int) -> bytes:
+    """Read ``size`` bytes. Raises EOFError if the connection ends before."""
     found = pieces.read(size)
     if len(found) < size:
         raise EOFError

@@ -1,4 +1,4 @@
-"""The files of a stage: each an attempt at a partition, whole or not there."""
+"""Folder of a stage's files; each is a complete attempt at a partition, or does not exist."""
 
 from __future__ import annotations
 
@@ -16,20 +16,28 @@ _FILE = re.compile(r"data-(\w+)/\d+-\d+\.arrow")  # as frame_log.py names them
 
 
 class StageFolder:
-    """A folder of one process, beside which tasks on the same machine write as well (``native/spark_push``)."""
+    """Folder of a stage, in which tasks on the same machine write as well (``native/spark_push``)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path_of(self, file: str) -> Path:
-        """Of an attempt's file, and of nothing else. Raises ValueError for another name."""
+        """Return the path of an attempt's file. Raises ValueError for any other name."""
         if not _FILE.fullmatch(file):
             raise ValueError(f"{file!r} is none of this stage's files")
         return self._folder / file
 
     @contextlib.contextmanager
     def keeping(self, file: str) -> Iterator[BinaryIO]:
-        """A file to write to, which is there under its name once all went well. Raises ValueError, OSError in words."""
+        """Open a file for writing, which gets its name once the context ends without an error.
+
+        Args:
+            file: path of an attempt's file in the folder.
+
+        Raises:
+            ValueError: the name is not that of an attempt's file.
+            OSError: the file cannot be written; the message names the host and the folder.
+        """
         path = self.path_of(file)
         part = path.with_suffix(".arrow.part")
         try:
@@ -45,7 +53,7 @@ class StageFolder:
                 part.unlink()
 
     def keep_only(self, table: FrameTable) -> None:
-        """Delete what was tried, and does not count; a table that is not settled does not say that."""
+        """Delete the attempts that a settled table does not list; a table that is not settled deletes nothing."""
         if not table.is_settled:
             return
         counting = {self._folder / one.file(table.name) for one in table.partitions}

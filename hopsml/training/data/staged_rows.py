@@ -1,4 +1,4 @@
-"""A DataFrame's rows as shards that lie at the agents' stages; in a worker of the run that it was given to."""
+"""Source of a DataFrame's rows as shards at the agents' stages, for the workers of its run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_PATIENCE_S = 300.0  # for a shard that cannot be had: until it has been brought again from Spark
-_MAPPED = 256  # files, of a partition each
-_PAUSE_S = 0.05  # between two looks for the stage of this agent, which starts beside the worker
-_SHARDS = 1 << 20  # of a partition, at most
-# fillna does nothing for other types, and nothing within a list.
+_PATIENCE_S = 300.0  # longest wait for an unavailable shard until Spark has computed it again
+_MAPPED = 256  # most files that stay mapped, one per partition
+_PAUSE_S = 0.05  # between two attempts to reach this agent's stage, which starts along with the worker
+_SHARDS = 1 << 20  # most shards of a partition
+# fillna ignores other types, and values within lists.
 _NULLS = (
     "say what stands for them: df.fillna(...) for numbers, texts and Booleans, F.coalesce(column, F.lit(...)) for other "
     "types, F.transform(...) within lists; or leave such rows out, df.where(...)"
@@ -37,23 +37,25 @@ _NULLS = (
 
 
 class StagedRows:
-    """A source of shards. It is made on the driver, and reads nothing there."""
+    """Source of shards at stages; it is created on the driver, and reads only in workers."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._found: Path | None = None  # in a process of a worker's: where that has found its stage's address
+        self._found: Path | None = None  # in a worker's subprocess: the worker's file with the stage's address
         self._begin()
 
     def _begin(self) -> None:
+        """Initialize the state that is not pickled."""
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._table: FrameTable | None = None
         self._own: StageClient | None = None
         self._clients: dict[str, StageClient] = {}
         self._files: OrderedDict[Path, Any] = OrderedDict()
-        self._first: arrow_columns.Forms | None = None  # type and shape of a row
+        self._first: arrow_columns.Forms | None = None  # reference type and shape of a row
 
     def __getstate__(self) -> tuple[str, Path | None]:
-        is_sent = multiprocessing.context.get_spawning_popen() is not None  # to a process beside this one, and no other
+        # True only for a process that this one spawns, on the same machine.
+        is_sent = multiprocessing.context.get_spawning_popen() is not None
         return self._name, self._address_file() if is_sent else None
 
     def __setstate__(self, state: tuple[str, Path | None]) -> None:
@@ -62,37 +64,37 @@ class StagedRows:
 
     @property
     def arriving(self) -> StagedRows:
-        """The shards, of which the first are known before Spark has brought the last."""
+        """Shards of the data, the first of which are known before Spark has computed the last."""
         return self
 
     @property
     def identity(self) -> dict[str, int]:
-        """Nothing: there are no other rows in a run under this name."""
+        """Empty: within a run the name identifies the rows."""
         return {}
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are known to be there."""
+        """True if all rows are known to be stored."""
         return self._table is not None and self._table.is_whole
 
     def wave(self, number: int) -> Wave:
-        """See ``Shards``. Raises RunError outside of the run."""
+        """Return the wave with this number; waits for it. Raises RunError outside of the run."""
         table = self._known(lambda table: number < len(table.waves))
         return Wave(_rows(table, table.waves[number]), table.is_whole and number == len(table.waves) - 1)
 
     def whole(self) -> dict[int, int]:
-        """See ``Shards``; by partitions. Raises RunError outside of the run."""
+        """Return all shards, ordered by partition; waits for them. Raises RunError outside of the run."""
         table = self._known(lambda table: table.is_whole)
         return _rows(table, range(len(table.partitions)))
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The rows of each; waits until Spark has brought all of them. Raises RunError outside of the run."""
+        """Number of rows of each shard; waits until Spark has computed all. Raises RunError outside of the run."""
         return tuple(self.whole().values())
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes: those of the first wave that has any."""
+        """Average memory that a row of the first non-empty wave takes, in bytes."""
         for number in itertools.count():
             wave = self.wave(number)
             if rows := sum(wave.shards.values()):
@@ -103,13 +105,18 @@ class StagedRows:
         raise AssertionError("unreachable")
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
-        """One shard's columns, not to be written to.
+        """Return one shard's columns, which are read-only.
 
-        What was lost with an agent is waited for, as Spark brings it again. Raises ArgumentError naming a column that has no
-        array, or rows of another shape than others, StorageError where it does not come.
+        Waits for a shard that was lost with an agent, until Spark has computed it again.
+
+        Raises:
+            ArgumentError: a column has no array, or its rows have another shape than the first ones; the message names
+                the column.
+            StorageError: the shard is unavailable for 300 s.
         """
         found, place = self._arrays(shard)
-        if self._first is None:  # the same for all workers, as waves are; a row of it is soon fetched
+        # The reference rows are the same for all workers, as waves are; one row is fetched quickly.
+        if self._first is None:
             first = first_filled(self)
             assert first is not None
             row, where = (found, place) if first == shard else self._arrays(first, rows=1)
@@ -118,7 +125,7 @@ class StagedRows:
         return found
 
     def _arrays(self, shard: int, rows: int = 0) -> tuple[dict[str, NDArray[Any]], str]:
-        """The columns of a shard, or of its first ``rows`` alone; and where they are, to people."""
+        """Return the columns of a shard, or of its first ``rows`` only; and their origin, for messages."""
         table, deadline = self._known(lambda table: True), time.monotonic() + _PATIENCE_S
         while True:
             one, part = _place(table, shard)
@@ -138,6 +145,7 @@ class StagedRows:
         return arrow_columns.arrays(found, {}, place, nulls=_NULLS), place
 
     def _read(self, stage: StageAddress | None, one: StagedPartition, shard: StagedShard, rows: int) -> pa.Table:
+        """Read a shard's record batches from a mapped file on this machine, or from the stage."""
         import pyarrow as pa
 
         if stage is None:
@@ -149,7 +157,10 @@ class StagedRows:
         return self._client(stage).fetch(one.file(self._name), shard, rows)
 
     def _mapped(self, path: Path) -> Any:
-        """The file, which stays mapped: to map its pages anew in each epoch costs more than to read them."""
+        """Return the file, memory-mapped; None if it does not exist.
+
+        It stays mapped, because mapping its pages again in each epoch costs more than reading them.
+        """
         import pyarrow as pa
 
         with self._lock:
@@ -163,6 +174,7 @@ class StagedRows:
             return self._files[path]
 
     def _client(self, stage: StageAddress) -> StageClient:
+        """Return a connection to a stage, which is reused."""
         with self._lock:
             if stage.url not in self._clients:
                 self._clients[stage.url] = StageClient(stage)
@@ -171,7 +183,10 @@ class StagedRows:
     # ------------------------------------------------------------------------------------------ the table
 
     def _known(self, suffices: Callable[[FrameTable], bool]) -> FrameTable:
-        """A table that has what is asked for; waits. Raises ArgumentError in a process that cannot ask for it."""
+        """Return a table that satisfies ``suffices``.
+
+        Waits until there is one. Raises ArgumentError in a process that cannot request tables.
+        """
         if stage_client.is_cut_off():
             raise ArgumentError(
                 f"the rows of data={self._name!r} cannot be had in a process that was forked from a worker that has them; "
@@ -189,31 +204,33 @@ class StagedRows:
     def _newer(self, old: FrameTable | None) -> FrameTable | None: ...
 
     def _newer(self, old: FrameTable | None) -> FrameTable | None:
-        """The newest table; the same one, after a while, where there is no newer one."""
+        """Return the newest table; after a few seconds the same one if there is no newer one."""
         with self._asking:
             if self._table is old:
                 self._ask(0 if old is None else old.version)
             return self._table
 
     def _ask(self, version: int) -> None:
-        """Wait a few seconds for a table that is newer."""
+        """Wait a few seconds for a table with a newer version."""
         try:
             own = self._own = self._own or StageClient(self._address())
             table = own.table(self._name, version)
         except Exception as error:
             if not _is_passing(error):
                 raise
-            self._own = None  # another one may have taken its place
+            self._own = None  # the stage may have been replaced by another one
             time.sleep(_PAUSE_S)
             return
         if table is not None:
             self._table = table
 
     def _address_file(self) -> Path | None:
+        """Return the file with the stage's address; None outside of a worker."""
         here = context.current()
         return self._found if here is None else here.sidecar
 
     def _address(self) -> StageAddress:
+        """Return the address of this agent's stage. Raises RunError outside of the run."""
         if (file := self._address_file()) is None:
             raise RunError(
                 f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
@@ -223,7 +240,7 @@ class StagedRows:
 
 
 def _rows(table: FrameTable, partitions: Iterable[int]) -> dict[int, int]:
-    """The rows of their shards, each numbered by its partition and its place in it."""
+    """Return the number of rows of each shard of the partitions; shards are numbered by partition and index."""
     wanted = set(partitions)
     return {
         one.partition * _SHARDS + number: shard.rows
@@ -234,13 +251,14 @@ def _rows(table: FrameTable, partitions: Iterable[int]) -> dict[int, int]:
 
 
 def _place(table: FrameTable, shard: int) -> tuple[StagedPartition, StagedShard]:
+    """Return the partition and the shard with this number."""
     partition, number = divmod(shard, _SHARDS)
     one = table.partitions[bisect.bisect_left(table.partitions, partition, key=lambda one: one.partition)]
     return one, one.shards[number]
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether it says that a stage, or what it has kept, is gone: another one takes its place."""
+    """Return True if the error means that a stage or its rows are lost, which Spark will replace."""
     import pyarrow as pa
     import pyarrow.flight as flight
 

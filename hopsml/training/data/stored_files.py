@@ -1,4 +1,4 @@
-"""Files on any store that are read as data: which ones a path means, and their content, by way of the local cache or not."""
+"""Files on any store that are read as data: listing, and reading directly or through the local cache."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from hopsml.storage import filesystem, streams, urls
 from hopsml.training.data import block_cache
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-AT_ONCE = 8  # files that are looked into at the same time, when a data set is made
+AT_ONCE = 8  # files that are opened at the same time when a data set is created
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One that was found; from then on it must stay what it is. ``is_cached``: by way of the local cache."""
+    """One file that was found, which must not change afterwards; ``is_cached``: read through the local cache."""
 
     url: str
     length: int  # bytes
-    modified_s: float  # 0 where the store does not say
+    modified_s: float  # 0 if the store does not provide it
     is_cached: bool = False
 
     def read(self, offset: int, length: int) -> bytes:
-        """So many bytes. Raises StorageError naming the file where it is gone, was changed, or cannot be read."""
+        """Return a range of the file's bytes.
+
+        Raises:
+            StorageError: the file was deleted or changed, or cannot be read; the message names it.
+        """
         if self._goes_by_cache:
             return block_cache.of_settings().read(self._version, self.length, offset, length, self._read_from_store)
         return self._read_from_store(offset, length)
 
     def whole(self) -> bytes:
-        """All of it, by one request where it does not go by the cache: a byte more is asked for than there should be."""
+        """Return the file's content, by one request if it is not cached.
+
+        The request is for one byte more than the file had, so that a file that has grown is detected.
+        """
         if self._goes_by_cache:
             return self.read(0, self.length) if self.length else b""
         with self._telling_of_deletion():
@@ -42,38 +49,45 @@ class StoredFile:
         return content
 
     def opened(self) -> BinaryIO:
-        """A seekable reader of it. Raises StorageError."""
+        """Return a seekable reader of the file. Raises StorageError."""
         if self._goes_by_cache:
             return streams.buffered_reader(self.read, self.length)
         return filesystem.for_url(self.url).open_read(self.url)
 
     @property
     def _goes_by_cache(self) -> bool:
-        """A store that does not say when a file was changed gives nothing by which its copy could be found again."""
+        """True if the file is read through the cache.
+
+        Without a modification time a cached copy could not be identified; local files are not cached.
+        """
         return self.is_cached and self.modified_s > 0 and not urls.is_local(self.url)
 
     @property
     def _version(self) -> str:
+        """Identifier of the file's content for the cache."""
         return f"{self.url}\n{self.length}\n{self.modified_s!r}"
 
     def _read_from_store(self, offset: int, length: int) -> bytes:
+        """Read from the store, and check that the file has not changed."""
         system = filesystem.for_url(self.url)
         with self._telling_of_deletion():
             content = system.read_range(self.url, offset, length)
             now = system.status(self.url)
-        # An object store tells the time more coarsely of one object than in a listing.
+        # Object stores report an object's time with a coarser resolution than in a listing.
         if len(content) != length or now.length != self.length or int(now.modified_s) != int(self.modified_s):
             raise self._changed(str(now.length))
         return content
 
     @contextlib.contextmanager
     def _telling_of_deletion(self) -> Iterator[None]:
+        """Replace the error of a missing file by one that reports its deletion."""
         try:
             yield
         except PathNotFound as error:
             raise PathNotFound(f"{self.url} was deleted while it was read as data; data must stay", self.url) from error
 
     def _changed(self, now: str) -> StorageError:
+        """Return the error for a file that has changed."""
         return StorageError(
             f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and "
             f"has {now} now; write new data under a new name, and begin the training anew",
@@ -82,10 +96,20 @@ class StoredFile:
 
 
 def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
-    """The files that one or several URLs mean: each itself, or those of a folder, at any depth, by name.
+    """Return the files that URLs denote: each file itself, and those at any depth of a folder, sorted by URL.
 
-    ``is_wanted``: of a file in a folder, by its name. What begins with ``_`` or ``.`` is a writer's own. ``what`` is looked
-    for, to people. Raises PathNotFound, ArgumentError for a folder without such a file.
+    In folders, names that begin with ``_`` or ``.`` are left out: they are writers' internal files.
+
+    Args:
+        given: one URL or local path, or several.
+        is_wanted: selects files of a folder by their name.
+        what: kind of file, for messages.
+        is_cached: whether to read the files through the local cache.
+
+    Raises:
+        PathNotFound: a path does not exist.
+        ArgumentTypeError: an argument is not a path.
+        ArgumentError: no path is given, or a folder has no such file or has parts with other names.
     """
     paths = [given] if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
@@ -99,6 +123,7 @@ def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: 
 
 
 def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+    """Return the files that one URL denotes."""
     try:
         itself = filesystem.for_url(given).status(given)
     except PathNotFound as error:
@@ -126,13 +151,15 @@ def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: b
 
 
 def _is_part(name: str) -> bool:
-    """True for the name of a data set's part by Spark's and Hadoop's convention, without an ending for its format."""
+    """Return True for a name that Spark and Hadoop give a data set's part, without a suffix for its format."""
     return name.startswith("part-") and "." not in name
 
 
 def _file(status: filesystem.FileStatus, is_cached: bool) -> StoredFile:
+    """Convert the status of a file."""
     return StoredFile(status.url, status.length, status.modified_s, is_cached)
 
 
 def _is_hidden(path: str) -> bool:
+    """Return True if a part of the path begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))

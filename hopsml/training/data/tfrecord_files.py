@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.train.Example`` on any store as shards: successive records of a file, about 16 MB."""
+"""Source of TFRecord files of ``tf.train.Example`` on any store; about 16 MB of successive records form a shard."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHARD_BYTES = 16 << 20
-_NAMES = re.compile(r".*\.tfrecords?\b.*|part-.*")  # of what writers of TFRecords leave in a folder
+_NAMES = re.compile(r".*\.tfrecords?\b.*|part-.*")  # file names that writers of TFRecords use
 
 Features = Sequence[str] | Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
 class RecordGroup:
-    """What is read as a whole; of a compressed file all of it, and ``span`` counts what is in it."""
+    """Records that are read together.
+
+    In a compressed file these are all records, and ``span`` counts bytes of the decompressed content.
+    """
 
     file: StoredFile
     span: RecordSpan
@@ -35,12 +38,15 @@ class RecordGroup:
 
 
 class TFRecordFiles:
-    """A source of shards; it counts the files' records when it is made, and reads them when it is asked."""
+    """Source of shards of TFRecord files.
+
+    It counts the files' records when it is created, and reads rows on request.
+    """
 
     def __init__(
         self, given: Paths, features: Features | None, fill: Mapping[str, Any] | None, is_cached: bool
     ) -> None:
-        """As ``hopsml.data.tfrecords``, which says what is raised."""
+        """Find the files and count their records; arguments and errors are those of ``hopsml.data.tfrecords``."""
         self._features = None if features is None else tuple(features)
         self._shapes = _checked_shapes(features) if isinstance(features, Mapping) else {}
         self._fill = {name: self._flat(name, value) for name, value in (fill or {}).items()}
@@ -67,9 +73,10 @@ class TFRecordFiles:
         return np.ravel(value).tolist() if len(self._shapes.get(name, ())) > 1 else value
 
     def _common_types(self, tables: Mapping[str, pa.Table]) -> column_types.Types:
-        """Return the features' types in the first records of all files, by URL; of the fill value if no record has one.
+        """Return the features' types in the first records of all files.
 
-        Raises ArgumentError with the files' names if files differ.
+        ``tables`` are these records by URL. A feature that no record has gets the type of its fill value. Raises
+        ArgumentError with the files' names if files differ.
         """
         import pyarrow as pa
 
@@ -83,7 +90,10 @@ class TFRecordFiles:
         return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
 
     def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
-        """Return type and shape of the features in the files' first records. ArgumentError names two files that differ."""
+        """Return type and shape of the features in the files' first records.
+
+        Raises ArgumentError with the names of two files that differ.
+        """
         found: dict[str, arrow_columns.RowForm] = {}
         for url, table in tables.items():
             place = f"{url}, records 0 to 0,"
@@ -94,18 +104,20 @@ class TFRecordFiles:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The rows of each."""
+        """Number of rows of each shard."""
         return tuple(group.span.rows for group in self._groups)
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes: as much as its record."""
+        """Approximate memory that a row takes: the average size of a record, in bytes."""
         return sum(group.span.end - group.span.begin for group in self._groups) / max(1, sum(self.shards))
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
-        """One shard's columns, not to be written to.
+        """Return one shard's columns, which are read-only.
 
-        Raises ArgumentError naming a column that has no array, StorageError naming a file that cannot be read.
+        Raises:
+            ArgumentError: a column has no array, or differs from the first records; the message names the column.
+            StorageError: a file, which the message names, cannot be read.
         """
         group = self._groups[shard]
         span, url = group.span, group.file.url
@@ -137,13 +149,14 @@ class TFRecordFiles:
 
 
 def _reader(group: RecordGroup) -> record_framing.Read:
-    """Of the records as they are, whether the file is compressed or not."""
+    """Return a function that reads (offset, length) of the records, decompressed if necessary."""
     if not group.is_compressed:
         return group.file.read
     return _slices(record_framing.decompressed(group.file.read(0, group.file.length), group.file.url))
 
 
 def _slices(content: bytes) -> record_framing.Read:
+    """Return a function that reads (offset, length) of a buffer."""
     return lambda offset, length: content[offset : offset + length]
 
 
@@ -179,6 +192,7 @@ def _of_examples(kind: pa.DataType) -> pa.DataType:
 
 
 def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of features. Raises ArgumentTypeError for an invalid one."""
     found = {}
     for name, shape in features.items():
         if isinstance(shape, (str, int)) or not all(isinstance(size, int) and size >= 0 for size in shape):
@@ -190,6 +204,7 @@ def _checked_shapes(features: Mapping[str, Sequence[int]]) -> dict[str, tuple[in
 
 
 def _shaped(array: NDArray[Any], shape: tuple[int, ...], name: str, place: str) -> NDArray[Any]:
+    """Reshape a column's rows. Raises ArgumentError if the number of values differs."""
     if math.prod(array.shape[1:]) != math.prod(shape):
         raise ArgumentError(
             f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, and features= gives it "

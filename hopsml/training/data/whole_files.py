@@ -1,4 +1,4 @@
-"""Whole files on any store as rows, images for instance; successive files of about 16 MB together are a shard."""
+"""Source of whole files on any store as rows, for instance images; successive files of about 16 MB form a shard."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHARD_BYTES, _SHARD_FILES = 16 << 20, 4096
-_AT_ONCE = 4  # files: as many helper processes as are kept for the next ones (hopsml/storage/remote/pool.py)
-_OF_A_ROW = 200  # bytes that a row takes beside the file's content, about
+_AT_ONCE = 4  # files; the number of helper processes that are retained for reuse (hopsml/storage/remote/pool.py)
+_OF_A_ROW = 200  # approximate bytes of a row in addition to the file's content
 
 
 class WholeFiles:
-    """A source of shards; it lists the files when it is made."""
+    """Source of shards of whole files; it lists the files when it is created."""
 
     def __init__(self, given: Paths, suffixes: Sequence[str] | None, is_cached: bool) -> None:
-        """As ``hopsml.data.files``, which says what is raised."""
+        """List the files; arguments and errors are those of ``hopsml.data.files``."""
         endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
         what = "file" if endings is None else f"file with a name that ends so (*{', *'.join(endings)})"
         found = stored_files.found(
@@ -32,16 +32,16 @@ class WholeFiles:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The rows of each."""
+        """Number of rows of each shard."""
         return tuple(map(len, self._groups))
 
     @property
     def row_bytes(self) -> float:
-        """About how much memory a row takes."""
+        """Average memory that a row takes, in bytes."""
         return sum(file.length for group in self._groups for file in group) / max(1, sum(self.shards)) + _OF_A_ROW
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
-        """One shard's columns, not to be written to. Raises StorageError naming a file that cannot be read."""
+        """Return one shard's columns, which are read-only. Raises StorageError for a file that cannot be read."""
         import numpy as np
 
         group = self._groups[shard]
@@ -59,7 +59,15 @@ class WholeFiles:
 def grouped(
     sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES
 ) -> list[tuple[int, int]]:
-    """Successive files in groups ``begin, end`` of so many bytes and files at most; one that is larger is alone."""
+    """Divide successive files into groups of at most so many bytes and files; a larger file forms a group alone.
+
+    Returns ranges (begin, end) of indices.
+
+    Args:
+        sizes: bytes of each file.
+        most_bytes: bytes of a group.
+        most_files: files of a group.
+    """
     groups, begin, size = list[tuple[int, int]](), 0, 0
     for number, more in enumerate(sizes):
         if number > begin and (size + more > most_bytes or number - begin == most_files):

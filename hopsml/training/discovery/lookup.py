@@ -12,7 +12,7 @@ from hopsml import suggestions
 from hopsml.errors import ArgumentError, PathNotFound, StartTimeout
 from hopsml.storage import urls
 from hopsml.storage.backoff import pause_s
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import for_url, read_record
 from hopsml.training.discovery import names
 
 _SOON_S, _LATER_S = 0.1, 2.0  # seconds between two polls, at first and in the end
@@ -85,7 +85,7 @@ def _look(folder: str, port: str) -> list[str] | tuple[int, int]:
         places = names.newest(entry.name for entry in store.list_dir(folder))
         if not places or len(places) < places[0].size:
             return len(places), places[0].size if places else 0
-        said = [json.loads(store.read_bytes(urls.join(folder, place.file))) for place in places]
+        said = [json.loads(read_record(urls.join(folder, place.file))) for place in places]
     except PathNotFound:  # no worker has started, or an older try's folder is being removed
         return 0, 0
     return [f"{one['host']}:{one['ports'][port]}" for one in said]

@@ -40,7 +40,7 @@ class GradientNoiseScale:
                 f"big_batch={big_batch} with small_batch={small_batch}: the noise is seen in the difference of gradients of "
                 "two batch sizes, so two workers or more are needed, or two parts of a worker's batch"
             )
-        self._noise, self._signal, self._weight = 0.0, 0.0, 0.0
+        self._noise, self._signal, self._has_steps = 0.0, 0.0, False
 
     def add(self, small_squared_norm: float, big_squared_norm: float) -> None:
         """Add one step by its squared gradient norms; a step with an overflow must be left out.
@@ -59,7 +59,7 @@ class GradientNoiseScale:
         noise = (small - big) / (1 / less - 1 / more)
         self._signal = self.decay * self._signal + (1 - self.decay) * signal
         self._noise = self.decay * self._noise + (1 - self.decay) * noise
-        self._weight = self.decay * self._weight + (1 - self.decay)
+        self._has_steps = True
 
     def add_gradients(self, own: Iterable[Any], reduced: Iterable[Any]) -> None:
         """Add one step by its gradients, lists of arrays; all workers must call it.

@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.autoscaler import FleetMemory, FleetNode, GroupMemory, NodePhase, growth
+from hopsml.service.autoscaler import (
+    DrainNode,
+    FleetMemory,
+    FleetNode,
+    GroupMemory,
+    LaunchNodes,
+    NodePhase,
+    TerminateNode,
+    decide,
+    growth,
+)
 from hopsml.service.scheduler import admission
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.policy import GangRequest, Queue
@@ -363,3 +373,198 @@ def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_grou
     first, second = growth(GangShape((driver, workers)), nodes, addable).split("; ")
     assert "1 more node of group 'small'" in first and "1 more node of group 'gpu'" in second
     assert growth(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do
+
+
+def test_each_action_says_for_whom_or_why() -> None:
+    world = World(group(idle_s=150.0), group("gpu", label="gpu", boot_limit_s=100.0), static={"a": 2})
+    world.waiting |= {"fits": gang(2), "one": gang(3), "two": gang(3), "labelled": gang(1, label="gpu")}
+    world.start()
+    assert world.decided().actions == (LaunchNodes("cpu", 2, ("one", "two")), LaunchNodes("gpu", 1, ("labelled",)))
+    world.boots_s = None
+    world.turn(), world.turn()
+    world.fleet["gpu-3"] = replace(world.fleet["gpu-3"], launched_s=0.0)
+    world.now += 100.0
+    assert world.decided().actions[0] == TerminateNode(world.seen()[2], "it has not come in time")
+    world.boots_s = 10.0
+    world.waiting.pop("labelled")
+    world.until_quiet(3)
+    for job in ("one", "two"):
+        world.end(job)
+    world.turn()
+    world.fleet["cpu-2"] = replace(world.fleet["cpu-2"], is_warned=True)
+    world.now += 150.0
+    cpu1, cpu2 = (next(node for node in world.seen() if node.id == name) for name in ("cpu-1", "cpu-2"))
+    decision = world.decided()
+    assert [action for action in decision.actions if isinstance(action, DrainNode)] == [
+        DrainNode(cpu2, "it will be taken away"),
+        DrainNode(cpu1, "idle for 2 min"),
+    ]
+    world.carry_out(decision)
+    assert world.decided().actions[:2] == tuple(
+        TerminateNode(replace(node, phase=NodePhase.DRAINING), "nothing runs on it any more") for node in (cpu1, cpu2)
+    )
+
+
+def test_a_group_that_rests_is_told_to_those_who_need_its_label_and_to_no_others() -> None:
+    world = World(group("cpu"), group("gpu", label="gpu"), group("fast", label="gpu"))
+    resting = GroupMemory(failures=1, rests_until_s=world.now + 40.0)
+    world.memory = FleetMemory({"gpu": resting, "fast": replace(resting, failures=3)})
+    world.waiting |= {"labelled": gang(1, label="gpu"), "plain": gang(99)}
+    decision = world.decided()
+    assert decision.actions == () and decision.view.waits == {
+        "labelled": "nodes of 'gpu' did not come; they are asked for again in 40 s;"
+        " nodes of 'fast' did not come, 3 times in a row; they are asked for again in 40 s"
+    }
+    world.now += 39.9
+    assert world.decided().actions == ()
+    world.now += 0.2
+    assert world.decided().actions == (LaunchNodes("gpu", 1, ("labelled",)),)
+
+
+def test_what_a_job_waits_for_counts_its_own_nodes_in_every_group() -> None:
+    world = World(group("small", each=2, most=2), group("large", each=8, price=9.0), boots_s=None)
+    world.waiting["one"] = gang(1, each=2)
+    world.turn()
+    world.now += 30.0
+    world.waiting |= {"two": gang(2, each=2), "three": gang(1, each=8)}
+    assert world.decided().view.waits == {
+        "one": "1 node of 'small' is booting (since 30 s, at most 10 min)",
+        "two": "waits for 1 more node of group 'large', about 10 min",
+        "three": "waits for 1 more node of group 'large', about 10 min",
+    }
+    assert world.decided().actions == (LaunchNodes("large", 2, ("two", "three")),)
+    world.waiting.pop("one")
+    assert world.decided().view.waits["two"] == (
+        "1 node of 'small' is booting (since 30 s, at most 10 min);"
+        " waits for 1 more node of group 'small', about 10 min"
+    )
+
+
+def test_nodes_that_have_not_come_are_known_by_the_oldest_launch() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(8)
+    world.turn()
+    world.fleet["cpu-2"] = replace(world.fleet["cpu-2"], launched_s=world.now + 7.0)  # their clock is ahead
+    world.now += 5.0
+    assert world.decided().view.waits["one"] == "2 nodes of 'cpu' are booting (since 5 s, at most 10 min)"
+    for node in ("cpu-1", "cpu-2"):
+        world.fleet[node] = replace(world.fleet[node], launched_s=world.now + 7.0)
+    assert "since 0 s" in world.decided().view.waits["one"]
+
+
+def test_who_needs_nothing_is_told_nothing_and_the_view_names_all_that_could_come() -> None:
+    gpu = group("gpu", label="gpu", most=2, price=3.0)
+    world = World(group(most=3), gpu, static={"a": 4}, boots_s=20.0)
+    world.memory = FleetMemory({"gpu": GroupMemory((70.0,), seen=(cores(5), "gpu"))})
+    world.waiting["fits"] = gang(4)
+    view = world.decided().view
+    assert view.waits == {} and view.closed == frozenset() and view.problem == ""
+    assert view.addable == (
+        admission.NodeKind(cores(4), 3, "", "cpu", 1.0, 600.0),
+        admission.NodeKind(cores(5), 2, "gpu", "gpu", 3.0, 70.0),
+    )
+
+
+def test_nodes_of_groups_that_are_not_ours_are_left_alone() -> None:
+    world = World(group(idle_s=0.0))
+    foreign = FleetNode("x", "other", NodePhase.DRAINING, 0.0, "x")
+    for phase in NodePhase:
+        fleet = [replace(foreign, phase=phase, is_warned=True)]
+        decision = decide(world.memory, world.groups, world.demand(), fleet, world.now)
+        assert decision.actions == () and decision.view.closed == frozenset()
+
+
+def test_a_node_that_is_being_ended_is_closed_and_counts_in_its_group_until_it_is_gone() -> None:
+    world = World(group(most=1))
+    world.fleet["cpu-9"] = FleetNode("cpu-9", "cpu", NodePhase.ENDING, world.now, "cpu-9", cores(4))
+    world.nodes.put("cpu-9", cores(4))
+    world.waiting["one"] = gang(8)
+    assert world.decided().actions == () and world.decided().view.closed == {"cpu-9"}
+    world.waiting = {"one": gang(4)}
+    assert world.decided().actions == ()  # nothing may be added, and nothing is placed on it
+    del world.fleet["cpu-9"]
+    world.nodes.gone("cpu-9")
+    assert world.decided().actions == (LaunchNodes("cpu", 1, ("one",)),)
+
+
+def test_a_warned_node_that_boots_is_not_waited_for() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    decision = world.decided()
+    assert decision.actions == (
+        DrainNode(world.seen()[0], "it will be taken away"),
+        LaunchNodes("cpu", 1, ("one",)),
+    )
+    assert decision.view.closed == frozenset()  # it has no name yet
+
+
+def test_a_node_idles_from_the_first_look_without_work_and_no_longer_once_it_has_some() -> None:
+    world = World(group(least=1, idle_s=100.0), boots_s=5.0)
+    world.until_quiet(3)
+    since = world.memory.idle_s["cpu-1"]
+    world.turn(7.0)
+    assert world.memory.idle_s == {"cpu-1": since} and since < world.now - 7.0
+    world.waiting["one"] = gang(4)
+    world.turn(), world.end("one"), world.turn()
+    assert world.memory.idle_s == {"cpu-1": world.now}
+
+
+@pytest.mark.parametrize(
+    ("waits", "idles"),
+    [
+        (gang(12), False),  # it could run once there is room for all of it
+        (gang(12, label="gpu"), True),
+        (gang(1, each=5), True),
+        (gang(99), True),  # never, however many are added
+    ],
+)
+def test_an_idle_node_is_kept_for_gangs_that_could_use_it_some_day(waits: GangShape, idles: bool) -> None:
+    world = World(group(most=2, idle_s=100.0), static={"a": 4}, boots_s=5.0)
+    world.waiting |= {"x": gang(4), "y": gang(4), "z": gang(4)}
+    world.until_quiet(4)
+    on_cpu = next(job for job, (_, placement) in world.running.items() if "cpu-1" in placement[0])
+    world.end(on_cpu)
+    world.waiting["waits"] = waits
+    world.turn()
+    assert set(world.memory.idle_s) == ({"cpu-1"} if idles else set())
+
+
+def test_growth_counts_no_node_that_is_there_already() -> None:
+    addable = World(group(most=2)).decided().view.addable
+    nodes = Nodes()
+    nodes.put("a", cores(9))
+    assert growth(gang(1), nodes, addable) == ""  # a new one would be the tighter one
+    assert growth(gang(10), nodes, addable) == "waits for 1 more node of group 'cpu', about 10 min"
+    nodes.promise(gang(9), ({"a": 9},))
+    assert growth(gang(9), nodes, addable) == ""  # as if nothing ran
+
+
+def test_growth_says_all_groups_in_their_order_whatever_they_cost() -> None:
+    dear, cheap = group("dear", each=8, price=9.0, most=1), group("cheap", each=2, price=1.0, most=2)
+    addable = World(dear, cheap).decided().view.addable
+    assert growth(gang(12), Nodes(), addable) == (
+        "waits for 1 more node of group 'dear', about 10 min; waits for 2 more nodes of group 'cheap', about 10 min"
+    )
+    assert growth(gang(4), Nodes(), addable) == "waits for 2 more nodes of group 'cheap', about 10 min"
+
+
+def test_a_node_that_boots_counts_as_what_nodes_of_its_group_had_when_they_came() -> None:
+    world = World(group(each=4), boots_s=None)
+    world.memory = FleetMemory({"cpu": GroupMemory(seen=(cores(2), ""))})
+    world.waiting["one"] = gang(2)
+    assert world.turn() == ["+1 cpu"]
+    world.waiting["two"] = gang(2)
+    assert world.turn() == ["+1 cpu"]
+
+
+@pytest.mark.parametrize(("ends_in_s", "said"), [(25.0, []), (25.1, ["+1 cpu"])])
+def test_which_ends_are_waited_for_follows_how_long_nodes_have_taken_to_boot(ends_in_s: float, said: list[str]) -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.memory = FleetMemory({"cpu": GroupMemory((20.0,))})
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + ends_in_s  # the next decision is made 5 s from now
+    assert world.turn() == said

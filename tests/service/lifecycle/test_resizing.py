@@ -106,3 +106,27 @@ def test_the_driver_of_an_ended_application_is_sent_no_slots() -> None:
     states = {"train": Lifecycle.FINISHED, "serve": Lifecycle.RUNNING}
     seen = Sight({one.tag: (SeenApplication(one.application_id, states[one.task]),) for one in both.newest})
     assert step(both, seen, PREFIX, 112.0).tell == (("app-serve", 3),)
+
+
+def test_slots_are_those_of_each_task() -> None:
+    for slots in ((4,), (4, 0, 0)):
+        with pytest.raises(ValueError, match="zip"):
+            resize(running(), slots, "for another", 112.0)
+
+
+def test_what_each_task_has_is_said_when_all_is_given_back() -> None:
+    smaller = resize(running((4, 3)), (2, 1), "for another", 112.0)
+    answers = {"train": SlotsAnswer(2, 2), "serve": SlotsAnswer(1, 1)}
+    seen = {
+        launch.tag: (SeenApplication(launch.application_id, Lifecycle.RUNNING, answer=answers[launch.task]),)
+        for launch in smaller.newest
+    }
+    assert step(smaller, Sight(seen), PREFIX, 113.0).record.cause == "slots are given back: train has 2, serve has 1"
+
+
+def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> None:
+    smaller = resize(running(), (2, 0), "for another", 112.0)
+    assert stepped(smaller, 112.0 + SHRINK_S).record.ending == Ending.NONE
+    ended = stepped(smaller, 112.5 + SHRINK_S).record
+    assert (ended.ending, ended.ending_since_s) == (Ending.PREEMPTED, 112.5 + SHRINK_S)
+    assert ended.cause == "it has not given its slots back within 180 s (for another), and ends for that"

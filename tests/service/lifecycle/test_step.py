@@ -304,3 +304,172 @@ def test_launches_that_have_ended_are_forgotten_once_nothing_of_them_lives() -> 
     )
     assert sorted(over(seen, {"living": "e"})) == ["ended", "refused"]
     assert list(over(SILENT, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"),
+    [
+        (Ending.CANCELLED, Ending.PAUSED),
+        (Ending.PAUSED, Ending.TIME_LIMIT),
+        (Ending.TIME_LIMIT, Ending.FAILED),
+        (Ending.FAILED, Ending.NOT_SUBMITTED),
+        (Ending.NOT_SUBMITTED, Ending.NOT_FILLED),
+        (Ending.NOT_FILLED, Ending.PREEMPTED),
+    ],
+)
+def test_the_more_lasting_ending_wins_and_the_same_one_again_changes_nothing(stronger: Ending, weaker: Ending) -> None:
+    record = end(placed(), weaker, "first", 110.0)
+    assert (record.state, record.ending, record.cause) == (Lifecycle.CLOSING, weaker, "first")
+    assert end(record, weaker, "again", 111.0) == end(record, Ending.NONE, "no end", 111.0) == record
+    after = end(record, stronger, "second", 112.0)
+    assert (after.ending, after.cause, after.ending_since_s) == (stronger, "second", 110.0)
+    assert end(after, weaker, "third", 113.0) == after
+
+
+@pytest.mark.parametrize("state", [Lifecycle.WAITING, Lifecycle.PAUSED])
+def test_what_does_not_run_is_cancelled_at_once(state: Lifecycle) -> None:
+    record = replace(JobRecord(7, (TRAIN,)), state=state, cause="before")
+    cancelled = end(record, Ending.CANCELLED, "by alice", 5.0)
+    assert cancelled == replace(record, state=Lifecycle.CANCELLED, cause="by alice", ended_s=5.0)
+
+
+def test_what_waits_is_paused_at_once_and_has_nothing_else_to_end() -> None:
+    waiting = JobRecord(7, (TRAIN,))
+    paused = end(waiting, Ending.PAUSED, "by bob", 5.0)
+    assert paused == replace(waiting, state=Lifecycle.PAUSED, cause="by bob")
+    assert end(paused, Ending.PAUSED, "by ann", 6.0) == paused
+    for ending in (Ending.PREEMPTED, Ending.FAILED, Ending.TIME_LIMIT, Ending.NOT_FILLED):
+        assert end(waiting, ending, "nothing runs", 6.0) == waiting
+
+
+def closing(ending: Ending, **more: int) -> JobRecord:
+    record = replace(placed(TRAIN, TaskRule("eval")), **more)
+    record = stepped(record, sight(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
+    return end(record, ending, "because", 110.0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "before", "after"),
+    [
+        (Ending.CANCELLED, {}, {"state": Lifecycle.CANCELLED, "ended_s": 120.0}),
+        (Ending.PAUSED, {}, {"state": Lifecycle.PAUSED}),
+        (Ending.PREEMPTED, {"preemptions": 4}, {"state": Lifecycle.WAITING, "preemptions": 5}),
+        (Ending.NOT_FILLED, {"retries": 1}, {"state": Lifecycle.WAITING}),
+        (Ending.NOT_SUBMITTED, {}, {"state": Lifecycle.WAITING, "failed_submissions": 1}),
+        (Ending.FAILED, {"retries": 2}, {"state": Lifecycle.WAITING, "retries": 1}),
+        (Ending.FAILED, {"retries": 1}, {"state": Lifecycle.WAITING, "retries": 0}),
+        (Ending.FAILED, {"retries": 0}, {"state": Lifecycle.FAILED, "ended_s": 120.0}),
+        (Ending.TIME_LIMIT, {"retries": 1}, {"state": Lifecycle.FAILED, "ended_s": 120.0}),
+    ],
+)
+def test_what_a_job_becomes_when_nothing_of_it_is_left_keeps_its_cause(
+    ending: Ending, before: dict[str, int], after: dict[str, object]
+) -> None:
+    record = closing(ending, **before)
+    over = stepped(record, sight(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
+    expected = replace(record, ending=Ending.NONE, launches=over.launches, **after)  # type: ignore[arg-type]
+    assert over == expected and over.cause == "because"
+    assert [launch.state for launch in over.launches] == [Lifecycle.STOPPED, Lifecycle.STOPPED]
+
+
+@pytest.mark.parametrize(("failed", "state"), [(2, Lifecycle.WAITING), (3, Lifecycle.FAILED)])
+def test_three_failed_submissions_are_free(failed: int, state: Lifecycle) -> None:
+    record = replace(end(placed(), Ending.NOT_SUBMITTED, "because", 110.0), failed_submissions=failed)
+    assert stepped(record, sight(record, Lifecycle.STOPPED), 120.0).state == state
+
+
+@pytest.mark.parametrize("ending", [Ending.NONE, Ending.PREEMPTED])
+def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(ending: Ending) -> None:
+    record = end(placed(), ending, "for x-1", 105.0)
+    over = stepped(record, sight(record, Lifecycle.FINISHED), 120.0)
+    assert (over.state, over.cause, over.ended_s) == (Lifecycle.FINISHED, "all tasks have finished", 120.0)
+    assert over.ending is Ending.NONE
+
+
+def test_a_task_that_does_not_say_why_it_failed_is_said_not_to_have_said_it() -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+    failed = step(record, sight(record, Lifecycle.FAILED), PREFIX, 130.0).record
+    assert failed.cause == "task train failed: it did not say why" and failed.state == Lifecycle.FAILED
+    two = closing(Ending.NONE)
+    failing = stepped(two, sight(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
+    assert (failing.ending, failing.ending_since_s) == (Ending.FAILED, 130.0)
+
+
+def test_an_application_has_a_cause_once_it_is_over() -> None:
+    record = placed()
+    running = stepped(record, sight(record, Lifecycle.RUNNING, containers=3, why="queued at first"), 105.0)
+    (launch,) = running.launches
+    assert (launch.cause, launch.state, launch.containers, launch.seen_s) == ("", Lifecycle.RUNNING, 3, 105.0)
+    assert launch.application_id == f"app-{launch.tag}" and launch.unseen_since_s is None
+    (launch,) = stepped(running, sight(record, Lifecycle.FAILED, why="boom"), 120.0).launches
+    assert (launch.cause, launch.seen_s) == ("boom", 105.0)
+
+
+def test_a_relaunched_task_is_intended_now_and_the_launch_before_it_is_kept() -> None:
+    record = placed(TRAIN, TaskRule("eval", relaunch=True), TaskRule("more"), retries=1)
+    states = [Lifecycle.RUNNING, Lifecycle.RUNNING, Lifecycle.RUNNING]
+    record = stepped(record, sight(record, *states, containers=3))
+    again = step(record, sight(record, states[0], Lifecycle.FAILED, states[2], containers=3, why="boom"), PREFIX, 130.0)
+    (launch,) = again.submit
+    assert (launch.task, launch.number, launch.intended_s, launch.state) == ("eval", 2, 130.0, Lifecycle.WAITING)
+    assert [(one.task, one.number) for one in again.record.launches] == [
+        ("train", 1), ("eval", 1), ("more", 1), ("eval", 2),
+    ]  # fmt: skip
+    seen = stepped(again.record, sight(again.record, *states, containers=3), 140.0)
+    assert [(one.task, one.number) for one in seen.newest] == [("train", 1), ("eval", 2), ("more", 1)]
+    replaced = record.changed(replace(record.launches[1], cause="other"))
+    assert [one.cause for one in replaced.launches] == ["", "other", ""]
+    assert replaced.launches[::2] == record.launches[::2]
+
+
+def test_a_job_of_which_a_task_has_no_application_is_asked_to_end_and_says_which() -> None:
+    record = replace(placed(TRAIN, TaskRule("eval")), launches=placed(TRAIN, TaskRule("eval")).launches[:1])
+    ending = step(record, sight(record, Lifecycle.RUNNING), PREFIX, 150.0).record
+    assert (ending.ending, ending.ending_since_s) == (Ending.NOT_SUBMITTED, 150.0)
+    assert ending.cause == "no application of task eval is recorded"
+
+
+def test_an_intent_that_was_lost_ends_the_others_from_now_on() -> None:
+    record = placed(TRAIN, TaskRule("eval"))
+    seen = Sight({record.launches[1].tag: (SeenApplication("app", Lifecycle.RUNNING),)})
+    record = stepped(record, seen, 200.0)
+    lost = step(record, seen, PREFIX, 200.0 + SETTLE_S)
+    assert (lost.record.ending, lost.record.ending_since_s, lost.ask) == (Ending.NOT_SUBMITTED, 210.0, ("app",))
+    assert lost.record.cause == "the service ended before it was submitted"
+
+
+def test_time_limits_say_how_long_they_are_and_end_the_job_in_order() -> None:
+    starting = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    limited = replace(starting, time_limit_s=60.0)
+    assert stepped(limited, sight(limited, Lifecycle.RUNNING, containers=2), 500.0).ending == Ending.NOT_FILLED
+    assert stepped(limited, sight(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE  # not running
+    running = stepped(limited, sight(limited, Lifecycle.RUNNING, containers=3), 110.0)
+    over = step(running, sight(running, Lifecycle.RUNNING, containers=3), PREFIX, 170.5)
+    assert (over.record.ending, over.record.cause) == (Ending.TIME_LIMIT, "its time limit, 60 s, is over")
+    assert over.record.ending_since_s == 170.5 and over.ask and not over.kill
+    unlimited = replace(running, time_limit_s=None)
+    assert stepped(unlimited, sight(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
+
+
+def test_what_the_cluster_has_not_given_in_time_is_said_with_the_time() -> None:
+    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    short = stepped(record, sight(record, Lifecycle.RUNNING, containers=2), 290.5)
+    assert (short.ending, short.ending_since_s) == (Ending.NOT_FILLED, 290.5)
+    assert short.cause == "the cluster has not given all of its containers within 180 s"
+    tag = placed().launches[0].tag
+    late = stepped(placed(), Sight({}, frozenset({tag})), 1000.5)
+    assert (late.cause, late.ending_since_s) == ("task train was not submitted within 900 s", 1000.5)
+
+
+def test_an_ending_is_a_change_that_is_told_and_so_is_what_was_given_back() -> None:
+    record = placed()
+    assert list(differences(record, end(record, Ending.PREEMPTED, "for x-1", 110.0))) == [
+        ("", Lifecycle.CLOSING, "for x-1")
+    ]
+    shrinking = replace(record, slots=(2,), shrinking_since_s=110.0, cause="for x-1")
+    done = replace(shrinking, shrinking_since_s=0.0, cause="given back")
+    assert list(differences(record, shrinking)) == [("", Lifecycle.STARTING, "for x-1")]
+    assert list(differences(shrinking, replace(shrinking, shrinking_since_s=111.0))) == []
+    assert list(differences(shrinking, done)) == [("", Lifecycle.STARTING, "given back")]
+    over = replace(done, state=Lifecycle.FINISHED)
+    assert list(differences(over, replace(over, slots=()))) == []

@@ -49,6 +49,18 @@ def test_a_clock_that_was_years_ahead_does_not_stop_it() -> None:
     assert due(back.after, False, following, 241.0).starts
 
 
+def test_a_note_is_that_of_the_last_time_alone() -> None:
+    left_out = due(table(), True, following, 130.0).after
+    assert left_out == Timetable(180.0, 130.0, note="left out: the job before was not over")
+    assert due(left_out, False, following, 180.0).after == Timetable(240.0, 180.0)
+    assert due(left_out, False, following, 100.0).after == replace(left_out, planned_s=120.0, looked_s=100.0)
+
+
+def test_a_schedule_that_was_looked_at_just_now_is_not_planned_anew() -> None:
+    decided = due(Timetable(60.0, 60.0), False, following, 60.0)
+    assert decided.starts and decided.after.planned_s == 120.0
+
+
 @given(st.lists(st.floats(-500, 500), max_size=40), st.sampled_from(["skip", "queue", "cancel"]), st.booleans())
 def test_whatever_the_clock_does_no_planned_time_comes_early_and_none_is_lost_for_long(
     steps: list[float], overlap: str, running: bool

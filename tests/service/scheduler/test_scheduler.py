@@ -8,10 +8,11 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.service.scheduler import admission, holding
+from hopsml.service.scheduler import scheduler as machine
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
 from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
-from hopsml.service.scheduler.scheduler import Scheduler, StartJob
+from hopsml.service.scheduler.scheduler import PreemptJob, ResizeJob, Scheduler, StartJob
 from hopsml.service.scheduler.waiting import WaitingLines
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
 
@@ -357,6 +358,25 @@ class TestTrouble:
         assert cluster.ended("one") == ["+next"]
         assert set(cluster.scheduler.jobs) == {"next"}
 
+    def test_a_cancelled_job_that_gives_back_what_it_had_does_not_wait_again(self):
+        cluster = Cluster({"a": 1})
+        cluster.submit("low", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=50) == ["-low"]
+        assert cluster.cancel("low") == []
+        assert cluster.leaves("low") == ["+urgent"]
+        assert set(cluster.scheduler.jobs) == {"urgent"}
+
+    def test_the_time_that_a_job_has_waited_before_counts(self):
+        cluster = Cluster({"a": 1}, Policy(levels_s=(), longest_wait_s=400.0))
+        cluster.submit("runs", gang(1))
+        job = QueuedJob(GangRequest("waits", gang(1)), 7, 0.0, waited_s=100.0)
+        cluster.scheduler.adopt(job, 50.0)
+        assert cluster.scheduler.due_s(300.0) == 350.0
+        cluster.scheduler.tick(349.0)
+        assert not job.is_overdue
+        cluster.scheduler.tick(350.0)
+        assert job.is_overdue
+
     @pytest.mark.parametrize(
         ("make", "said"),
         [
@@ -378,6 +398,113 @@ class TestTrouble:
     def test_what_cannot_be_is_refused(self, make, said):
         with pytest.raises(ArgumentError, match=said.replace("(", r"\(").replace(")", r"\)")):
             make()
+
+
+class TestAdopt:
+    """Jobs of an earlier life of the service."""
+
+    @staticmethod
+    def runs(used: dict[str, int], least: int = 0, **more: object) -> QueuedJob:
+        what = gang(sum(used.values()), least)
+        return QueuedJob(GangRequest("runs", what), 5, 0.0, used=(used,), started_s=10.0, **more)  # type: ignore[arg-type]
+
+    def test_one_that_ran_goes_on_where_it_is_with_its_level_and_its_protection(self):
+        scheduler = Cluster({"a": 4}, Policy(levels_s=(100.0,), least_run_s=50.0)).scheduler
+        job = self.runs({"a": 2})
+        scheduler.adopt(job, 20.0)
+        assert (job.phase, job.placement, list(scheduler.started)) == (JobPhase.RUNNING, ({"a": 2},), ["runs"])
+        assert scheduler.promised == {"default": Resources(gpus=2, cores=2)} and scheduler.nodes.free().gpus == 2
+        assert not scheduler.nodes.is_idle(gang(3), ({"a": 3},)) and len(scheduler.running["default"]) == 1
+        assert scheduler.due_s(20.0) == float("inf")  # nobody waits
+        assert scheduler.submit(GangRequest("large", gang(4)), 20.0) == []
+        assert scheduler.jobs["large"].sequence == 6
+        assert scheduler.due_s(20.0) == 50.0 and scheduler.tick(50.0) == [] and job.level == 1
+        assert scheduler.due_s(50.0) == 60.0
+        assert scheduler.tick(60.0) == [PreemptJob("runs", "large")]
+        assert scheduler.released("runs", 61.0) == [StartJob("large", ({"a": 4},))]
+
+    def test_the_memory_of_its_driver_counts(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=10),))
+        scheduler.nodes.put("a", Resources(cores=4, memory_mib=99))
+        driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
+        scheduler.adopt(QueuedJob(GangRequest("runs", driver), 1, 0.0, used=({"a": 1},)), 0.0)
+        assert scheduler.submit(GangRequest("waits", driver), 0.0) == []
+        assert scheduler.ended("runs", 1.0) == [StartJob("waits", ({"a": 1},))]
+
+    def test_a_node_that_is_not_there_any_more_is_known_closed_and_empty(self):
+        scheduler = Cluster({"a": 4}).scheduler
+        scheduler.adopt(self.runs({"a": 1, "gone": 1}), 20.0)
+        account = scheduler.nodes.of("gone")
+        assert account.capacity == account.free == Resources() and not account.is_open
+        assert scheduler.nodes.is_open("a") and scheduler.nodes.in_use("gone")
+        scheduler.ended("runs", 30.0)
+        assert not scheduler.nodes.in_use("gone") and not scheduler.nodes.in_use("a")
+
+    def test_one_that_was_to_become_smaller_still_has_what_it_has_not_given_back(self):
+        scheduler = Cluster({"a": 4}).scheduler
+        job = self.runs({"a": 4}, least=1, placement=({"a": 1},))
+        scheduler.adopt(job, 20.0)
+        assert job.placement == ({"a": 1},) and scheduler.nodes.free().gpus == 3
+        assert scheduler.submit(GangRequest("new", gang(3)), 20.0) == []
+        assert scheduler.tick(21.0) == [] and scheduler.jobs["new"].phase == JobPhase.PLACED
+        assert scheduler.resized("runs", ({"a": 1},), 22.0) == [StartJob("new", ({"a": 3},))]
+
+    def test_one_that_waited_keeps_its_place(self):
+        cluster = Cluster({"a": 1}, NO_PREEMPTION)
+        cluster.submit("runs", gang(1))
+        cluster.submit("later", gang(1))
+        for name, sequence in (("first", 0), ("last", 9)):
+            cluster.gangs[name] = gang(1)
+            cluster.scheduler.adopt(QueuedJob(GangRequest(name, gang(1)), sequence, 0.0), 5.0)
+        cluster.submit("new", gang(1))
+        order = []
+        for _ in range(4):
+            (said,) = cluster.ended(next(iter(cluster.runs)))
+            order.append(said)
+        assert order == ["+first", "+later", "+last", "+new"]
+
+
+def test_whose_place_others_have_taken_waits_again_once_all_have_left():
+    cluster = Cluster({"a": 4})
+    scheduler = cluster.scheduler
+    scheduler.submit(GangRequest("elastic", gang(4, least=1), preemptible=False), 0.0)
+    taken = scheduler.submit(GangRequest("urgent", gang(3), priority=60), 1.0)
+    assert taken == [ResizeJob("elastic", ({"a": 1},), "urgent")]
+    scheduler.nodes.others("a", Resources(gpus=1))
+    assert scheduler.tick(2.0) == [] and scheduler.jobs["urgent"].phase == JobPhase.PLACED
+    scheduler.resized("elastic", ({"a": 1},), 3.0)
+    assert scheduler.jobs["urgent"].phase == JobPhase.WAITING
+
+
+@pytest.mark.parametrize(("looked_at", "said"), [(2, []), (3, ["+short"])])
+def test_behind_one_for_whom_room_is_kept_so_many_are_asked_whether_they_may_pass(
+    looked_at: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "LOOKED_AT", looked_at)
+    cluster = Cluster({"a": 4}, FIRST_COME)
+    cluster.submit("runs", gang(3), expected_s=100.0)
+    cluster.submit("large", gang(4))
+    assert cluster.submit("long", gang(1)) + cluster.submit("also long", gang(1)) == []
+    assert cluster.submit("short", gang(1), expected_s=10.0) == said
+
+
+def test_those_that_may_not_grow_do_not_keep_others_from_it():
+    cluster = Cluster({"a": 4, "b": 4}, BY_PRIORITY, (Queue("full", limit=Resources(gpus=2, cores=2)), Queue("free")))
+    assert cluster.submit("other", gang(5), queue="free") == ["+other"]
+    assert cluster.submit("limited", gang(4, least=2), queue="full", priority=60) == ["+limited"]
+    assert cluster.submit("grows", gang(4, least=1), queue="free") == ["+grows"]
+    assert cluster.ended("other") == ["grows=4"] and cluster.runs["limited"].total() == 2
+
+
+def test_each_part_of_an_elastic_job_grows_where_another_one_has_all_it_wants():
+    scheduler = Scheduler(BY_PRIORITY)
+    scheduler.nodes.put("a", Resources(gpus=2, cores=8))
+    parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("workers", 4, Resources(gpus=1), 1))
+    (start,) = scheduler.submit(GangRequest("elastic", GangShape(parts)), 0.0)
+    assert start == StartJob("elastic", ({"a": 1}, {"a": 2}))
+    scheduler.nodes.put("a", Resources(gpus=3, cores=8))
+    scheduler.nodes.put("b", Resources(gpus=9, cores=8))
+    assert scheduler.tick(1.0) == [ResizeJob("elastic", ({"a": 1}, {"a": 2, "b": 2}))]
 
 
 class TestExpectedEnd:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hopsml.service.scheduler import standing
-from hopsml.service.scheduler.policy import Queue
-from hopsml.service.scheduler.resources import Resources
+from hopsml.service.scheduler.job import QueuedJob
+from hopsml.service.scheduler.policy import GangRequest, Queue
+from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.standing import JobOnNode, NodeStanding, QueueStanding
 from tests.service.scheduler.clusters import Cluster, gang
 
 pytestmark = pytest.mark.fast
@@ -57,3 +59,73 @@ def test_queues_say_what_they_have_and_how_many_wait():
     default, research = standing.queues(cluster.scheduler)
     assert (default.queue.name, default.running, default.waiting) == ("default", 0, 0)
     assert (research.running, research.waiting, research.has.gpus) == (2, 1, 3)
+
+
+def test_all_that_is_shown_of_a_node():
+    cluster = Cluster({})
+    cluster.scheduler.nodes.put("v", Resources(gpus=4, cores=8, memory_mib=99), "v100")
+    cluster.scheduler.nodes.others("v", Resources(cores=1))
+    parts = (
+        SlotGroup("driver", 1, Resources(cores=2, memory_mib=9), label="v100"),
+        SlotGroup("w", 3, Resources(gpus=1, cores=1), label="v100"),
+    )
+    cluster.scheduler.submit(GangRequest("j", GangShape(parts), user="ana"), 0.0)
+    (node,) = standing.nodes(cluster.scheduler)
+    assert node == NodeStanding(
+        "v",
+        "v100",
+        capacity=Resources(4, 8, 99),
+        free=Resources(1, 2, 90),
+        others=Resources(cores=1),
+        jobs=(JobOnNode("j", "ana", Resources(3, 5, 9)),),
+    )
+
+
+def test_closed_nodes_are_left_out_unless_a_job_is_there():
+    cluster = Cluster({"a": 2, "b": 2, "c": 2})
+    cluster.submit("stays", gang(2))
+    for name in "ab":
+        cluster.scheduler.nodes.close(name)
+    assert [(node.name, len(node.jobs)) for node in standing.nodes(cluster.scheduler)] == [("a", 1), ("c", 0)]
+
+
+def test_jobs_of_a_node_stand_in_the_order_of_their_submission():
+    cluster = Cluster({"a": 4})
+    for name in ("z", "x", "y"):
+        cluster.submit(name, gang(1))
+    cluster.scheduler.jobs["x"].sequence = 9  # as after a restart: they are adopted in any order
+    (node,) = standing.nodes(cluster.scheduler)
+    assert [job.job_id for job in node.jobs] == ["z", "y", "x"]
+
+
+def test_who_leaves_uses_what_it_still_has_and_not_what_is_left_to_it():
+    cluster = Cluster({"a": 4})
+    cluster.submit("elastic", gang(4, least=1))
+    job = cluster.scheduler.jobs["elastic"]
+    job.placement = ({"a": 1},)
+    assert uses(cluster) == {"a": {"elastic": 4}}
+    job.used = ()
+    assert uses(cluster) == {"a": {"elastic": 1}}
+
+
+def test_what_a_job_has_of_each_node_is_the_sum_of_its_parts():
+    parts = (SlotGroup("x", 3, Resources(gpus=2)), SlotGroup("y", 2, Resources(cores=3)))
+    job = QueuedJob(GangRequest("j", GangShape(parts)), 1, 0.0)
+    assert standing.uses(job, ({"a": 1, "b": 2}, {"b": 2})) == {
+        "a": Resources(gpus=2),
+        "b": Resources(gpus=4, cores=6),
+    }
+    assert standing.uses(job, ()) == {}
+
+
+def test_queues_stand_in_the_order_in_which_they_were_configured():
+    queues = (Queue("z", 2.0), Queue("a"), Queue("m"))
+    cluster = Cluster({"node": 2}, queues=queues)
+    cluster.submit("low", gang(2), queue="a", priority=1)
+    cluster.submit("urgent", gang(2), queue="a", priority=9)  # placed: it waits for the other to leave
+    cluster.submit("waits", gang(1), queue="m")
+    assert standing.queues(cluster.scheduler) == [
+        QueueStanding(queues[0], NOTHING, running=0, waiting=0),
+        QueueStanding(queues[1], Resources(gpus=2, cores=2), running=1, waiting=1),
+        QueueStanding(queues[2], NOTHING, running=0, waiting=1),
+    ]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.large_batch import batch_sizes, rules, schedules
+from hopsml.training.large_batch import batch_sizes, noise_scale, rules, schedules
 from hopsml.training.large_batch.recipe import BatchPlan
 from tests.training.large_batch import references
 
@@ -192,6 +192,137 @@ def test_the_noise_scale_of_gradients_and_what_it_refuses() -> None:
         noise.add(math.inf, 1)
     with pytest.raises(ArgumentError, match="no power of two"):
         noise.advise(least=5, most=7)
+
+
+def noise_of(scale: float, **more: Any) -> Any:
+    """An estimate of exactly this noise scale, where the squared gradient is 1."""
+    noise = large.GradientNoiseScale(1, 2, **more)
+    noise.add(1 + scale, 1 + scale / 2)
+    return noise
+
+
+def test_both_parts_of_the_noise_scale_are_averaged_apart() -> None:
+    noise = large.GradientNoiseScale(small_batch=2, big_batch=8, decay=0.75)
+    assert (noise.small_batch, noise.big_batch, noise.decay) == (2, 8, 0.75) and math.isnan(noise.noise_scale)
+    noise.add(5, 2)  # (8 * 2 - 2 * 5) / (8 - 2) = 1 of signal, (5 - 2) / (1 / 2 - 1 / 8) = 8 of noise
+    assert noise.noise_scale == pytest.approx(8)
+    noise.add(4, 4)  # 4 of signal, no noise: 3/16 + 1 of signal, 3/2 of noise
+    assert noise.noise_scale == pytest.approx(1.5 / 1.1875)
+    noise.add(20, 2)  # -4 of signal, 48 of noise
+    assert noise.noise_scale == math.inf
+    noise.add(8, 8)  # 8 of signal
+    signal, spread = 0.75 * (0.75 * 1.1875 - 1) + 2, 0.75 * (0.75 * 1.5 + 12)
+    assert noise.noise_scale == pytest.approx(spread / signal)
+
+
+def test_without_a_decay_the_newest_step_alone_counts_and_the_default_keeps_99_hundredths() -> None:
+    newest = large.GradientNoiseScale(2, 8, decay=0)
+    newest.add(20, 5)
+    newest.add(5, 2)
+    assert newest.noise_scale == pytest.approx(8)
+    assert large.GradientNoiseScale(2, 8).decay == 0.99
+
+
+def test_noise_below_nothing_is_none_and_a_signal_of_nothing_is_all_noise() -> None:
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(1, 2)
+    assert noise.noise_scale == 0 and noise.advise() == 1
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(2, 1)  # a signal of exactly 0
+    assert noise.noise_scale == math.inf and noise.advise() == 1 << 20
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(0, 0)
+    assert noise.noise_scale == math.inf
+
+
+@pytest.mark.parametrize(
+    ("scale", "limits", "advised"),
+    [
+        (0.0, {}, 1),
+        (0.3, {}, 1),
+        (1.4, {}, 1),
+        (1.5, {}, 2),
+        (5.6, {}, 4),
+        (5.7, {}, 8),
+        (1000.0, {}, 1024),
+        (2.0**22, {}, 1 << 20),
+        (2.0, {"least": 8}, 8),
+        (2.0, {"least": 5}, 8),
+        (64.0, {"most": 7}, 4),
+        (64.0, {"most": 8}, 8),
+        (6.0, {"least": 8, "most": 8}, 8),
+        (16.0, {"least": 8, "most": 32}, 16),
+        (0.0, {"least": 1, "most": 1}, 1),
+    ],
+)
+def test_the_nearest_power_of_two_within_the_limits_is_advised(
+    scale: float, limits: dict[str, int], advised: int
+) -> None:
+    found = noise_of(scale).advise(**limits)
+    assert found == advised and type(found) is int
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: large.GradientNoiseScale(0, 2), "small_batch=0 is too small; it must be 1 or more"),
+        (lambda: large.GradientNoiseScale(1, 0), "big_batch=0 is too small; it must be 1 or more"),
+        (lambda: large.GradientNoiseScale(1, 2, decay=1), "decay=1: it must be at least 0 and less than 1"),
+        (lambda: large.GradientNoiseScale(1, 2, decay=-0.1), "decay=-0.1: it must be at least 0 and less than 1"),
+        (
+            lambda: large.GradientNoiseScale(8, 4),
+            "big_batch=4 with small_batch=8: the noise is seen in the difference of gradients of two batch sizes, so two "
+            "workers or more are needed, or two parts of a worker's batch",
+        ),
+        (lambda: noise_of(1).add(-1, 1), "small_squared_norm=-1.0: it must be at least 0"),
+        (lambda: noise_of(1).add(1, -1), "big_squared_norm=-1.0: it must be at least 0"),
+        (lambda: noise_of(1).add(1, math.nan), "big_squared_norm=nan: it must be at least 0"),
+        (
+            lambda: noise_of(1).advise(least=5, most=7),
+            "advise(least=5, most=7): there is no power of two between them",
+        ),
+        (lambda: noise_of(1).advise(least=0), "least=0 is too small; it must be 1 or more"),
+        (lambda: noise_of(1).advise(most=0), "most=0 is too small; it must be 1 or more"),
+        (
+            lambda: large.GradientNoiseScale(1, 2).advise(),
+            "advise() before the first add(): there is nothing to advise from",
+        ),
+    ],
+)
+def test_a_noise_scale_without_meaning_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_what_was_refused_leaves_the_estimate_as_it_was() -> None:
+    noise = noise_of(8)
+    with pytest.raises(ArgumentError):
+        noise.add(3, math.inf)
+    assert noise.noise_scale == pytest.approx(8)
+
+
+def test_squares_are_summed_in_float64_over_all_arrays() -> None:
+    squared_norm = noise_scale.squared_norm
+    assert squared_norm([np.float16([300, 400])]) == 250_000  # float16 ends at 65504
+    assert squared_norm([np.float32([4096.5])]) == 4096.5**2  # which float32 would round
+    assert squared_norm([[3, 4], np.ones((2, 3)), 2.0]) == 35
+    assert squared_norm([]) == 0 and type(squared_norm([np.float32([1])])) is float
+
+
+def test_the_squared_norms_of_all_workers_are_averaged_by_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[tuple[float, str]] = []
+
+    def mean(value: float, name: str) -> Any:
+        """As if another worker had 3 times as much."""
+        exchanged.append((value, name))
+        return np.float64(2 * value)
+
+    monkeypatch.setattr("hopsml.training.collective.all_reduce", mean)
+    noise = large.GradientNoiseScale(2, 8)
+    noise.add_gradients([np.float32([1.5]), np.float32([[0.5]])], [np.float32([1.0, 1.0])])
+    assert exchanged == [(2.5, "squared norm of a worker's gradient")]
+    assert noise.noise_scale == pytest.approx(8)  # of 5 and 2
 
 
 def test_workers_double_and_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The predecessor's operators."""
+"""Operators of the predecessor's plugin."""

@@ -1,4 +1,4 @@
-"""``HopsworksLaunchOperator`` where existing DAGs import it from."""
+"""``HopsworksLaunchOperator`` at the predecessor's import path."""
 
 from hopsml.airflow.hopsworks import HopsworksLaunchOperator
 

@@ -1,1 +1,1 @@
-"""The predecessor's sensors."""
+"""Sensors of the predecessor's plugin."""

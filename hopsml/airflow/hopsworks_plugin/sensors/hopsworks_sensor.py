@@ -1,4 +1,4 @@
-"""``HopsworksJobSuccessSensor`` where existing DAGs import it from."""
+"""``HopsworksJobSuccessSensor`` at the predecessor's import path."""
 
 from hopsml.airflow.hopsworks import HopsworksJobSuccessSensor
 

@@ -59,20 +59,20 @@ class ProbeDoor:
         """Answer one client within the time limit."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._answer(reader, writer)
+                await self._answer(pending, reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client gets an error, too
         finally:
             writer.close()
-            pending.release()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Check the client's proof, then return its bytes with a proof of this agent."""
         nonce = os.urandom(_SIZE)
         writer.write(nonce)
         proof = await reader.readexactly(_SIZE)
         if not hmac.compare_digest(proof, _proof(self._token, nonce)):
             return
+        pending.release()
         content = await receive_frame(reader, MOST)
         writer.write(_proof(self._token, nonce + hashlib.sha256(content).digest()) + framed(content))
         await writer.drain()

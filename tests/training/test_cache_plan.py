@@ -1,0 +1,69 @@
+"""Which files of a cache go, how much it may hold, and what is fetched at once: the decisions, without a disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.training.data import cache_plan
+from hopsml.training.data.cache_plan import CachedPiece
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("room", "gone"), [(100, []), (60, []), (59, ["a"]), (30, ["a", "c"]), (29, ["a", "c", "b"]), (0, ["a", "c", "b"])]
+)
+def test_what_was_not_used_for_longest_goes(room: int, gone: list[str]) -> None:
+    pieces = [CachedPiece("a", 10, 1.0), CachedPiece("b", 30, 3.0), CachedPiece("c", 20, 2.0)]
+    assert cache_plan.to_remove(pieces, room) == gone
+
+
+def test_of_files_used_at_the_same_moment_those_first_by_name_go_whatever_order_they_are_listed_in() -> None:
+    pieces = [CachedPiece(name, 10, 1.0) for name in "bca"]
+    assert cache_plan.to_remove(pieces, 15) == ["a", "b"]
+    assert cache_plan.to_remove(pieces[::-1], 15) == ["a", "b"]
+
+
+def test_a_small_file_does_not_stay_where_a_newer_one_has_gone() -> None:
+    pieces = [CachedPiece("newest", 10, 3.0), CachedPiece("large", 50, 2.0), CachedPiece("small", 1, 1.0)]
+    assert cache_plan.to_remove(pieces, 20) == ["small", "large"]
+
+
+def test_sizes_of_what_stays_add_up() -> None:
+    pieces = [CachedPiece(str(number), 10, float(number)) for number in range(5)]
+    assert cache_plan.to_remove(pieces, 30) == ["0", "1"]
+    assert cache_plan.to_remove(pieces, 29) == ["0", "1", "2"]
+    assert cache_plan.to_remove([], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "cached", "free", "total", "room"),
+    [
+        (800, 0, 2 * 10**9, 10**10, 700),  # an eighth is left for what other processes write before they look
+        (801, 0, 2 * 10**9, 10**10, 701),
+        (10**12, 50, 2_000, 10_000, 1_050),  # and a tenth of the disk
+        (10**12, 50, 2_000, 10_009, 1_050),
+        (10**12, 50, 951, 10_000, 1),
+        (10**12, 50, 950, 10_000, 0),
+        (10**12, 50, 900, 10_000, 0),
+        (10**13, 0, 10**12, 10**13, 10**12 - (10 << 30)),  # of a large disk 10 GiB
+        (0, 50, 2_000, 10_000, 0),
+    ],
+)
+def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, room: int) -> None:
+    assert cache_plan.room(most, cached, free, total) == room
+
+
+@pytest.mark.parametrize(
+    ("numbers", "runs"),
+    [
+        ([1, 2, 3, 7, 9, 10], [(1, 4), (7, 8), (9, 11)]),
+        ([0], [(0, 1)]),
+        ([5, 6], [(5, 7)]),
+        ([5, 7], [(5, 6), (7, 8)]),
+        ([], []),
+    ],
+)
+def test_what_follows_one_another_is_fetched_at_once(numbers: list[int], runs: list[tuple[int, int]]) -> None:
+    assert cache_plan.missing_runs(numbers) == runs
+    assert cache_plan.missing_runs(iter(numbers)) == runs
