@@ -35,9 +35,9 @@ def _table(part: dict[str, Any]) -> str:
     for name, field in part["properties"].items():
         meaning = field["description"]
         if name in part.get("required", ()):
-            meaning += " Has to be there."
+            meaning += " Required."
         elif (default := field.get("default")) not in (None, "", [], {}):
-            meaning += f" Else {_shown(default)}."
+            meaning += f" Default: {_shown(default)}."
         rows.append(f"| `{name}` | {_kind(field)} | {meaning} | {_shown(field['examples'][0])} |")
     return "\n".join(rows) + "\n"
 

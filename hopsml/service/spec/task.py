@@ -45,7 +45,7 @@ class Task(SpecPart):
         default=None,
         ge=1,
         le=limits.WORKERS,
-        description="Instead of count: the fewest with which it goes on.",
+        description="Instead of count: the minimum number of workers.",
         examples=[2],
     )
     max: int | None = Field(default=None, ge=1, le=limits.WORKERS, description="The most, with min.", examples=[8])
@@ -74,7 +74,7 @@ class Task(SpecPart):
     )
     arguments: dict[str, JsonValue] = Field(
         default={},
-        description="Keyword arguments of the function; of a script they become --name value. None beside a command.",
+        description="Keyword arguments of the function; of a script they become --name value. Not with a command.",
         examples=[{"batch_size": 64}],
     )
     framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
@@ -101,7 +101,7 @@ class Task(SpecPart):
     )
     restart: Restart = Field(
         default="end_all",
-        description="When it fails: end_all ends the others and tries the job again; relaunch starts this task anew.",
+        description="When it fails: end_all ends the others and tries the job again; relaunch restarts this task alone.",
         examples=["relaunch"],
     )
 
