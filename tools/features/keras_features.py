@@ -393,7 +393,7 @@ def _on_batches() -> Values:
     return {"weights": _weights(model)}
 
 
-# ------------------------------------------------------------------------------------------ steps of one's own
+# ------------------------------------------------------------------------------------------ custom steps
 
 
 def _own_step() -> Any:
@@ -835,7 +835,7 @@ def _accumulation() -> Iterator[Feature]:
             "averages of weights",
             _fits(optimizer=_sgd(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)),
         ),
-        "apply_gradients in tf.cond": ("steps of one's own", _applied_in_condition),
+        "apply_gradients in tf.cond": ("custom steps", _applied_in_condition),
     }
     for name, (group, run) in plays.items():
         yield Feature(name, group, run, **of_hopsml)
@@ -963,10 +963,10 @@ def _models() -> Iterator[Feature]:
         "run_eagerly": _fits(compiled={"run_eagerly": True}),
     }
     for name, run in steps.items():
-        yield Feature(name, "steps of one's own", run)
+        yield Feature(name, "custom steps", run)
     compiled = _fits(compiled={"jit_compile": True})
     yield Feature(
-        "jit_compile", "steps of one's own", compiled, "refused", "leave jit_compile out", implementations=("hopsml",)
+        "jit_compile", "custom steps", compiled, "refused", "leave jit_compile out", implementations=("hopsml",)
     )
 
 
@@ -1010,7 +1010,7 @@ def _others() -> Iterator[Feature]:
             lambda m: m.R2Score(), lambda m: m.RootMeanSquaredError(), lambda m: m.MeanAbsoluteError(),
             build=_dense, loss="mse",
         ),
-        "a metric of one's own": _own_metric,
+        "a custom metric": _own_metric,
     }  # fmt: skip
     for name, run in metrics.items():
         yield Feature(name, "metrics", run)

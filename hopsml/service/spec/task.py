@@ -84,7 +84,7 @@ class Task(SpecPart):
     )
     environment: TaskEnvironment | None = Field(
         default=None,
-        description="Python packages; without it those of the nodes, as the profile says.",
+        description="Python packages; without it those of the nodes, as the profile defines.",
         examples=[{"packages": "requirements.txt"}],
     )
     env: dict[Variable, str] = Field(
