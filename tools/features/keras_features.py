@@ -25,7 +25,7 @@ def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, impleme
     ).value
 
 
-# ------------------------------------------------------------------------------------------ what trainings are made of
+# ------------------------------------------------------------------------------------------ parts of trainings
 
 
 @functools.cache
@@ -115,7 +115,7 @@ def _fit(
     compiled: dict[str, Any] | None = None,
     **options: Any,
 ) -> Values:
-    """Train by ``fit``, two epochs unless ``options`` say otherwise; return weights, history and number of updates."""
+    """Train by ``fit``, two epochs unless ``options`` set their number; return weights, history and number of updates."""
     model = _compiled(build, optimizer or _sgd(), loss, **(compiled or {}))
     return _fitted(model, data(), **options)
 

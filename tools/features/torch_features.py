@@ -30,7 +30,7 @@ def begin() -> None:
     """Do nothing: torch needs no preparation before the first case."""
 
 
-# ---------------------------------------------------------------------------------------- what trainings are made of
+# ---------------------------------------------------------------------------------------- parts of trainings
 
 
 def _share(batch: Any) -> Any:
