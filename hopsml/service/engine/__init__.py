@@ -1,4 +1,7 @@
-"""What runs the applications of jobs: YARN, or this machine. Threads and processes are here; decisions are elsewhere."""
+"""Engines that run the applications of jobs: YARN, or local processes.
+
+Threads and processes are in this package; decisions are made elsewhere.
+"""
 
 from hopsml.service.engine.base import Engine, LogPiece, Look, NodeSeen, SubmitOrder
 

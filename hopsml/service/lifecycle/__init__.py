@@ -1,10 +1,10 @@
-"""What becomes of a job, pure: what is recorded of it and what is seen of its applications give what is recorded next.
+"""State machine of a job, as pure functions: the current record and an engine snapshot determine the next record.
 
     WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED
        ▲                                 │
        └── preempted, tried again ───────┴─▶ PAUSED ─▶ WAITING
 
-Nothing here submits or kills: ``step`` says what is to be done once its record is safe in the store.
+This package does not submit or kill: ``step`` returns the actions to be carried out after its record has been stored.
 """
 
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule

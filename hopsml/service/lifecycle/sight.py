@@ -1,4 +1,4 @@
-"""What an engine (YARN, this machine) shows of the applications that were handed to it."""
+"""Snapshots of the applications that an engine (YARN, local processes) runs for the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from hopsml.states import Lifecycle
 
 @dataclass(frozen=True, slots=True)
 class SlotsAnswer:
-    """What a driver says of its slots: it has heard that it may have ``told``, and ``held`` is the most that it has."""
+    """Answer of a driver to the number of slots that it was granted.
+
+    Attributes:
+        told: The number of slots that the driver received.
+        held: The maximum number of slots that it holds.
+    """
 
     told: int
     held: int
@@ -18,20 +23,26 @@ class SlotsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SeenApplication:
-    """``state``: STARTING, RUNNING, FINISHED, FAILED, or STOPPED where somebody has killed it."""
+    """Application as one poll of the engine returned it.
+
+    ``state`` is STARTING, RUNNING, FINISHED, FAILED, or STOPPED if the application was killed.
+    """
 
     id: str
     state: Lifecycle
     diagnostics: str = ""
-    containers: int | None = None  # that run now, the driver's among them; None: the engine does not count them
-    answer: SlotsAnswer | None = None  # None: its driver has not said anything yet
+    containers: int | None = None  # running containers, including the driver's; None: the engine does not count them
+    answer: SlotsAnswer | None = None  # None: the driver has not answered yet
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look. ``applications``: by the tag of their launch, the oldest first; None where the engine does not answer.
+    """Applications in one engine snapshot, and the submissions of this process.
 
-    ``submitting``: tags of submissions that are under way in this process. ``refused``: tag -> why one has failed.
+    Attributes:
+        applications: Tag of a launch -> its applications, the oldest first; None if the engine does not answer.
+        submitting: Tags of submissions that are in progress in this process.
+        refused: Tag -> reason for which its submission failed.
     """
 
     applications: Mapping[str, tuple[SeenApplication, ...]] | None
@@ -40,10 +51,13 @@ class Sight:
 
 
 def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
-    """Ids of applications that bear our tag, run, and belong to no launch that may.
+    """Yield the IDs of running applications with a tag of this service that belong to no permitted launch.
 
-    ``living``: tag -> id of its application ("" while none is known) of each launch that may run. Of two applications
-    with one tag the older one stays.
+    Of two applications with the same tag, the older one is permitted.
+
+    Args:
+        sight: Snapshot of the engine.
+        living: Tag -> application ID, "" if not known yet, of each launch that may run.
     """
     for tag, applications in (sight.applications or {}).items():
         known = living.get(tag)
@@ -56,7 +70,9 @@ def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
 def over(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
     """Return the tags of launches that have ended, or were refused, and whose end is stored.
 
-    ``living``: as for ``strays``, after the jobs were advanced by this snapshot.
+    Args:
+        sight: Snapshot of the engine.
+        living: As for ``strays``, after the jobs were advanced by this snapshot.
     """
     ended = (
         tag

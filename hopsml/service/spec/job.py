@@ -1,4 +1,4 @@
-"""A job: what a job file says, checked."""
+"""Model of a job: the validated content of a job file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE, PRIORITY = "default", 50
 
 
 class JobSpec(SpecPart):
-    """A job: tasks whose workers start together, and what the queue needs to know of them."""
+    """A job: tasks whose workers start together, with the fields that the scheduler needs."""
 
     name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
     description: str = Field(
@@ -85,6 +85,7 @@ class JobSpec(SpecPart):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        """Validate rules between fields: number of workers, search, secrets and schedule."""
         workers = sum(task.most for task in self.tasks.values())
         if workers > limits.WORKERS:
             raise ValueError(
@@ -98,6 +99,7 @@ class JobSpec(SpecPart):
         return self
 
     def _check_secrets(self) -> None:
+        """Raise ValueError for a reserved secret name, or one whose variable a task sets, too."""
         for name in self.secrets:
             secret_rules.check_name(name)
             variable = secret_rules.variable(name)
@@ -107,7 +109,10 @@ class JobSpec(SpecPart):
                 )
 
     def searched(self) -> str:
-        """Name of the task whose function the search tries. Raises ValueError where that is not clear, or no search is."""
+        """Return the name of the task whose function the search evaluates.
+
+        Raises ValueError if it is ambiguous or there is none.
+        """
         if self.search is None:
             raise ValueError(f"job {self.name} has no search block: look at job.search first")
         functions = [name for name, task in self.tasks.items() if task.function is not None]

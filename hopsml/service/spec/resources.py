@@ -1,4 +1,4 @@
-"""What one worker of a task gets."""
+"""Resources of one worker of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopsml.service.spec.units import Memory
 
 
 class WorkerResources(SpecPart):
-    """What one worker gets: cores, memory in all (MiB), GPUs, and a label that its node must have."""
+    """Resources of one worker: cores, total memory (MiB), GPUs, and a label that its node must have."""
 
     cores: int = Field(default=1, ge=1, le=limits.CORES, description="Cores of one worker.", examples=[4])
     memory_mib: Memory = Field(

@@ -1,4 +1,4 @@
-"""A job that is a search: many trainings of one task's function, as ``hopsml.experiment.search`` runs them."""
+"""Search block of a job: many trainings of one task's function, as ``hopsml.experiment.search`` runs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ StopperName = Literal["none", "median", "asha", "hyperband", "pbt", "pb2"]
 
 
 class Search(SpecPart):
-    """Fields are the arguments of ``hopsml.experiment.search``, by the same names; ``task`` is whose function is tried."""
+    """Arguments of ``hopsml.experiment.search`` by the same names; ``task`` is the task whose function is tried."""
 
     space: dict[str, JsonValue] = Field(
         min_length=1,
@@ -65,6 +65,7 @@ class Search(SpecPart):
 
     @model_validator(mode="after")
     def _space_can_be_searched(self) -> Self:
+        """Raise ValueError if the search space is invalid or has too many nested values."""
         for name, given in self.space.items():
             nested = sum(isinstance(value, list | dict) for part in _parts(given) for value in part)
             if nested > limits.NESTED_VALUES:
@@ -80,19 +81,19 @@ class Search(SpecPart):
 
 
 def _parts(given: JsonValue) -> list[list[JsonValue]]:
-    """Lists of values in the words of a parameter: its region, and those of its conditions."""
+    """Return the lists of values in a parameter's definition: its region, and those of its conditions."""
     words = given if isinstance(given, list) else []
     regions = [*words, *(values for word in words if isinstance(word, dict) for values in word.values())]
     return [region for region in regions if isinstance(region, list)]
 
 
 def searchspace(space: Mapping[str, Any]) -> Searchspace:
-    """The Searchspace of a search block's ``space``. Raises ArgumentError (BoundsError) as Searchspace does."""
+    """Return the Searchspace of a search block's ``space``. Raises ArgumentError (BoundsError) as Searchspace does."""
     return Searchspace(**{name: _typed(given) for name, given in space.items()})
 
 
 def _typed(given: Any) -> Any:
-    """``[low, high]`` and ``[low, high, log]`` with their type: of two integers an integer one."""
+    """Add the type to ``[low, high]`` and ``[low, high, log]``: an integer type for two integers."""
     if not isinstance(given, list) or not 2 <= len(given) <= 3 or given[2:] not in ([], ["log"]):
         return given
     low, high = given[:2]
@@ -104,4 +105,5 @@ def _typed(given: Any) -> Any:
 
 
 def _is_number(value: object) -> bool:
+    """Return True for numbers other than Booleans."""
     return isinstance(value, int | float) and not isinstance(value, bool)

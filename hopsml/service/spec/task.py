@@ -1,4 +1,4 @@
-"""One kind of worker of a job: how many, what each gets, what each runs."""
+"""Model of a task, which is one kind of worker of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopsml.training.discovery import names as discovered
 
 FUNCTION_PATTERN = rf"^{FILE_LETTER}+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = rf"^{FILE_LETTER}+\.py$"
-# A word of a command that may be a file: with an ending, or with ./ in front.
+# A word of a command that may be a file: with an extension, or beginning with ./.
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+|\./[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
@@ -107,16 +107,19 @@ class Task(SpecPart):
 
     @property
     def fewest(self) -> int:
-        """How many workers it needs to start."""
+        """Return the number of workers that the task needs to start."""
         return self.min or self.count or 1
 
     @property
     def most(self) -> int:
-        """How many workers it can use."""
+        """Return the greatest number of workers that the task can use."""
         return self.max or self.count or 1
 
     def files(self) -> tuple[str, ...]:
-        """Files of the workspace that it runs, or may run: of a command the words that can be one."""
+        """Return the workspace files that the task runs or may run.
+
+        Of a command, these are the words that can be file names.
+        """
         if self.command is not None:
             return tuple(dict.fromkeys(word for word in self.command if _FILE.fullmatch(word) and ".." not in word))
         return ((self.function or "").rpartition(":")[0] or str(self.script),)
@@ -124,12 +127,14 @@ class Task(SpecPart):
     @field_validator("function", "script")
     @classmethod
     def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        """Raise ValueError if the file is outside of the workspace."""
         check_in_the_workspace((named or "").rpartition(":")[0] or str(named))
         return named
 
     @field_validator("env")
     @classmethod
     def _can_be_set(cls, env: dict[str, str]) -> dict[str, str]:
+        """Raise ValueError for variables that hopsml sets, that contain NUL, or that look like secrets."""
         for name, value in env.items():
             if name.startswith(discovered.OURS) or name in (discovered.FOLDER, discovered.TASKS):
                 raise ValueError(f"{name} is set by hopsml, so that tasks find one another: choose another name")
@@ -142,12 +147,14 @@ class Task(SpecPart):
     @field_validator("ports")
     @classmethod
     def _have_variables(cls, ports: tuple[str, ...]) -> tuple[str, ...]:
+        """Raise ValueError for a port whose variable is a setting of hopsml."""
         if "range" in ports:
             raise ValueError("HOPSML_PORT_RANGE is a setting of hopsml's: give this port another name")
         return ports
 
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
+        """Raise ValueError unless the fields of the task are consistent."""
         if sum(given is not None for given in (self.function, self.command, self.script)) != 1:
             raise ValueError("a task has exactly one of function, command and script: leave the others out")
         if (self.min is None) != (self.max is None):
