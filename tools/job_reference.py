@@ -31,7 +31,7 @@ def tables() -> str:
 
 
 def _table(part: dict[str, Any]) -> str:
-    rows = ["| field | kind | | example |", "|---|---|---|---|"]
+    rows = ["| field | kind | meaning | example |", "|---|---|---|---|"]
     for name, field in part["properties"].items():
         meaning = field["description"]
         if name in part.get("required", ()):
