@@ -69,15 +69,15 @@ def _in_a_process(trials: int, journal: bool) -> dict[str, Any]:
 
 def _measure(pipe: Connection, trials: int, journal: bool) -> None:
     from hopsml.search.algorithms.median import MedianStop
-    from hopsml.search.algorithms.random import RandomSearch
+    from hopsml.search.algorithms.random import RandomSearcher
     from hopsml.search.dispatch.spec import SearchSpec
     from hopsml.search.space.space import Searchspace
 
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1e-1]), layers=("INTEGER", [1, 4]), act=("CATEGORICAL", ["relu", "gelu"])
     )
-    RandomSearch(space, seed=1).ask(0)  # imports what it needs
-    searcher, stopper = RandomSearch(space, seed=0), MedianStop(MIN_TRIALS)
+    RandomSearcher(space, seed=1).ask(0)  # imports what it needs
+    searcher, stopper = RandomSearcher(space, seed=0), MedianStop(MIN_TRIALS)
     gc.collect()
     before = psutil.Process().memory_info().rss
     lanes = SimulatedLanes(SearchSpec(trials), searcher, stopper, journal)
@@ -140,7 +140,7 @@ class SimulatedLanes:
 
     def _tell(self, event: Any, now: float) -> None:
         from hopsml.search.dispatch import journal
-        from hopsml.search.dispatch.events import Assign, EndTrial
+        from hopsml.search.dispatch.events import Assign, RequestTrialEnd
 
         began = time.thread_time()
         actions = self.dispatch.handle(event, now)
@@ -154,7 +154,7 @@ class SimulatedLanes:
                 queue.append((action.number, action.attempt, action.config))
                 if len(queue) == 1:
                     heapq.heappush(self._next, (now, action.lane, action.number, -1))
-            elif isinstance(action, EndTrial):
+            elif isinstance(action, RequestTrialEnd):
                 if action.how == "withdraw":
                     self._withdraw(action.number, now)
                 else:

@@ -25,7 +25,7 @@ from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions
-from hopsml.experiment.standing import OfSearch
+from hopsml.experiment.run_role import SearchHost
 from hopsml.search.dispatch.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
 
@@ -42,7 +42,7 @@ def start(count: int, preload: tuple[str, ...]) -> Lanes:
     plain = collective.build(options, "search")
     group = IndependentGroup(size=count)
     spec = msgspec.structs.replace(plain.spec, group=group, preload=preload, framework="none")
-    return Lanes.start(dataclasses.replace(plain, spec=spec, arguments={}, standing=OfSearch()))
+    return Lanes.start(dataclasses.replace(plain, spec=spec, arguments={}, standing=SearchHost()))
 
 
 def measure(count: int, trials: int, seconds: float, isolated: bool, preload: tuple[str, ...]) -> dict[str, Any]:

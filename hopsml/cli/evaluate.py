@@ -13,7 +13,7 @@ import typer
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
-    from hopsml.training.evaluation import Judgement
+    from hopsml.training.evaluation import CheckpointEvaluation
 
 _EARLIER = "that of the run's last evaluation, else {}"
 MODULE = "hopsml_evaluate_"  # before the file's name: a module of that name may be there
@@ -43,7 +43,7 @@ def evaluate(
     from hopsml import experiment, settings
     from hopsml.errors import ArgumentError
     from hopsml.storage.run_dir import find
-    from hopsml.training.evaluation import Facts
+    from hopsml.training.evaluation import EvaluationStore
 
     if profile:
         os.environ["HOPSML_PROFILE"] = profile  # it may say where runs are kept
@@ -60,7 +60,7 @@ def evaluate(
             found = experiment.continue_evaluation(directory.url, **common)
     finally:
         experiment.shutdown()
-    judged, outcome = Facts(directory, name).written(), found.metrics
+    judged, outcome = EvaluationStore(directory, name).written(), found.metrics
     print(strict_json.dumps(as_dict(judged, outcome)) if as_json else text(judged, outcome))
 
 
@@ -91,7 +91,7 @@ def arguments(text_: str) -> dict[str, Any]:
     return found
 
 
-def text(judged: Sequence[Judgement], outcome: dict[str, Any]) -> str:
+def text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> str:
     """A line a checkpoint, for the terminal; ``*`` marks the best."""
     from hopsml.tracking.listing import figure, table
 
@@ -108,7 +108,7 @@ def text(judged: Sequence[Judgement], outcome: dict[str, Any]) -> str:
     return "\n".join(table(rows))
 
 
-def as_dict(judged: Sequence[Judgement], outcome: dict[str, Any]) -> dict[str, Any]:
+def as_dict(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> dict[str, Any]:
     """The same for ``--json``."""
     from msgspec import to_builtins
 

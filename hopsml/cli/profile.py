@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hopsml.storage.profile_request import ProfileWish
+    from hopsml.storage.profile_request import ProfileRequest
     from hopsml.storage.run_dir import RunDir
 
 POLL_S = 0.5
@@ -61,7 +61,7 @@ def _check_goes_on(directory: RunDir) -> None:
         )
 
 
-def _answered(directory: RunDir, wish: ProfileWish) -> ProfileWish:
+def _answered(directory: RunDir, wish: ProfileRequest) -> ProfileRequest:
     from hopsml.errors import ArgumentError
     from hopsml.storage import profile_request
 

@@ -16,7 +16,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.model import claims, description, lineage, registry
+from hopsml.model import description, lineage, registry, version_lock
 from hopsml.model.description import Lineage, ModelDescription, ModelFile
 from hopsml.model.flavors import contract, files
 from hopsml.model.flavors.contract import SavedModel
@@ -159,7 +159,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
     run_dir.make_project(urls.parent(urls.parent(asked.url)))
-    claim = claims.claim(asked.url, asked.version, asked.overwrite)
+    claim = version_lock.claim(asked.url, asked.version, asked.overwrite)
     try:
         claim.fill(folder)
         return claim.complete(

@@ -28,7 +28,7 @@ from hopsml import profiles, settings
 from hopsml.cluster.shared.processes import write_no_core_dumps
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
-from hopsml.service import holder, nodes_file, queues
+from hopsml.service import leader_id, nodes_file, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
@@ -267,7 +267,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         workspaces,
         profile=profile.name,
         prefix=prefix,
-        holder=holder.own(),
+        holder=leader_id.own(),
         address=address,
         policy=wanted.policy,
         queues=known,

@@ -26,30 +26,30 @@ from hopsml.cluster.shared import processes
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
-from hopsml.serving import hands, places
-from hopsml.serving.hands import LocalProcess
+from hopsml.serving import places, replica_launcher
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
     EndAgent,
     EndReplica,
     FollowRoute,
+    ForwardToReplica,
     FromReplica,
-    Line,
+    JsonLinesConnection,
     LogSent,
     ReplicaEnded,
-    ReplicaSaid,
+    ReplicaMessage,
     ReplicaStarted,
     RouteKept,
     SendLog,
     ServedVersion,
     ServingSettings,
     StartReplica,
-    TellReplica,
     ToAgent,
     ToReplica,
 )
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.replica_launcher import LocalProcess
 from hopsml.serving.shipping import Shipper
 from hopsml.storage import urls
 
@@ -60,7 +60,7 @@ CONNECT_TIMEOUT_S = 30.0
 UNACKNOWLEDGED_S = 20.0
 
 
-class PlaceBootstrap(msgspec.Struct, frozen=True):
+class AgentBootstrap(msgspec.Struct, frozen=True):
     """Address and credentials with which a task connects to the supervisor.
 
     Attributes:
@@ -76,7 +76,7 @@ class PlaceBootstrap(msgspec.Struct, frozen=True):
     token: str
 
 
-class PlaceMeans(msgspec.Struct, frozen=True):
+class AgentResources(msgspec.Struct, frozen=True):
     """Resources that Spark assigned to the task.
 
     Attributes:
@@ -90,14 +90,21 @@ class PlaceMeans(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}
 
 
-class PlaceLost(HopsmlError):
+class AgentLost(HopsmlError):
     """Error for a connection to the supervisor that ended unexpectedly, after which Spark runs the task again."""
 
 
-class PlaceAgent:
+class ServingAgent:
     """Agent with at most one replica at a time."""
 
-    def __init__(self, folder: ServingFolder, line: Line, settings: ServingSettings, host: str, means: PlaceMeans):
+    def __init__(
+        self,
+        folder: ServingFolder,
+        line: JsonLinesConnection,
+        settings: ServingSettings,
+        host: str,
+        means: AgentResources,
+    ):
         """Initialize the agent without a replica.
 
         Args:
@@ -127,7 +134,7 @@ class PlaceAgent:
                 if isinstance(message, EndAgent):
                     return
                 await self._do(message)
-            raise PlaceLost("the driver of this serving is gone")
+            raise AgentLost("the driver of this serving is gone")
         finally:
             await self._end()
             shipping.cancel()
@@ -139,7 +146,7 @@ class PlaceAgent:
             await self._start(message.number)
         elif isinstance(message, EndReplica) and self._process is not None:
             self._process.kill()
-        elif isinstance(message, TellReplica):
+        elif isinstance(message, ForwardToReplica):
             self._to_replica.put_nowait(message.message)
         elif isinstance(message, SendLog):
             self._line.send(self._log(message.last))
@@ -154,7 +161,7 @@ class PlaceAgent:
                 listener.listen(BACKLOG)
                 port = listener.getsockname()[1]
                 means = self._means
-                self._process = await hands.start_process(
+                self._process = await replica_launcher.start_process(
                     self._folder, number, listener, means.threads, FromReplica, means.variables
                 )
         except OSError as error:
@@ -168,7 +175,7 @@ class PlaceAgent:
     async def _listen(self, process: LocalProcess) -> None:
         """Forward the messages of the replica, then report how it ended."""
         while (message := await process.line.receive()) is not None:
-            self._line.send(ReplicaSaid(message))  # type: ignore[arg-type]
+            self._line.send(ReplicaMessage(message))  # type: ignore[arg-type]
         process.line.close()
         how = await process.ended()
         if self._process is process:
@@ -184,7 +191,7 @@ class PlaceAgent:
                     here = {number: await self._here(number, one) for number, one in message.versions.items()}
                 except (HopsmlError, OSError) as error:
                     reason = redact.text(f"its files cannot be fetched on {socket.gethostname()}: {error}")
-                    self._line.send(ReplicaSaid(RouteKept(message.route.number, reason)))
+                    self._line.send(ReplicaMessage(RouteKept(message.route.number, reason)))
                     continue
                 message = FollowRoute(message.route, here)
             process.line.send(message)
@@ -221,7 +228,7 @@ class PlaceAgent:
             self._listening = None
 
 
-def run_place(bootstrap: PlaceBootstrap, means: PlaceMeans) -> None:
+def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
     """Run an agent to its end.
 
     Args:
@@ -275,7 +282,7 @@ def _put_away(folder: ServingFolder) -> None:
         os.close(lock)
 
 
-async def _connected(bootstrap: PlaceBootstrap, means: PlaceMeans, folder: ServingFolder) -> None:
+async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder) -> None:
     """Connect to the supervisor and run the agent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned
@@ -283,18 +290,18 @@ async def _connected(bootstrap: PlaceBootstrap, means: PlaceMeans, folder: Servi
     connecting = asyncio.open_connection(bootstrap.host, bootstrap.port, ssl=context)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     _notice_losses(writer)
-    line = Line(reader, writer, ToAgent)
+    line = JsonLinesConnection(reader, writer, ToAgent)
     line.send(AgentHello(bootstrap.token, socket.gethostname(), means.task))
     welcome = await line.receive()
     if not isinstance(welcome, AgentWelcome):
-        raise PlaceLost("the driver of this serving is gone, or does not want this agent")
+        raise AgentLost("the driver of this serving is gone, or does not want this agent")
     folder.write_token(welcome.token)
     folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
     # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
     folder.requests.symlink_to(places.waiting_requests(welcome.settings.name, welcome.settings.project))
     host = writer.get_extra_info("sockname")[0]  # the driver can reach this address
     with contextlib.closing(line):
-        await PlaceAgent(folder, line, welcome.settings, host, means).live()
+        await ServingAgent(folder, line, welcome.settings, host, means).live()
 
 
 def _notice_losses(writer: asyncio.StreamWriter) -> None:

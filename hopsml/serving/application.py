@@ -24,8 +24,8 @@ from hopsml.serving.refusals import RequestRefused, bad_request, not_found
 from hopsml.serving.routes import NoSuchVersion
 
 if TYPE_CHECKING:
-    from hopsml.serving.holder import VersionHolder
     from hopsml.serving.limits import ServingLimits
+    from hopsml.serving.loaded_versions import LoadedVersions
     from hopsml.serving.request_log import RequestLog
     from hopsml.serving.trying import Arrays
 
@@ -54,7 +54,7 @@ class RestApplication:
     def __init__(
         self,
         name: str,
-        holder: VersionHolder,
+        holder: LoadedVersions,
         limits: ServingLimits,
         token: str,
         meter: metrics.Meter,
@@ -169,11 +169,11 @@ class RestApplication:
                 raise RequestRefused(503, f"{error}; try again soon", {"retry-after": "1"}) from None
             raise not_found(str(error)) from None
 
-    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.Asked:
+    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
         """Parse the body of a request."""
         signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
 
-        def parse() -> bodies.Asked:
+        def parse() -> bodies.InferenceRequest:
             if target.what == "predict":
                 return bodies.asked_v1(body, signature.inputs, missing)
             return bodies.asked_v2(body, signature, missing)
@@ -186,7 +186,7 @@ class RestApplication:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsing, work)
 
-    async def _computed(self, batcher: Batcher, asked: bodies.Asked, deadline: float) -> Arrays:
+    async def _computed(self, batcher: Batcher, asked: bodies.InferenceRequest, deadline: float) -> Arrays:
         """Compute a prediction with its deadline; errors become HTTP errors."""
         try:
             return await batcher.predict(asked.inputs, deadline)

@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 4096  # converted while no other thread can run, so that heartbe
 
 
 @dataclass(frozen=True)
-class Asked:
+class InferenceRequest:
     """Arrays of a request, and the form of its answer.
 
     Attributes:
@@ -83,7 +83,7 @@ def dumps(content: Any) -> bytes:
 # ------------------------------------------------------------------------------------------ TensorFlow Serving
 
 
-def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> Asked:
+def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> InferenceRequest:
     """Parse ``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, by inputs.
 
     Args:
@@ -107,8 +107,8 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValu
     if ("instances" in content) == ("inputs" in content):
         raise bad_request("a request has either instances (row by row) or inputs (input by input)")
     if "instances" in content:
-        return Asked(_of_instances(content["instances"], inputs, missing))
-    return Asked(_of_columns(content["inputs"], inputs, missing), by_rows=False)
+        return InferenceRequest(_of_instances(content["instances"], inputs, missing))
+    return InferenceRequest(_of_columns(content["inputs"], inputs, missing), by_rows=False)
 
 
 def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
@@ -146,7 +146,7 @@ def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, Tenso
     return list(inputs.items())
 
 
-def answer_v1(outputs: Arrays, asked: Asked) -> bytes:
+def answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
     """Return the answer by TensorFlow Serving's interface.
 
     The form is ``{"predictions": [...]}`` for rows and ``{"outputs": ...}`` for inputs; a single output is not named.
@@ -190,7 +190,7 @@ def _tensor_info(name: str, tensor: TensorSpec) -> Any:
 # ------------------------------------------------------------------------------------------ Open Inference Protocol
 
 
-def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> Asked:
+def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> InferenceRequest:
     """Parse ``{"inputs": [{"name", "shape", "datatype", "data"}]}``.
 
     Args:
@@ -217,7 +217,9 @@ def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
         if name not in signature.outputs:
             raise bad_request(f"'{name[:80]}' is no output of the model; there are: {', '.join(signature.outputs)}")
     number_of = content.get("id")
-    return Asked(tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of))
+    return InferenceRequest(
+        tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of)
+    )
 
 
 def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -256,7 +258,7 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
     return tensors.shaped(name, array.reshape(shape), tensor)
 
 
-def answer_v2(outputs: Arrays, asked: Asked, model: str, version: int) -> bytes:
+def answer_v2(outputs: Arrays, asked: InferenceRequest, model: str, version: int) -> bytes:
     """Return ``{"model_name", "model_version", "id", "outputs": [{"name", "datatype", "shape", "data"}]}``."""
     shown = [
         {

@@ -14,11 +14,11 @@ import msgspec
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
-from hopsml.serving import access, claims, definitions
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving import access, definitions, server_records
 from hopsml.serving.front import CONTROL
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.server_records import ServerRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def server_of(name: str) -> ServerRecord:
         ServingError: The serving is stopped.
     """
     definitions.known(name)
-    record = claims.read(name, settings.project_url())
+    record = server_records.read(name, settings.project_url())
     if record is None:
         raise ServingError(f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve {name}`")
     return record

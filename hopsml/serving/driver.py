@@ -24,12 +24,12 @@ import msgspec
 from hopsml import redact
 from hopsml import settings as hopsml_settings
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.serving import access, claims
+from hopsml.serving import access, server_records
 from hopsml.serving.access import LaunchOutcome, ServingAccess
-from hopsml.serving.claims import ServerRecord
-from hopsml.serving.door import Door
+from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.front import Front, listening
-from hopsml.serving.messages import AgentWelcome, AskLogs, Command, StopServing, SupervisorAnswer
+from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServing, SupervisorAnswer
+from hopsml.serving.server_records import ServerRecord
 from hopsml.serving.starting import LOOPBACK
 from hopsml.serving.supervisor import Supervisor, bound
 from hopsml.tracking import machine
@@ -49,7 +49,7 @@ class ClusterServing:
         self._supervisor: Supervisor | None = None
         self._agents_token = secrets.token_urlsafe(32)
         welcome = AgentWelcome(msgspec.structs.replace(self._settings, versions={}), granted.token)
-        self._door = Door(welcome, self._agents_token, self._evict)
+        self._door = AgentServer(welcome, self._agents_token, self._evict)
 
     async def serve(self) -> str:
         """Run the serving until it is stopped, and return why it ended; empty if it was stopped on request."""
@@ -63,7 +63,7 @@ class ClusterServing:
         with contextlib.closing(bound(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
-            await asyncio.to_thread(claims.claim_on_cluster, settings.project, record)
+            await asyncio.to_thread(server_records.claim_on_cluster, settings.project, record)
             try:
                 await self._answering(listener, host, bind)
             finally:
@@ -113,7 +113,7 @@ class ClusterServing:
     def _release(self, record: ServerRecord) -> None:
         """Delete the server record; an error is logged."""
         try:
-            claims.release_on_cluster(self._settings.project, record)
+            server_records.release_on_cluster(self._settings.project, record)
         except StorageError as error:
             log.warning("the record of this server stays behind: %s", error)
 
@@ -123,7 +123,7 @@ class ClusterServing:
         if isinstance(command, StopServing):
             self._stopped.set()
             return self._supervisor.status()
-        if isinstance(command, AskLogs):
+        if isinstance(command, LogsRequest):
             return msgspec.structs.replace(self._supervisor.status(), logs=await self._door.logs(command.last))
         answer = await self._supervisor.answer(command)
         return msgspec.structs.replace(answer, machines=self._door.machines())
@@ -187,13 +187,13 @@ def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[
     def body(_: Iterator[int]) -> Iterator[int]:
         from pyspark import TaskContext
 
-        from hopsml.serving.agent import PlaceBootstrap, PlaceMeans, run_place
+        from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
         variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}
-        means = PlaceMeans(task.taskAttemptId(), task.cpus(), variables) if task else PlaceMeans()
-        run_place(PlaceBootstrap(host, port, certificate, token), means)
+        means = AgentResources(task.taskAttemptId(), task.cpus(), variables) if task else AgentResources()
+        run_place(AgentBootstrap(host, port, certificate, token), means)
         yield 0
 
     return body

@@ -11,7 +11,7 @@ import time
 from hopsml import settings, submission
 from hopsml.cluster.shared import processes
 from hopsml.errors import ApplicationNotFound, ClusterError
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving.server_records import ServerRecord
 from hopsml.tracking import machine
 from hopsml.yarn import ResourceManager
 

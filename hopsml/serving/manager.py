@@ -17,21 +17,21 @@ from hopsml.errors import (
     ServingNotFound,
     StorageError,
 )
-from hopsml.serving import access, claims, client, definitions, endings, launching, places, starting, submitter
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving import access, client, definitions, endings, launching, places, server_records, starting, submitter
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import (
-    AskLogs,
-    AskStatus,
     ChangeRoute,
     Command,
+    LogsRequest,
     ServedVersion,
+    StatusRequest,
     StopServing,
     SupervisorAnswer,
 )
 from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
+from hopsml.serving.server_records import ServerRecord
 from hopsml.storage.filesystem import for_url
 
 STATUS_TIMEOUT_S = 10.0
@@ -339,7 +339,7 @@ def _running(name: str) -> tuple[ServerRecord, Route]:
         raise ServingError(
             f"'{name}' is served by {record.user} on {record.machine}: it can be changed there alone; predict works here"
         )
-    answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
+    answer = _ask(record, StatusRequest(), STATUS_TIMEOUT_S)
     if answer is None or answer.route is None:
         raise ServingError(
             f"'{name}' is not running: its server has ended; hopsml.serving.start({name!r}) starts it again"
@@ -373,7 +373,7 @@ def status(name: str) -> ServingStatus:
     """
     definition = definitions.known(name)
     project = settings.project_url()
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is None:
         return ServingStatus(name, definition.model, STOPPED, profile=definition.profile)
     if not record.is_here and not record.is_on_cluster:
@@ -415,9 +415,9 @@ def status(name: str) -> ServingStatus:
 def _heard(record: ServerRecord) -> tuple[SupervisorAnswer | None, str]:
     """Return the supervisor's answer, or None and the reason for which a driver does not answer."""
     if not record.is_on_cluster:
-        return _ask(record, AskStatus(), STATUS_TIMEOUT_S), ""
+        return _ask(record, StatusRequest(), STATUS_TIMEOUT_S), ""
     try:
-        answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
+        answer = _ask(record, StatusRequest(), STATUS_TIMEOUT_S)
     except (ServingError, ArgumentError, StorageError) as error:
         return None, str(error)
     return answer, f"its driver does not answer at {record.url}" if answer is None else "its replicas are starting"
@@ -437,7 +437,7 @@ def stop(name: str) -> None:
 def _stop(name: str) -> None:
     """Stop the server of a name, if any."""
     project = settings.project_url()
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is None:
         return
     if record.is_on_cluster:
@@ -451,7 +451,9 @@ def _stop(name: str) -> None:
         starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
         folder.write_token("")
     url = places.server_url(name, project)
-    if (left := claims.read(name, project)) is not None and left.pid == record.pid:  # left by a server that was killed
+    if (
+        left := server_records.read(name, project)
+    ) is not None and left.pid == record.pid:  # left by a server that was killed
         for_url(url).delete(url)
 
 
@@ -469,7 +471,7 @@ def _stop_on_cluster(record: ServerRecord, project: str) -> None:
         )
     launching.reap(record.name, project)
     starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # waits for spark-submit, if it runs on this machine
-    claims.release_on_cluster(project, record)
+    server_records.release_on_cluster(project, record)
     access.forget(record.name, project)
     places.folder_of(record.name, project).write_token("")
 
@@ -512,9 +514,9 @@ def logs(name: str, last: int = 100) -> str:
     for path in places.folder_of(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is not None and record.is_on_cluster:
-        answer = client.ask_driver(record, AskLogs(last), STATUS_TIMEOUT_S)
+        answer = client.ask_driver(record, LogsRequest(last), STATUS_TIMEOUT_S)
         found = answer.logs if answer is not None else {}
         parts += [f"==> {where} <==\n{text}" for where, text in sorted(found.items())]
     return "\n".join(parts)

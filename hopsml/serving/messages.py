@@ -101,18 +101,18 @@ class RouteKept(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class AskTotal(msgspec.Struct, frozen=True, tag=True):
+class TotalRequest(msgspec.Struct, frozen=True, tag=True):
     """Request for the counts of all replicas, with those of the sender."""
 
     counts: dict[str, float]
 
 
-FromReplica = ReplicaAlive | RouteTurned | RouteKept | AskTotal
+FromReplica = ReplicaAlive | RouteTurned | RouteKept | TotalRequest
 
 # ------------------------------------------------------------------------------------------ to the supervisor
 
 
-class AskStatus(msgspec.Struct, frozen=True, tag=True):
+class StatusRequest(msgspec.Struct, frozen=True, tag=True):
     """Command to return the status of the serving."""
 
 
@@ -128,13 +128,13 @@ class StopServing(msgspec.Struct, frozen=True, tag=True):
     """Command to answer the received requests and to end the serving."""
 
 
-class AskLogs(msgspec.Struct, frozen=True, tag=True):
+class LogsRequest(msgspec.Struct, frozen=True, tag=True):
     """Command to return the newest lines of each log of a serving on a cluster."""
 
     last: int
 
 
-Command = AskStatus | ChangeRoute | StopServing | AskLogs
+Command = StatusRequest | ChangeRoute | StopServing | LogsRequest
 
 
 class SupervisorAnswer(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class EndReplica(msgspec.Struct, frozen=True, tag=True):
     """Command to kill the agent's replica."""
 
 
-class TellReplica(msgspec.Struct, frozen=True, tag=True):
+class ForwardToReplica(msgspec.Struct, frozen=True, tag=True):
     """Message to be forwarded to the replica; the agent inserts the folders of versions on its machine."""
 
     message: ToReplica
@@ -203,7 +203,7 @@ class EndAgent(msgspec.Struct, frozen=True, tag=True):
     """Command to end the agent, because the serving ends."""
 
 
-ToAgent = AgentWelcome | StartReplica | EndReplica | TellReplica | SendLog | EndAgent
+ToAgent = AgentWelcome | StartReplica | EndReplica | ForwardToReplica | SendLog | EndAgent
 
 # ------------------------------------------------------------------------------------------ from an agent
 
@@ -231,7 +231,7 @@ class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
 
 
-class ReplicaSaid(msgspec.Struct, frozen=True, tag=True):
+class ReplicaMessage(msgspec.Struct, frozen=True, tag=True):
     """Message of the replica that its agent forwards."""
 
     message: FromReplica
@@ -250,7 +250,7 @@ class LogSent(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-FromAgent = AgentHello | ReplicaStarted | ReplicaSaid | ReplicaEnded | LogSent
+FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | LogSent
 
 
 decode_command: Callable[[bytes], Command] = msgspec.json.Decoder(Command).decode
@@ -263,7 +263,7 @@ def encode_line(message: msgspec.Struct) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-class Line:
+class JsonLinesConnection:
     """Connection on which messages are sent and received as lines of JSON."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object) -> None:

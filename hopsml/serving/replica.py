@@ -21,12 +21,11 @@ from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
 from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
-from hopsml.serving.holder import VersionHolder
+from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.messages import (
-    AskTotal,
     DrainNow,
     FollowRoute,
-    Line,
+    JsonLinesConnection,
     ReplicaAlive,
     RouteKept,
     RouteTurned,
@@ -35,6 +34,7 @@ from hopsml.serving.messages import (
     ServingSettings,
     ToReplica,
     TotalCounts,
+    TotalRequest,
     decode_settings,
 )
 from hopsml.serving.metrics import Counts, Meter
@@ -56,12 +56,14 @@ PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> name in the 
 class Replica:
     """Runtime of the application: connection to the supervisor, heartbeats and shutdown."""
 
-    def __init__(self, folder: ServingFolder, number: int, settings: ServingSettings, line: Line) -> None:
+    def __init__(
+        self, folder: ServingFolder, number: int, settings: ServingSettings, line: JsonLinesConnection
+    ) -> None:
         self._line, self._settings = line, settings
         self._versions: dict[int, ServedVersion] = {}
         self._meter = Meter()
         self._log = RequestLog(folder.requests, f"{number}-{os.getpid()}") if settings.log_requests else None
-        self._holder = VersionHolder(self._load, settings.limits, self._meter, self._tell)
+        self._holder = LoadedVersions(self._load, settings.limits, self._meter, self._tell)
         self._first = asyncio.Event()  # set when a version answers or the replica ends
         self._acceptor: Acceptor | None = None
         self._totals: list[asyncio.Future[Counts]] = []
@@ -149,7 +151,7 @@ class Replica:
         """Return the counts of all replicas; those of this one if the supervisor does not answer in time."""
         waiting: asyncio.Future[Counts] = asyncio.get_running_loop().create_future()
         self._totals.append(waiting)
-        self._line.send(AskTotal(self._counts()))
+        self._line.send(TotalRequest(self._counts()))
         try:
             return await asyncio.wait_for(waiting, TOTAL_TIMEOUT_S)
         except TimeoutError:
@@ -182,7 +184,7 @@ async def run(folder: ServingFolder, number: int, listener: socket.socket, contr
     """
     settings = decode_settings(folder.settings.read_bytes())
     reader, writer = await asyncio.open_connection(sock=control)
-    await Replica(folder, number, settings, Line(reader, writer, ToReplica)).serve(listener)
+    await Replica(folder, number, settings, JsonLinesConnection(reader, writer, ToReplica)).serve(listener)
 
 
 def main(words: list[str]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from hopsml import extras, settings
 from hopsml.errors import ArgumentError, ServingError
-from hopsml.serving import claims, endings, places
+from hopsml.serving import endings, places, server_records
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
 from hopsml.serving.places import ServingFolder
@@ -85,11 +85,11 @@ def alone(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(lock, name, project)
-        record = claims.read(name, project)
+        record = server_records.read(name, project)
         if record is not None and not (record.is_here and record.folder == str(folder.path)):
             if not endings.how_ended(record):
-                raise claims.taken(record, places.server_url(name, project))
-            claims.release_on_cluster(project, record)
+                raise server_records.taken(record, places.server_url(name, project))
+            server_records.release_on_cluster(project, record)
         yield folder, lock
     finally:
         os.close(lock)
@@ -103,13 +103,13 @@ def _lock(lock: int, name: str, project: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            record = claims.read(name, project)
+            record = server_records.read(name, project)
             if record is None:
                 raise ServingError(
                     f"'{name}' is just being started or stopped by another process; try again soon"
                 ) from None
             if not endings.how_ended(record) or time.monotonic() > deadline:
-                raise claims.taken(record, places.server_url(name, project)) from None
+                raise server_records.taken(record, places.server_url(name, project)) from None
         time.sleep(0.1)
 
 

@@ -25,30 +25,30 @@ import msgspec
 from hopsml import redact
 from hopsml.cluster.shared import processes
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.serving import claims
-from hopsml.serving.hands import Hands, LocalHands, ReplicaProcess
+from hopsml.serving import server_records
 from hopsml.serving.messages import (
-    AskStatus,
-    AskTotal,
     ChangeRoute,
     Command,
     DrainNow,
     FollowRoute,
-    Line,
+    JsonLinesConnection,
     ReplicaAlive,
     RouteKept,
     RouteTurned,
     SendCounts,
     ServedVersion,
     ServingSettings,
+    StatusRequest,
     SupervisorAnswer,
     TotalCounts,
+    TotalRequest,
     decode_settings,
     encode_line,
     known_versions,
 )
 from hopsml.serving.metrics import Sum
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
 from hopsml.serving.shipping import Shipper
 from hopsml.serving.supervision import (
     AllEnded,
@@ -85,7 +85,7 @@ class Supervised:
 class Supervisor:
     """Supervisor of all replicas, which carries out the decisions of ``Supervision``."""
 
-    def __init__(self, settings: ServingSettings, hands: Hands, address: tuple[str, int]) -> None:
+    def __init__(self, settings: ServingSettings, hands: ReplicaLauncher, address: tuple[str, int]) -> None:
         """Initialize the supervisor without replicas.
 
         Args:
@@ -149,7 +149,7 @@ class Supervisor:
             outcome = self._awaited(route.number)
             await self._carry_out(self._supervision.roll(route, time.monotonic(), command.timeout_s))
             return self.status(await outcome)
-        if isinstance(command, AskStatus):
+        if isinstance(command, StatusRequest):
             return self.status()
         self.stop()
         await self.wait()
@@ -234,7 +234,7 @@ class Supervisor:
             if is_first:
                 is_first = False
                 await self._carry_out(self._supervision.connected(number, now))
-            if isinstance(message, (ReplicaAlive, AskTotal)):
+            if isinstance(message, (ReplicaAlive, TotalRequest)):
                 self._counts.update(number, message.counts)
                 one.heard.set()
             if isinstance(message, ReplicaAlive):
@@ -243,7 +243,7 @@ class Supervisor:
                 await self._carry_out(self._supervision.turned(number, message.number, now))
             elif isinstance(message, RouteKept):
                 await self._carry_out(self._supervision.kept(number, message.number, message.reason, now))
-            elif isinstance(message, AskTotal):
+            elif isinstance(message, TotalRequest):
                 self._background(self._tell_total(one))
         await self._reaped(number, one)
 
@@ -314,10 +314,10 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
     loop = asyncio.get_running_loop()
     with contextlib.closing(bound(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
-        await asyncio.to_thread(claims.claim, settings, port, folder)
+        await asyncio.to_thread(server_records.claim, settings, port, folder)
         try:
             threads = max(1, len(os.sched_getaffinity(0)) // settings.replicas)
-            hands = LocalHands(folder, listener, threads)
+            hands = LocalReplicaLauncher(folder, listener, threads)
             supervisor = Supervisor(settings, hands, listener.getsockname()[:2])
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, supervisor.stop)
@@ -347,16 +347,16 @@ def _lost(loop: asyncio.AbstractEventLoop, lifeline: int, supervisor: Supervisor
 def _release(settings: ServingSettings) -> None:
     """Delete the server record; an error is logged."""
     try:
-        claims.release(settings)
+        server_records.release(settings)
     except StorageError as error:
-        log.warning("%s stays behind, which does no harm: %s", claims.url_of(settings), error)
+        log.warning("%s stays behind, which does no harm: %s", server_records.url_of(settings), error)
 
 
 def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Return the handler of the command socket; access to the folder is the authorization."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer, Command)
+        line = JsonLinesConnection(reader, writer, Command)
         with contextlib.suppress(ConnectionError, msgspec.MsgspecError):
             while isinstance(command := await line.receive(), Command):
                 line.send(await supervisor.answer(command))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hopsml.service.autoscaler import words
+from hopsml.service.autoscaler import wait_text
 from hopsml.service.autoscaler.memory import FleetMemory
 from hopsml.service.autoscaler.model import (
     DrainNode,
@@ -95,7 +95,9 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
     placement = cheapest(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
     counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
-    return "; ".join(words.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group])
+    return "; ".join(
+        wait_text.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group]
+    )
 
 
 class _Plan:
@@ -207,15 +209,15 @@ class _Plan:
             boots = [node.launched_s for of, node in found if of == name and node is not None]
             if boots:
                 since_s = max(0.0, self._now - min(boots))
-                yield words.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
+                yield wait_text.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
             if new := sum(of == name and node is None for of, node in found):
-                yield words.added(name, new, usual_s)
+                yield wait_text.added(name, new, usual_s)
 
     def _told_of_rest(self, gang: GangShape) -> str:
         """Return the text about paused groups that a gang could use."""
         labels = {part.label for part in gang.parts}
         return "; ".join(
-            words.resting(name, memory.failures, memory.rests_until_s - self._now)
+            wait_text.resting(name, memory.failures, memory.rests_until_s - self._now)
             for name, group in self._groups.items()
             if group.label in labels and self._rests(name)
             for memory in (self._memory.group(name),)
@@ -290,7 +292,7 @@ class _Plan:
             idle.sort(key=lambda node: (memory.idle_s[node.id], node.id))
             long = [node for node in idle if self._now - memory.idle_s[node.id] >= group.idle_s]
             for node in long[: max(0, len(alive) - group.least)]:
-                found.append(DrainNode(node, f"idle for {words.duration(self._now - memory.idle_s[node.id])}"))
+                found.append(DrainNode(node, f"idle for {wait_text.duration(self._now - memory.idle_s[node.id])}"))
         return found
 
     def terminations(self) -> list[TerminateNode]:

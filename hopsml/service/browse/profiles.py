@@ -9,7 +9,7 @@ from hopsml.service.browse import files, places
 from hopsml.service.browse.flame import FlameGraph, flame_graph
 from hopsml.storage import profile_request, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.profile_request import ProfileWish
+from hopsml.storage.profile_request import ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
 MOST_BYTES = 32 << 20  # most bytes of a profile that is read as a whole
@@ -23,7 +23,7 @@ class ProfileList(msgspec.Struct, frozen=True):
         profiles: The stored profiles, the newest first.
     """
 
-    wish: ProfileWish | None
+    wish: ProfileRequest | None
     profiles: list[files.Entry]
 
 

@@ -17,7 +17,7 @@ KEPT_OF_TRIAL = 1024  # most points of a trial's curve in memory
 TRIAL_BYTES = 4096  # memory of a trial without its points, in bytes
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TrialDetail(msgspec.Struct, frozen=True):
     """Trial of a search.
 
     ``parent``: number of the trial whose state it continued; ``curve``: steps and values of some of its ``reports``.
@@ -65,7 +65,7 @@ class SearchDetail(msgspec.Struct, frozen=True):
     best: int | None
     improvements: list[tuple[int, float]]
     rungs: list[tuple[int, int]]
-    trials: list[Trial]
+    trials: list[TrialDetail]
 
 
 class TrialReader:
@@ -103,12 +103,12 @@ class TrialReader:
             trials=trials,
         )
 
-    def _trial(self, row: dict[str, Any]) -> Trial:
+    def _trial(self, row: dict[str, Any]) -> TrialDetail:
         """Convert a row of the event log's reader to a trial with its curve."""
         reports = self._reports.get(row["number"], Curve(KEPT_OF_TRIAL))
         kept = kept_indices(np.array(reports.values), MOST_POINTS)
         curve = [int(reports.steps[at]) for at in kept], [reports.values[at] for at in kept]
-        return Trial(
+        return TrialDetail(
             number=row["number"],
             id=row["trial_id"],
             state=row["state"],
@@ -139,7 +139,7 @@ def improvements(values: list[tuple[int, float]], direction: str) -> list[tuple[
     return found
 
 
-def _rungs(trials: list[Trial]) -> list[tuple[int, int]]:
+def _rungs(trials: list[TrialDetail]) -> list[tuple[int, int]]:
     """Return the steps at which most trials ended, at most twelve, and the number of trials that reached each."""
     steps = [trial.step for trial in trials if trial.step is not None]
     ends: dict[int, int] = {}

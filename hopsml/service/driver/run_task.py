@@ -172,7 +172,7 @@ def _group_variables(framework: str) -> dict[str, str]:
     """Return the variables by which TensorFlow in a command forms a fixed group; torch's are set already."""
     from hopsml.cluster.shared.layout import OURS
     from hopsml.cluster.worker.context import current
-    from hopsml.training import whereabouts
+    from hopsml.training import task_addresses
 
     context = current()
     if framework != "tensorflow" or context is None or context.world_size == 1 or "TF_CONFIG" in os.environ:
@@ -186,7 +186,7 @@ def _group_variables(framework: str) -> dict[str, str]:
         )
         return {}
     task = {"type": "worker", "index": context.rank}
-    config = json.dumps({"cluster": {"worker": whereabouts.addresses()}, "task": task})
+    config = json.dumps({"cluster": {"worker": task_addresses.addresses()}, "task": task})
     return {"TF_CONFIG": config, OURS: ",".join(filter(None, (os.environ.get(OURS), "TF_CONFIG")))}
 
 

@@ -3,6 +3,6 @@
 Threads and processes are in this package; decisions are made elsewhere.
 """
 
-from hopsml.service.engine.base import Engine, LogPiece, Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import Engine, EngineState, LogPiece, NodeSeen, SubmitOrder
 
-__all__ = ["Engine", "LogPiece", "Look", "NodeSeen", "SubmitOrder"]
+__all__ = ["Engine", "EngineState", "LogPiece", "NodeSeen", "SubmitOrder"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hopsml.service.lifecycle.sight import Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import SubmissionPlan
 
@@ -31,7 +31,7 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EngineState:
     """Result of one poll of an engine.
 
     Attributes:
@@ -40,7 +40,7 @@ class Look:
         problem: Error of an engine that does not answer.
     """
 
-    sight: Sight
+    sight: EngineSnapshot
     nodes: tuple[NodeSeen, ...] | None
     problem: str = ""
 
@@ -94,7 +94,7 @@ class Engine(Protocol):
 
     resizes: bool
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         """Poll all applications of this service, and the nodes."""
 
     def submit(self, order: SubmitOrder) -> None:

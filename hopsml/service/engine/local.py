@@ -24,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
-from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.engine.submissions import Submissions
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.states import Lifecycle
 from hopsml.submission import environment
@@ -56,7 +56,7 @@ class LocalEngine:
                 Spark's own workers.
         """
         self.resizes = bool(project_url)
-        self._talk = SlotsTalk(project_url)
+        self._talk = SlotChannel(project_url)
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
         self._watchers: list[subprocess.Popen[bytes]] = []
@@ -65,7 +65,7 @@ class LocalEngine:
         for each in (folder, folder / ASIDE):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         """Read the folders of all applications whose end is not stored yet."""
         self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
@@ -79,7 +79,7 @@ class LocalEngine:
                     else:
                         seen = replace(seen, answer=self._talk.heard(name))
                     found[name] = (seen,)
-        return Look(Sight(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
+        return EngineState(EngineSnapshot(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
 
     def submit(self, order: SubmitOrder) -> None:
         """Start the driver of a task, on a thread."""

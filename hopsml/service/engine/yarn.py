@@ -12,10 +12,10 @@ from dataclasses import replace
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import end_requests
-from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
-from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
+from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.engine.submissions import Submissions
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.states import Lifecycle
@@ -50,7 +50,7 @@ class YarnEngine:
             resizes: True if executors are added and removed by Spark's dynamic allocation.
         """
         self.resizes = resizes
-        self._talk = SlotsTalk(project_url)
+        self._talk = SlotChannel(project_url)
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
         self._manager = manager or ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
@@ -60,7 +60,7 @@ class YarnEngine:
         self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         """Request applications and nodes from the ResourceManager."""
         submitting, refused = (
             self._submissions.state()
@@ -68,7 +68,7 @@ class YarnEngine:
         try:
             found, nodes = self._manager.find(self._tag), self._manager.nodes()
         except ClusterError as error:
-            return Look(Sight(None, submitting, refused), None, str(error))
+            return EngineState(EngineSnapshot(None, submitting, refused), None, str(error))
         by_tag: defaultdict[str, list[SeenApplication]] = defaultdict(list)
         for application in reversed(found):
             for tag in application.tags:
@@ -78,8 +78,8 @@ class YarnEngine:
                         self._tags.pop(application.id, None)
                     else:
                         self._tags[application.id] = tag
-        seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
-        return Look(seen, seen_nodes(nodes))
+        seen = EngineSnapshot({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
+        return EngineState(seen, seen_nodes(nodes))
 
     def submit(self, order: SubmitOrder) -> None:
         """Start spark-submit, which ends as soon as YARN has accepted the application."""

@@ -7,16 +7,16 @@
 This package does not submit or kill: ``step`` returns the actions to be carried out after its record has been stored.
 """
 
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, SlotsAnswer
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule
-from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
 from hopsml.service.lifecycle.step import NextStep, end, place, resize, resume, step
 
 __all__ = [
     "Ending",
+    "EngineSnapshot",
     "JobRecord",
     "NextStep",
     "SeenApplication",
-    "Sight",
     "SlotsAnswer",
     "TaskLaunch",
     "TaskRule",

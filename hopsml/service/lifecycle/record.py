@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hopsml.service.lifecycle.sight import SlotsAnswer
+from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
 from hopsml.states import Lifecycle
 
 

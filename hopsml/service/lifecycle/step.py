@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.states import Lifecycle
 
 SETTLE_S = 10.0  # after a submission, until the engine reliably lists its application
@@ -104,7 +104,7 @@ def resume(record: JobRecord, cause: str) -> JobRecord:
     return record
 
 
-def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
+def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> NextStep:
     """Update a job from a snapshot of its applications, and return the actions that follow.
 
     While the engine does not answer, no conclusions are drawn about applications.
@@ -148,7 +148,7 @@ def _tag(prefix: str, serial: int, number: int, task: int, launch: int) -> str:
 # ------------------------------------------------------------------------------------- observation
 
 
-def _seen(launch: TaskLaunch, sight: Sight, now: float) -> TaskLaunch:
+def _seen(launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
     """Return a launch as updated by a snapshot."""
     if launch.state.is_final:
         return launch
@@ -194,7 +194,7 @@ def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaun
 # ------------------------------------------------------------------------------------- consequences
 
 
-def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
+def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> NextStep:
     """Return the next step of a job that is not being ended: finish it, continue, relaunch a task, or end it."""
     if _has_finished(record):
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
@@ -249,7 +249,7 @@ def _told(record: JobRecord) -> Iterator[tuple[str, int]]:
                 yield launch.application_id, slots
 
 
-def _shrunk(record: JobRecord, sight: Sight, now: float) -> JobRecord:
+def _shrunk(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     """Check if the slots to be released are released; end the job at its next commit if that takes too long."""
     if not record.shrinking_since_s or record.ending != Ending.NONE or sight.applications is None:
         return record
@@ -269,7 +269,7 @@ def _has_at_most(launch: TaskLaunch, slots: int) -> bool:
     return launch.state.is_final or (answer is not None and answer.told == slots and answer.held <= slots)
 
 
-def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
+def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     """Return the record, with an ending if the time limit, a submission or the allocation of containers is overdue."""
     limit = record.time_limit_s
     if record.state == Lifecycle.RUNNING and limit is not None and now - record.started_s > limit:
@@ -286,7 +286,7 @@ def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
     return record
 
 
-def _ended(record: JobRecord, sight: Sight, now: float) -> NextStep:
+def _ended(record: JobRecord, sight: EngineSnapshot, now: float) -> NextStep:
     """Return the next step of a job that is being ended: request the end, then kill, until no application runs."""
     if _has_finished(record):  # it finished before it could be ended
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))

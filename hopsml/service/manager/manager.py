@@ -19,23 +19,23 @@ from hopsml.errors import StoreError
 from hopsml.profiles import Profile
 from hopsml.service import autoscaler, lifecycle
 from hopsml.service.autoscaler import ScalingView
-from hopsml.service.engine import Engine, Look, SubmitOrder
-from hopsml.service.holder import is_gone
-from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
-from hopsml.service.lifecycle.sight import over, strays
+from hopsml.service.engine import Engine, EngineState, SubmitOrder
+from hopsml.service.leader_id import is_gone
+from hopsml.service.lifecycle import Ending, EngineSnapshot, JobRecord, NextStep, TaskLaunch
+from hopsml.service.lifecycle.engine_snapshot import over, strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
 from hopsml.service.manager.scheduled import start_due
-from hopsml.service.scheduler import admission, demand, reasons, standing
+from hopsml.service.scheduler import admission, cluster_status, demand, reasons
+from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
-from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 from hopsml.service.spec import JobSpec
-from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
+from hopsml.service.store import JobRow, JobStore, RequestKind, RequestRow, StaleRecord
 from hopsml.service.store.rows import Account, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
@@ -236,7 +236,7 @@ class Manager:
         if name not in self._scheduler.queues:
             self._scheduler.queue(Queue(name))
 
-    def _go_on(self, look: Look, now: float) -> None:
+    def _go_on(self, look: EngineState, now: float) -> None:
         """Start due schedules, apply requests, advance the jobs, kill strays and run a scheduling pass."""
         start_due(self._schedules, self._lead(), now)
         self._take_new(now)
@@ -265,7 +265,7 @@ class Manager:
         for row in rows:
             self._take(row, launches[row.serial], now)
 
-    def _note_nodes(self, look: Look) -> None:
+    def _note_nodes(self, look: EngineState) -> None:
         """Update the scheduler's nodes; usage not caused by this service's jobs counts as other tenants' usage."""
         nodes, seen = self._scheduler.nodes, {node.name: node for node in look.nodes or ()}
         for gone in nodes.rows.keys() - seen.keys():
@@ -282,13 +282,13 @@ class Manager:
         """Return the resources that this service's jobs use on each node."""
         found: dict[str, Resources] = {}
         for job in self._scheduler.jobs.values():
-            for node, amount in standing.uses(job, job.used).items():
+            for node, amount in cluster_status.uses(job, job.used).items():
                 found[node] = found.get(node, Resources()).plus(amount)
         return found
 
     # ------------------------------------------------------------------------------------------ one job
 
-    def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
+    def _step(self, job: ManagedJob, sight: EngineSnapshot, now: float) -> None:
         """Advance a job's state machine by one engine snapshot."""
         self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
@@ -401,7 +401,7 @@ class Manager:
         """Begin to end a job."""
         self._follow(job, NextStep(lifecycle.end(job.record, ending, cause, now)), now)
 
-    def _grant(self, wish: WishRow, now: float) -> None:
+    def _grant(self, wish: RequestRow, now: float) -> None:
         """Apply a user's request and store its answer."""
         job = self._jobs.get(wish.job)
         if job is None:
@@ -409,17 +409,17 @@ class Manager:
             self._store.answer(wish.id, said, self._lead(), now)
             return
         match wish.kind:
-            case WishKind.CANCEL:
+            case RequestKind.CANCEL:
                 self._end(job, Ending.CANCELLED, f"cancelled by {wish.who}", now)
-            case WishKind.PAUSE:
+            case RequestKind.PAUSE:
                 self._end(job, Ending.PAUSED, f"paused by {wish.who}", now)
-            case WishKind.RESUME:
+            case RequestKind.RESUME:
                 self._follow(job, NextStep(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
-            case WishKind.MOVE:
+            case RequestKind.MOVE:
                 self._move(job, wish, now)
         self._store.answer(wish.id, "", self._lead(), now)
 
-    def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
+    def _move(self, job: ManagedJob, wish: RequestRow, now: float) -> None:
         """Move a job to another queue or priority; a waiting job is enqueued again with its account."""
         queue, _, priority = wish.value.partition(" ")
         self._store.move(job.row.serial, queue, int(priority), self._lead(), now)
@@ -514,15 +514,15 @@ class Manager:
         with self._lock:
             return self._scheduler.nodes.capacity(), self._scheduler.nodes.free()
 
-    def nodes(self) -> list[NodeStanding]:
+    def nodes(self) -> list[NodeStatus]:
         """Return the status of each node, with its jobs; without nodes if another server leads."""
         with self._lock:
-            return standing.nodes(self._scheduler)
+            return cluster_status.nodes(self._scheduler)
 
-    def queues(self) -> list[QueueStanding]:
+    def queues(self) -> list[QueueStatus]:
         """Return the status of each queue: its resources and its numbers of running and waiting jobs."""
         with self._lock:
-            return standing.queues(self._scheduler)
+            return cluster_status.queues(self._scheduler)
 
 
 def _has_shrunk(before: JobRecord, after: JobRecord) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from hopsml.service.rest.job_models import Amount
+from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.resources import UNLIMITED, Resources
-from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 
 
 class JobOnNodeAnswer(BaseModel):
@@ -28,7 +28,7 @@ class NodeAnswer(BaseModel):
     jobs: list[JobOnNodeAnswer]
 
     @classmethod
-    def of(cls, node: NodeStanding) -> NodeAnswer:
+    def of(cls, node: NodeStatus) -> NodeAnswer:
         """Convert the manager's status of a node."""
         jobs = [JobOnNodeAnswer(id=one.job_id, owner=one.owner, uses=Amount.of(one.uses)) for one in node.jobs]
         amounts = {name: Amount.of(getattr(node, name)) for name in ("capacity", "free", "others")}
@@ -68,7 +68,7 @@ class QueueAnswer(BaseModel):
     waiting: int = Field(description="How many jobs; those that are paused are not counted.")
 
     @classmethod
-    def of(cls, found: QueueStanding) -> QueueAnswer:
+    def of(cls, found: QueueStatus) -> QueueAnswer:
         """Convert the manager's status of a queue."""
         return cls(
             name=found.queue.name,

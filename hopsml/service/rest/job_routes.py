@@ -16,7 +16,7 @@ from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
 from hopsml.service.rest.log_feed import whole_characters
-from hopsml.service.store import JobRow, NewJob, WishKind
+from hopsml.service.store import JobRow, NewJob, RequestKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
 from hopsml.states import Lifecycle
@@ -262,7 +262,7 @@ def cluster(jobs: TheJobs) -> models.ClusterAnswer:
 
 
 def _wished(
-    kind: WishKind, row: JobRow, jobs: JobService, caller: Caller, entry: CallEntry, value: str = ""
+    kind: RequestKind, row: JobRow, jobs: JobService, caller: Caller, entry: CallEntry, value: str = ""
 ) -> models.JobAnswer:
     """Store a user's request for a job that has not ended, with its audit log entry, and start the next pass."""
     _may_change(caller, row)
@@ -276,19 +276,19 @@ def _wished(
 @router.post("/jobs/{job}/cancel", status_code=202)
 def cancel(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Cancel a job permanently. A job that has ended remains as it is."""
-    return _wished(WishKind.CANCEL, row, jobs, caller, entry)
+    return _wished(RequestKind.CANCEL, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/pause", status_code=202)
 def pause(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Pause a job: it releases its slots, and does not wait for others until it is resumed."""
-    return _wished(WishKind.PAUSE, row, jobs, caller, entry)
+    return _wished(RequestKind.PAUSE, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
     """Resume a paused job: it waits for slots again."""
-    return _wished(WishKind.RESUME, row, jobs, caller, entry)
+    return _wished(RequestKind.RESUME, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/move", status_code=202)
@@ -296,7 +296,7 @@ def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller
     """Move a job to another queue, or change its priority."""
     queue, priority = place.queue or row.queue, place.priority or row.priority
     jobs.check_queue(queue)
-    return _wished(WishKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")
+    return _wished(RequestKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")
 
 
 @router.post("/jobs/{job}/remove")

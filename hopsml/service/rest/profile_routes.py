@@ -20,7 +20,7 @@ from hopsml.tracking import catalog
 router = APIRouter(prefix="/api/v1")
 
 
-class ProfileAsked(BaseModel):
+class ProfileRequestBody(BaseModel):
     """The worker to profile, and for how many seconds."""
 
     rank: Annotated[int, Field(ge=0)] = 0
@@ -36,7 +36,7 @@ class ProfileTicket(BaseModel):
 
 
 @router.post("/runs/{run}/profiles", status_code=202)
-def take(run: str, asked: ProfileAsked, request: Request, caller: TheCaller) -> ProfileTicket:
+def take(run: str, asked: ProfileRequestBody, request: Request, caller: TheCaller) -> ProfileTicket:
     """Request the profile of a worker; the caller must be allowed to submit jobs."""
     needs(caller, Role.USER)
     project: Project = request.app.state.project

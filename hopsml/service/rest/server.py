@@ -204,8 +204,8 @@ async def answer(
         context = certificate.context()
         beside.append(asyncio.create_task(tls.renewing(certificate, context)))
     server = uvicorn.Server(config)
-    # type: ignore[method-assign, assignment]  # signals are handled below
-    server.capture_signals = contextlib.nullcontext
+    # signals are handled below
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
     async def end() -> None:
         await told.end()  # streams do not end by themselves

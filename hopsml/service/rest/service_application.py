@@ -38,7 +38,7 @@ from hopsml.service.rest.event_stream import Streams, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
-from hopsml.service.rest.sign_in_door import SignInDoor
+from hopsml.service.rest.sign_in_routes import SignInRoutes
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
@@ -94,7 +94,7 @@ def service_application(
     app.state.jobs, app.state.project = jobs, project
     app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
-    door = SignInDoor(provider, jobs.store, name, limits.turn_away) if provider is not None else None
+    door = SignInRoutes(provider, jobs.store, name, limits.turn_away) if provider is not None else None
     app.state.signs_in = door is not None
 
     async def refuse(scope: Scope, send: Send) -> bool:

@@ -33,7 +33,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class BlockingJob:
     """Job that holds slots which another job needs.
 
     ``until_s`` is its expected end; infinite if unknown.
@@ -78,7 +78,7 @@ class Reason:
     slots: int = 0
     each: Resources = NOTHING
     free: tuple[tuple[str, int], ...] = ()
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[BlockingJob, ...] = ()
     starts_s: float = math.inf
     would_start_with: int = 0
     other_queues: tuple[str, ...] = ()
@@ -254,7 +254,7 @@ def with_count(gang: GangShape, part: SlotGroup, count: int) -> GangShape:
     return GangShape(tuple(replace(part, count=count, least=0) if one is part else one for one in gang.parts))
 
 
-def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
+def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[BlockingJob]:
     """Return the jobs that hold slots of this kind on nodes of the same label, ordered by their expected ends.
 
     A job's driver is counted only if it has no workers there, because users count workers.
@@ -268,7 +268,7 @@ def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
                 workers, drivers = (workers, drivers + count) if its.is_driver else (workers + count, drivers)
         if slots := workers or drivers:
             end = holding.expected_end_s(other, now)
-            found.append(Holder(other.request.job_id, other.request.user, slots, end))
+            found.append(BlockingJob(other.request.job_id, other.request.user, slots, end))
     return sorted(found, key=lambda holder: (holder.until_s, -holder.slots, holder.job_id))
 
 
@@ -277,13 +277,13 @@ def _concern(theirs: Resources, needed: Resources) -> bool:
     return theirs.gpus > 0 if needed.gpus else True
 
 
-def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[Holder]:
+def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[BlockingJob]:
     """Yield the jobs that still use nodes of a placed job and have to release slots."""
     wanted = {node for nodes in job.placement for node in nodes}
     for other in scheduler.jobs.values():
         slots = sum(count for nodes in other.used for node, count in nodes.items() if node in wanted)
         if slots and other.used != other.placement:
-            yield Holder(other.request.job_id, other.request.user, slots, math.inf)
+            yield BlockingJob(other.request.job_id, other.request.user, slots, math.inf)
 
 
 def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:

@@ -6,7 +6,7 @@ store.wish(job.serial, WishKind.CANCEL, "", "alice", now)
 store.save(before, after, lead, now)              # one transaction; raises StaleRecord after a change in between
 """
 
-from hopsml.service.store.rows import ChangeRow, JobRow, NewJob, WishKind, WishRow
+from hopsml.service.store.rows import ChangeRow, JobRow, NewJob, RequestKind, RequestRow
 from hopsml.service.store.store import JobStore, StaleRecord
 
-__all__ = ["ChangeRow", "JobRow", "JobStore", "NewJob", "StaleRecord", "WishKind", "WishRow"]
+__all__ = ["ChangeRow", "JobRow", "JobStore", "NewJob", "RequestKind", "RequestRow", "StaleRecord"]

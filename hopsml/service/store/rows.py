@@ -120,7 +120,7 @@ class ChangeRow:
     at_s: float
 
 
-class WishKind(StrEnum):
+class RequestKind(StrEnum):
     """Kind of a user's request for an existing job."""
 
     CANCEL = "CANCEL"
@@ -130,7 +130,7 @@ class WishKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WishRow:
+class RequestRow:
     """A user's request for a job.
 
     Attributes:
@@ -146,7 +146,7 @@ class WishRow:
 
     id: int
     job: int
-    kind: WishKind
+    kind: RequestKind
     value: str
     who: str
     at_s: float

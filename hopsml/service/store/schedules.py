@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, or_, select, update
 
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
-from hopsml.service.store.rows import Leader, NewJob, WishKind
+from hopsml.service.store.rows import Leader, NewJob, RequestKind
 from hopsml.service.store.schema import jobs, schedules, wishes
 from hopsml.service.store.store import JobStore, StaleRecord, check_lead
 from hopsml.service.store.tokens import Tokens
@@ -179,7 +179,7 @@ class Schedules:
             if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1:
                 raise StaleRecord(f"schedule {row.id}")
             if due.cancels and serial is not None and row.last_job is not None:
-                wish = {"job": row.last_job, "kind": WishKind.CANCEL.value, "value": "", "answer": "", "at_s": now}
+                wish = {"job": row.last_job, "kind": RequestKind.CANCEL.value, "value": "", "answer": "", "at_s": now}
                 connection.execute(insert(wishes).values(**wish, who=f"schedule {row.name}-{row.id}"))
         return serial
 

@@ -24,9 +24,9 @@ from hopsml.service.store.rows import (
     JobRow,
     Leader,
     NewJob,
+    RequestKind,
+    RequestRow,
     RowPage,
-    WishKind,
-    WishRow,
 )
 from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.states import Lifecycle
@@ -355,7 +355,9 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- requests
 
-    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float, also: Also | None = None) -> WishRow:
+    def wish(
+        self, serial: int, kind: RequestKind, value: str, who: str, now: float, also: Also | None = None
+    ) -> RequestRow:
         """Store a user's request for a job.
 
         Args:
@@ -377,9 +379,9 @@ class JobStore:
                 also(connection, row.id)
             values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
             number = _inserted(connection, insert(wishes).values(values))
-        return WishRow(number, serial, kind, value, who, now)
+        return RequestRow(number, serial, kind, value, who, now)
 
-    def open_wishes(self) -> list[WishRow]:
+    def open_wishes(self) -> list[RequestRow]:
         """Return the requests that were neither applied nor refused, the oldest first."""
         query = select(wishes).where(wishes.c.answered_s.is_(None)).order_by(wishes.c.id)
         with self.reading() as connection:
@@ -529,10 +531,10 @@ def _remove_oldest(connection: Connection, owner: str, limits: JobLimits) -> Non
     connection.execute(delete(jobs).where(jobs.c.serial.in_(removed)))
 
 
-def _check_requests(connection: Connection, row: JobRow, kind: WishKind) -> None:
+def _check_requests(connection: Connection, row: JobRow, kind: RequestKind) -> None:
     """Raise ArgumentError if so many requests about a job are stored that one more is refused."""
     mine = wishes.c.job == row.serial
-    if kind is WishKind.CANCEL:  # never refused, unless many are open
+    if kind is RequestKind.CANCEL:  # never refused, unless many are open
         mine = and_(mine, wishes.c.kind == kind.value, wishes.c.answered_s.is_(None))
     if connection.execute(select(func.count()).where(mine)).scalar_one() >= MOST_REQUESTS:
         raise ArgumentError(
@@ -587,9 +589,9 @@ def _change_row(row: Row[Any]) -> ChangeRow:
     return ChangeRow(row.id, row.job, row._mapping["try"], row.task, Lifecycle(row.state), row.cause, row.at_s)
 
 
-def _wish(row: Row[Any]) -> WishRow:
+def _wish(row: Row[Any]) -> RequestRow:
     """Convert a row to a request."""
-    return WishRow(row.id, row.job, WishKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
+    return RequestRow(row.id, row.job, RequestKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
 
 
 def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:

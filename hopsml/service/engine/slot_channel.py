@@ -7,14 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from hopsml.errors import StorageError
 from hopsml.service.driver import slot_requests
-from hopsml.service.lifecycle.sight import SlotsAnswer
+from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
 
 log = logging.getLogger("hopsml.service")
 
 AT_ONCE = 4
 
 
-class SlotsTalk:
+class SlotChannel:
     """Channel through which drivers of one project receive their slots and answer.
 
     ``tell`` and ``heard`` return at once, and must be called by a single thread.

@@ -45,7 +45,7 @@ _PAGE = """<!doctype html>
 TurnAway = Callable[["Scope", "Send"], Awaitable[bool]]
 
 
-class SignInDoor:
+class SignInRoutes:
     """Routes of sign-in and sign-out, and sign-in page for unauthenticated browsers; other requests are left alone."""
 
     def __init__(self, provider: Provider, store: JobStore, name: str, turn_away: TurnAway) -> None:

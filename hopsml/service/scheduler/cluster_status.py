@@ -20,7 +20,7 @@ class JobOnNode:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeStatus:
     """Status of a node.
 
     Attributes:
@@ -41,7 +41,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStanding:
+class QueueStatus:
     """Status of a queue.
 
     Attributes:
@@ -57,7 +57,7 @@ class QueueStanding:
     waiting: int
 
 
-def nodes(scheduler: Scheduler) -> list[NodeStanding]:
+def nodes(scheduler: Scheduler) -> list[NodeStatus]:
     """Return the status of each open node, and of each other node on which a job is still counted, by name."""
     jobs = _by_node(scheduler)
     found = []
@@ -65,21 +65,21 @@ def nodes(scheduler: Scheduler) -> list[NodeStanding]:
         account = scheduler.nodes.of(name)
         if account.is_open or name in jobs:
             found.append(
-                NodeStanding(
+                NodeStatus(
                     name, account.label, account.capacity, account.free, account.others, tuple(jobs.get(name, ()))
                 )
             )
     return found
 
 
-def queues(scheduler: Scheduler) -> list[QueueStanding]:
+def queues(scheduler: Scheduler) -> list[QueueStatus]:
     """Return the status of each queue, in the order of their configuration."""
     phases: dict[str, list[JobPhase]] = {name: [] for name in scheduler.queues}
     for job in scheduler.jobs.values():
         phases[job.request.queue].append(job.phase)
     waits = (JobPhase.WAITING, JobPhase.PLACED)
     return [
-        QueueStanding(
+        QueueStatus(
             queue,
             scheduler.promised[name],
             running=sum(phase not in waits for phase in phases[name]),

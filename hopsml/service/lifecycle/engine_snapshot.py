@@ -36,7 +36,7 @@ class SeenApplication:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class EngineSnapshot:
     """Applications in one engine snapshot, and the submissions of this process.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sight:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
+def strays(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
     """Yield the IDs of running applications with a tag of this service that belong to no permitted launch.
 
     Of two applications with the same tag, the older one is permitted.
@@ -67,7 +67,7 @@ def strays(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
                 yield application.id
 
 
-def over(sight: Sight, living: Mapping[str, str]) -> Iterable[str]:
+def over(sight: EngineSnapshot, living: Mapping[str, str]) -> Iterable[str]:
     """Return the tags of launches that have ended, or were refused, and whose end is stored.
 
     Args:

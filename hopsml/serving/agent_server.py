@@ -24,18 +24,18 @@ from hopsml.serving.messages import (
     AgentWelcome,
     EndAgent,
     EndReplica,
+    ForwardToReplica,
     FromAgent,
     FromReplica,
-    Line,
+    JsonLinesConnection,
     LogSent,
     ReplicaAlive,
     ReplicaEnded,
-    ReplicaSaid,
+    ReplicaMessage,
     ReplicaStarted,
     RouteTurned,
     SendLog,
     StartReplica,
-    TellReplica,
     ToReplica,
 )
 
@@ -49,12 +49,12 @@ END_S = 30.0  # time for agents to upload the request log
 Evict = Callable[[int], None]  # kills a Spark task attempt
 
 
-class Place:
+class AgentConnection:
     """Connection to one agent, and the replica that it holds, if any."""
 
-    def __init__(self, line: Line, hello: AgentHello) -> None:
+    def __init__(self, line: JsonLinesConnection, hello: AgentHello) -> None:
         self.line, self.hello = line, hello
-        self.process: PlacedProcess | None = None
+        self.process: RemoteReplica | None = None
         self.started: asyncio.Future[ReplicaStarted] | None = None
         self.log: asyncio.Future[LogSent] | None = None
 
@@ -67,10 +67,10 @@ class Place:
         self.line.abort()
 
 
-class PlacedProcess:
+class RemoteReplica:
     """Replica that an agent holds; implements ``ReplicaProcess`` and ``ReplicaLine``."""
 
-    def __init__(self, place: Place, number: int, give_up: Callable[[Place], None]) -> None:
+    def __init__(self, place: AgentConnection, number: int, give_up: Callable[[AgentConnection], None]) -> None:
         self._place, self.number, self._give_up = place, number, give_up
         self.pid = 0
         self.address = ("", 0)
@@ -85,7 +85,7 @@ class PlacedProcess:
         """Send a message to the replica by its agent."""
         if not self._over.is_set():
             assert isinstance(message, ToReplica)
-            self._place.line.send(TellReplica(message))
+            self._place.line.send(ForwardToReplica(message))
 
     async def receive(self) -> object | None:
         """Return the replica's next message; None when it has ended."""
@@ -122,7 +122,7 @@ class PlacedProcess:
         return self._how
 
 
-class Door:
+class AgentServer:
     """Replica launcher for a cluster, and server to which agents connect; updates the front's replicas."""
 
     def __init__(self, welcome: AgentWelcome, token: str, evict: Evict) -> None:
@@ -136,13 +136,13 @@ class Door:
         self._welcome, self._token, self._evict = welcome, token, evict
         self.front: Front | None = None
         self.identity = tls.make_identity("hopsml-serving")
-        self._free: deque[Place] = deque()
-        self._places: set[Place] = set()
+        self._free: deque[AgentConnection] = deque()
+        self._places: set[AgentConnection] = set()
         self._changed = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------ replica launcher
 
-    async def start(self, number: int) -> PlacedProcess:
+    async def start(self, number: int) -> RemoteReplica:
         """Start a replica on a free agent, and wait for one if necessary.
 
         Args:
@@ -155,7 +155,7 @@ class Door:
             self._changed.clear()
             await self._changed.wait()
         place = self._free.popleft()
-        process = place.process = PlacedProcess(place, number, self._give_up)
+        process = place.process = RemoteReplica(place, number, self._give_up)
         place.started = asyncio.get_running_loop().create_future()
         place.line.send(StartReplica(number))
         try:
@@ -219,7 +219,7 @@ class Door:
 
     async def _agent(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Authenticate an agent, and receive its messages until it disconnects."""
-        line = Line(reader, writer, FromAgent)
+        line = JsonLinesConnection(reader, writer, FromAgent)
         try:
             hello = await asyncio.wait_for(line.receive(LONGEST_HELLO), HELLO_S)
         except (TimeoutError, msgspec.MsgspecError):
@@ -227,7 +227,7 @@ class Door:
         if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             return
         pending.release()
-        place = Place(line, hello)
+        place = AgentConnection(line, hello)
         line.send(self._welcome)
         self._places.add(place)
         self._free.append(place)
@@ -240,7 +240,7 @@ class Door:
             self._lose(place)
             log.info("the place on %s is gone", hello.machine)
 
-    def _hear(self, place: Place, message: object) -> None:
+    def _hear(self, place: AgentConnection, message: object) -> None:
         """Handle a message of an agent."""
         process = place.process
         if isinstance(message, LogSent) and place.log is not None:
@@ -257,20 +257,20 @@ class Door:
             if place.started is None:
                 self._free.append(place)
                 self._changed.set()
-        elif isinstance(message, ReplicaSaid) and process is not None:
+        elif isinstance(message, ReplicaMessage) and process is not None:
             if isinstance(message.message, RouteTurned):
                 process.follows = True
             if process.follows and self.front is not None and isinstance(message.message, RouteTurned | ReplicaAlive):
                 self.front.there(process.number, process.address)
             process.say(message.message)
 
-    def _give_up(self, place: Place) -> None:
+    def _give_up(self, place: AgentConnection) -> None:
         """Evict the Spark task of an agent that does not respond."""
         log.warning("the agent on %s does not answer: its task is run anew", place.hello.machine)
         self._evict(place.hello.task)
         self._lose(place)
 
-    def _lose(self, place: Place) -> None:
+    def _lose(self, place: AgentConnection) -> None:
         """Remove an agent that has disconnected, with its replica."""
         self._places.discard(place)
         with contextlib.suppress(ValueError):
@@ -279,7 +279,7 @@ class Door:
         place.lose()
         self._changed.set()
 
-    def _gone(self, place: Place) -> None:
+    def _gone(self, place: AgentConnection) -> None:
         """Remove an agent's replica from the front."""
         if place.process is not None and self.front is not None:
             self.front.gone(place.process.number)

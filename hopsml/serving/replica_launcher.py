@@ -14,12 +14,12 @@ from typing import Protocol
 import msgspec
 
 from hopsml.cluster.shared import processes
-from hopsml.serving.messages import FromReplica, Line
+from hopsml.serving.messages import FromReplica, JsonLinesConnection
 from hopsml.serving.places import ServingFolder
 from hopsml.storage import python_child
 
 
-class ReplicaLine(Protocol):
+class ReplicaConnection(Protocol):
     """Interface of the message connection to a replica."""
 
     def send(self, message: msgspec.Struct) -> None:
@@ -38,7 +38,7 @@ class ReplicaProcess(Protocol):
     pid: int
 
     @property
-    def line(self) -> ReplicaLine:
+    def line(self) -> ReplicaConnection:
         """Message connection to the replica."""
 
     @property
@@ -52,7 +52,7 @@ class ReplicaProcess(Protocol):
         """Wait for the process after its connection has ended, and return how it ended."""
 
 
-class Hands(Protocol):
+class ReplicaLauncher(Protocol):
     """Interface of a replica launcher."""
 
     async def start(self, number: int) -> ReplicaProcess:
@@ -71,7 +71,7 @@ class Hands(Protocol):
 class LocalProcess:
     """Replica that is a child of this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], line: Line, where: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], line: JsonLinesConnection, where: str) -> None:
         self._process = process
         self.pid, self.line, self.where = process.pid, line, where
 
@@ -90,7 +90,7 @@ class LocalProcess:
         return f"was {processes.describe_exit(-code)}" if code < 0 else f"ended with exit status {code}"
 
 
-class LocalHands:
+class LocalReplicaLauncher:
     """Replica launcher for this machine; all replicas accept connections from one listening socket."""
 
     def __init__(self, folder: ServingFolder, listener: socket.socket, threads: int) -> None:
@@ -153,4 +153,4 @@ async def start_process(
     except BaseException:
         process.kill()
         raise
-    return LocalProcess(process, Line(reader, writer, types), str(log))
+    return LocalProcess(process, JsonLinesConnection(reader, writer, types), str(log))

@@ -36,7 +36,7 @@ CLAIM_JSON = "claim.json"
 
 
 @dataclass(frozen=True)
-class Claim:
+class VersionLock:
     """Version number that one exporter owns exclusively.
 
     Attributes:
@@ -97,7 +97,7 @@ def numbers(model_url: str) -> list[int]:
     return sorted(int(entry.name) for entry in entries if entry.is_dir and entry.name.isdecimal())
 
 
-def claim(model_url: str, version: int | None = None, overwrite: bool = False) -> Claim:
+def claim(model_url: str, version: int | None = None, overwrite: bool = False) -> VersionLock:
     """Claim the number ``version``, or the next free one, for the caller.
 
     Args:
@@ -118,7 +118,7 @@ def claim(model_url: str, version: int | None = None, overwrite: bool = False) -
             number += 1
 
 
-def _claim_one(model_url: str, version: int, overwrite: bool) -> Claim:
+def _claim_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
     """Claim one number, replacing an earlier claim if ``overwrite`` is set."""
     url = urls.join(model_url, str(version))
     taken = exists(urls.join(url, CLAIM_JSON)) or exists(urls.join(url, MODEL_JSON))
@@ -182,9 +182,9 @@ def _described(url: str) -> ModelDescription | None:
         return None
 
 
-def _write_claim(model_url: str, number: int) -> Claim:
+def _write_claim(model_url: str, number: int) -> VersionLock:
     """Write the claim of a number exclusively."""
-    made = Claim(urls.join(model_url, str(number)), number, secrets.token_hex(8))
+    made = VersionLock(urls.join(model_url, str(number)), number, secrets.token_hex(8))
     place = urls.join(made.url, CLAIM_JSON)
     for_url(place).write_bytes(place, _record(made.token), overwrite=False)
     return made

@@ -24,7 +24,7 @@ log = logging.getLogger("hopsml.serving")
 Loader = Callable[[int], "tuple[LoadedModel, str]"]  # version number -> the model and the name of its platform
 
 
-class VersionHolder:
+class LoadedVersions:
     """Loaded versions of a model, with their routes and request queues."""
 
     def __init__(
