@@ -20,7 +20,7 @@ class TaskEnvironment(SpecPart):
     packages: str | None = Field(
         default=None,
         pattern=rf"^{FILE_LETTER}+$",
-        description="A requirements file of the workspace; on YARN the environment that submits travels.",
+        description="A requirements file of the workspace; on YARN the submitting environment is shipped.",
         examples=["requirements.txt"],
     )
     archive: str | None = Field(

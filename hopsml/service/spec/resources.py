@@ -18,7 +18,7 @@ class WorkerResources(SpecPart):
         default=1024,
         alias="memory",
         json_schema_extra={"default": "1g"},
-        description="Memory of one worker in all, Python's and the JVM's together: a whole number with m, g or t.",
+        description="Total memory of one worker, for Python and the JVM: a whole number with m, g or t.",
         examples=["16g"],
     )
     gpus: int = Field(default=0, ge=0, le=limits.GPUS, description="GPUs of one worker.", examples=[1])

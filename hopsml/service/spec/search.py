@@ -30,36 +30,40 @@ class Search(SpecPart):
         "with the types of Searchspace: DOUBLE, INTEGER, LOGUNIFORM, LOGINTEGER, DISCRETE, CATEGORICAL.",
         examples=[{"lr": [0.0001, 0.1, "log"], "act": ["CATEGORICAL", ["relu", "gelu"]]}],
     )
-    searcher: SearcherName = Field(default="tpe", description="What proposes configurations.", examples=["random"])
+    searcher: SearcherName = Field(
+        default="tpe", description="Algorithm that proposes configurations.", examples=["random"]
+    )
     searcher_args: dict[str, JsonValue] = Field(
         default={}, description="Arguments of the searcher, by name.", examples=[{"points": 5}]
     )
     stopper: StopperName = Field(
-        default="none", description="What ends trials early that report too little.", examples=["asha"]
+        default="none", description="Algorithm that ends trials early by their reports.", examples=["asha"]
     )
     stopper_args: dict[str, JsonValue] = Field(
         default={}, description="Arguments of the stopper, by name.", examples=[{"reduction_factor": 3}]
     )
-    num_trials: int = Field(default=64, ge=1, le=limits.TRIALS, description="How many configurations.", examples=[20])
+    num_trials: int = Field(default=64, ge=1, le=limits.TRIALS, description="Number of configurations.", examples=[20])
     metric: str | None = Field(
         default=None,
         min_length=1,
-        description="Key of what the function returns and reports; not needed where that is a single number.",
+        description="Key of the metric in results and reports; not needed for a single number.",
         examples=["accuracy"],
     )
-    direction: Literal["max", "min"] = Field(default="max", description="Which metric is better.", examples=["max"])
+    direction: Literal["max", "min"] = Field(
+        default="max", description="Direction of better metrics.", examples=["max"]
+    )
     deadline_s: Duration | None = Field(
         default=None,
         alias="deadline",
-        description="So long after its start the search ends with what it has.",
+        description="Time after its start at which the search ends with its results so far.",
         examples=["8h"],
     )
     seed: int | None = Field(
-        default=None, ge=0, lt=1 << 32, description="Of the searcher and the trials.", examples=[7]
+        default=None, ge=0, lt=1 << 32, description="Seed of the searcher and the trials.", examples=[7]
     )
     task: Name | None = Field(
         default=None,
-        description="Whose function is tried; not needed where one task has a function.",
+        description="Task whose function is tried; not needed if only one task has a function.",
         examples=["train"],
     )
 

@@ -38,20 +38,22 @@ class Task(SpecPart):
         default=None,
         ge=1,
         le=limits.WORKERS,
-        description="How many workers; 1 where there is no min and max.",
+        description="Number of workers; 1 without min and max.",
         examples=[8],
     )
     min: int | None = Field(
         default=None,
         ge=1,
         le=limits.WORKERS,
-        description="Instead of count: the fewest with which it goes on.",
+        description="Instead of count: the minimum number of workers.",
         examples=[2],
     )
-    max: int | None = Field(default=None, ge=1, le=limits.WORKERS, description="The most, with min.", examples=[8])
+    max: int | None = Field(
+        default=None, ge=1, le=limits.WORKERS, description="The maximum number of workers, with min.", examples=[8]
+    )
     resources: WorkerResources = Field(
         default_factory=WorkerResources,
-        description="What one worker gets.",
+        description="Resources of one worker.",
         examples=[{"cores": 4, "memory": "16g"}],
     )
     function: str | None = Field(
@@ -69,39 +71,39 @@ class Task(SpecPart):
     script: str | None = Field(
         default=None,
         pattern=SCRIPT_PATTERN,
-        description="A script of the workspace that calls hopsml itself; it runs once, and its workers are the task's.",
+        description="A script of the workspace that calls hopsml; it runs once, and starts the workers of the task.",
         examples=["train.py"],
     )
     arguments: dict[str, JsonValue] = Field(
         default={},
-        description="Keyword arguments of the function; of a script they become --name value. None beside a command.",
+        description="Keyword arguments of the function; a script gets them as --name value. Not with a command.",
         examples=[{"batch_size": 64}],
     )
     framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
         default="tensorflow",
-        description="What the workers of a function, or of a command, form a group for.",
+        description="Framework of the group that the workers of a function, or of a command, form.",
         examples=["torch"],
     )
     environment: TaskEnvironment | None = Field(
         default=None,
-        description="Python packages; without it those of the nodes, as the profile says.",
+        description="Python packages; by default those of the nodes, as the profile defines.",
         examples=[{"packages": "requirements.txt"}],
     )
     env: dict[Variable, str] = Field(
         default={},
         max_length=limits.VARIABLES,
-        description="Variables of every worker; no secrets.",
+        description="Environment variables of every worker; no secrets.",
         examples=[{"LEVEL": "3"}],
     )
     ports: Names = Field(
         default=(),
         max_length=limits.PORTS,
-        description="Ports that every worker gets, by name.",
+        description="Names of ports of every worker.",
         examples=[["tensorboard"]],
     )
     restart: Restart = Field(
         default="end_all",
-        description="When it fails: end_all ends the others and tries the job again; relaunch starts this task anew.",
+        description="When it fails: end_all ends the others and tries the job again; relaunch restarts this task alone.",
         examples=["relaunch"],
     )
 

@@ -166,7 +166,7 @@ def _explain_merge_call() -> None:
             if "merge_call" not in str(error) or not groups.in_group(self.strategy):
                 raise
             raise ArgumentError(
-                "an optimizer or a reduction is called within tf.cond, a loop or a tf.function of its own, where "
+                "an optimizer or a reduction is called within tf.cond, a loop or a nested tf.function, where "
                 "TensorFlow's collectives cannot reduce; Keras does so for gradient_accumulation_steps= and "
                 "ema_overwrite_frequency=. Choose implementation='hopsml', of strategy() or of the run, which can; "
                 "or call it outside"
