@@ -1,5 +1,6 @@
-"""What others have printed, made harmless for a terminal: colours stay; what moves the cursor, sets titles or fills the
-clipboard goes.
+"""Text of other users, made harmless for a terminal.
+
+Colours remain; sequences that move the cursor, set titles or fill the clipboard are removed.
 """
 
 from __future__ import annotations
