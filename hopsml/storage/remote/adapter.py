@@ -55,7 +55,7 @@ class RemoteFileSystem(FileSystem):
         return FileStatus(**self._call("look at", "status", url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
-        """Return the entries of a directory by name, without those that are no file names, such as ``..`` in an object store."""
+        """Return the entries of a directory by name, without names that are no file names, such as ``..`` in a bucket."""
         entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
         below = url.rstrip("/") + "/"
         return sorted((one for one in entries if _is_name(one.url.removeprefix(below))), key=lambda entry: entry.name)
