@@ -27,7 +27,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
 from hopsml.states import Lifecycle
-from hopsml.storage import cancel_request, filesystem, job_record, privacy, urls
+from hopsml.storage import cancel_request, filesystem, job_record, mailbox, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.recording import Recording
@@ -181,7 +181,7 @@ class CancelRequests:
     """Poller of cancellation requests in a launch's directory, on a thread; a request ends all runs under way."""
 
     def __init__(self, whole: RunDir) -> None:
-        self._whole, self._polling = whole, cancel_request.Polling.of(whole)
+        self._whole, self._polling = whole, mailbox.Polling.of(whole.url)
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._runs: list[Run] = []
@@ -206,7 +206,7 @@ class CancelRequests:
 
     def _look(self) -> None:
         while not self._over.wait(self._polling.pause_s):
-            if reason := self._polling.poll(self._whole):
+            if reason := self._polling.poll(lambda: cancel_request.read(self._whole)):
                 with self._lock:
                     self._reason, runs = reason, list(self._runs)
                 for run in runs:

@@ -20,7 +20,7 @@ from hopsml.experiment.messages import Messages
 from hopsml.experiment.profiling import Ask, Profiling
 from hopsml.experiment.result import Result
 from hopsml.states import Lifecycle
-from hopsml.storage import cancel_request, run_logs
+from hopsml.storage import cancel_request, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
 
@@ -66,7 +66,7 @@ class Run(Handle[Result]):
         self._tell = tell
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
-        self._requests = cancel_request.Polling.of(run_dir) if heeds_requests else None
+        self._requests = mailbox.Polling.of(run_dir.url) if heeds_requests else None
         self._profiling = Profiling(run_dir, state.run_id, profile) if heeds_requests and profile else None
         if self._profiling is not None:
             state.observe(self._profiling.on_change)
@@ -231,7 +231,7 @@ class Run(Handle[Result]):
         """Wait until the group has ended; poll the run directory for requests until then."""
         self._look_for_profiles()
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
-            if reason := self._requests.poll(self.directory):
+            if reason := self._requests.poll(lambda: cancel_request.read(self.directory)):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed, as the run has just ended
                     self.on_request(reason)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hopsml.errors import JobNotFound, PathNotFound, StorageError, StoreError
-from hopsml.service.driver import end_requests
+from hopsml.service.driver import driver_requests
 from hopsml.service.engine import Engine
 from hopsml.service.manager import Manager
 from hopsml.service.store import JobRow, JobStore
@@ -140,7 +140,7 @@ class Retention:
             return
         folders, root = (
             {own_name(job, self._manager.prefix) for job in ids},
-            urls.join(self._project_url, end_requests.FOLDER),
+            urls.join(self._project_url, driver_requests.FOLDER),
         )
         try:
             store = for_url(root)

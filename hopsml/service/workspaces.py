@@ -27,7 +27,7 @@ from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
 from hopsml.service import job_trace, upload_selection
 from hopsml.service import spec as specs
-from hopsml.service.driver import sealed_secrets, slot_requests
+from hopsml.service.driver import driver_requests, sealed_secrets
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
@@ -240,7 +240,7 @@ class Workspaces:
         }
 
         if slots:
-            variables[slot_requests.FIRST] = str(slots)
+            variables[driver_requests.FIRST_SLOTS] = str(slots)
         if spec.secrets:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 

@@ -15,7 +15,7 @@ import msgspec
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.storage import urls
+from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 from hopsml.storage.run_dir import RunDir
 
@@ -23,7 +23,6 @@ ENDINGS = {"speedscope": ".speedscope.json", "flamegraph": ".svg", "raw": ".txt"
 MOST_S = 300
 MOST_KEPT = 20
 PATIENCE_S = 60.0  # in addition to a profile's own seconds; an older request is not being carried out any more
-TIMEOUT_S = 5.0  # of one read
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
@@ -86,7 +85,9 @@ def ask(directory: RunDir, wish: ProfileRequest, now: float) -> None:
 def read(directory: RunDir) -> ProfileRequest | None:
     """Return the newest request; None if there is none, or the file is invalid. Raises StorageError."""
     try:
-        return msgspec.convert(RunDir(directory.url, TIMEOUT_S).read_json(directory.profile_json), ProfileRequest)
+        return msgspec.convert(
+            RunDir(directory.url, mailbox.TIMEOUT_S).read_json(directory.profile_json), ProfileRequest
+        )
     except (PathNotFound, msgspec.ValidationError):
         return None
 

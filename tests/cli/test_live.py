@@ -16,7 +16,7 @@ from hopsml import experiment
 from hopsml.errors import RunCancelled
 from hopsml.experiment.run import Run
 from hopsml.experiment.search import submit_continued
-from hopsml.storage import cancel_request
+from hopsml.storage import cancel_request, mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.cli.conftest import Cli
 from tests.cluster.workloads import wait_until
@@ -152,12 +152,13 @@ def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli)
 
 def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> None:
     directory = RunDir(f"file://{tmp_path}")
-    polling = cancel_request.Polling.of(directory)
-    assert (polling.pause_s, cancel_request.Polling.of(RunDir("hdfs://ns1/run")).pause_s) == (1.0, 5.0)
+    polling = mailbox.Polling.of(directory.url)
+    assert (polling.pause_s, mailbox.Polling.of("hdfs://ns1/run").pause_s) == (1.0, 5.0)
     (tmp_path / "cancel.json").write_text("half a wi")
     for pause in (2.0, 4.0, 8.0):
-        assert polling.poll(directory) == "" and polling.pause_s == pause
+        assert polling.poll(lambda: cancel_request.read(directory)) is None and polling.pause_s == pause
     cancel_request.write(directory, "enough")
-    assert polling.poll(directory).startswith("enough (hopsml cancel, ") and polling.pause_s == 1.0
+    found = polling.poll(lambda: cancel_request.read(directory))
+    assert found is not None and found.startswith("enough (hopsml cancel, ") and polling.pause_s == 1.0
     cancel_request.delete(directory)
-    assert polling.poll(directory) == ""
+    assert polling.poll(lambda: cancel_request.read(directory)) == ""

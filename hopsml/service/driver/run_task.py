@@ -15,7 +15,7 @@ from typing import Any
 
 from hopsml import settings
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import end_requests, own_folder, sealed_secrets, slot_requests
+from hopsml.service.driver import driver_requests, own_folder, sealed_secrets
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
@@ -42,12 +42,12 @@ def run(job_file: str, name: str) -> int:
     Raises:
         ArgumentError: The job has no such task, or a file is missing.
     """
-    end_requests.watch(os.environ)
+    driver_requests.watch_for_end(os.environ)
     path = _found(Path(job_file), Path(Path(job_file).name))
     job = load(path)
     if (task := job.tasks.get(name)) is None:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
-    slot_requests.watch(os.environ)
+    driver_requests.watch_slots(os.environ)
     listener = _listener(job, name, task)
     secrets = sealed_secrets.take(job.secrets, os.environ)
     variables = {**_variables(job, task), **secrets}
@@ -152,7 +152,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
     framework = task.framework
-    is_kept = end_requests.TAG in os.environ  # by a service, for all jobs: each worker gets a copy
+    is_kept = driver_requests.TAG in os.environ  # by a service, for all jobs: each worker gets a copy
 
     def call() -> None:
         variables = dict(os.environ)

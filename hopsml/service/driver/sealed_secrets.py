@@ -14,7 +14,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from hopsml import redact
 from hopsml.errors import ArgumentError, PathNotFound, ServiceError
-from hopsml.service.driver.end_requests import TAG
+from hopsml.service.driver.driver_requests import TAG
 from hopsml.service.spec import secret_rules
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url

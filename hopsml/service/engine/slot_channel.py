@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from hopsml.errors import StorageError
-from hopsml.service.driver import slot_requests
+from hopsml.service.driver import driver_requests
 from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
 
 log = logging.getLogger("hopsml.service")
@@ -66,7 +66,7 @@ class SlotChannel:
     def _write(self, tag: str, slots: int) -> bool:
         """Write the number of slots; return False after an error."""
         try:
-            slot_requests.put(self._project_url, tag, slots)
+            driver_requests.send_slots(self._project_url, tag, slots)
         except StorageError as error:
             log.warning("%s could not be told that it has %d slots: %s", tag, slots, error)
             return False
@@ -75,7 +75,7 @@ class SlotChannel:
     def _read(self, tag: str) -> SlotsAnswer | None:
         """Read a driver's answer; None if there is none, or after an error."""
         try:
-            found = slot_requests.answered(self._project_url, tag)
+            found = driver_requests.answered_slots(self._project_url, tag)
         except StorageError as error:
             log.warning("what %s says of its slots could not be read: %s", tag, error)
             return None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
-from hopsml.service.driver import end_requests
+from hopsml.service.driver import driver_requests
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.engine.submissions import Submissions
@@ -98,7 +98,7 @@ class YarnEngine:
     def _ask(self, tag: str) -> None:
         """Write the request to end of one launch."""
         try:
-            end_requests.put(self._project_url, tag)
+            driver_requests.request_end(self._project_url, tag)
         except StorageError as error:  # the application is killed at the end of its grace period
             log.warning("%s could not be asked to end: %s", tag, error)
 

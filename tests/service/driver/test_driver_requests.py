@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import CoordinatorLost
-from hopsml.service.driver import slot_requests
-from hopsml.service.driver.slot_requests import SlotsWatch
+from hopsml.service.driver import driver_requests
+from hopsml.service.driver.driver_requests import SlotsWatch
 from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.lifecycle import SlotsAnswer
 from tests.cluster.workloads import wait_until
@@ -32,22 +32,22 @@ class Runs:
 def test_it_keeps_to_what_it_hears_and_says_what_it_holds(tmp_path: Path) -> None:
     project, runs = f"file://{tmp_path}", Runs()
     kept = SlotsWatch("t-1", 3, runs.allowed.append, runs.hold)
-    assert runs.allowed == [3] and slot_requests.answered(project, "t-1") is None
+    assert runs.allowed == [3] and driver_requests.answered_slots(project, "t-1") is None
     runs.held = 3
-    kept.look(project)
-    assert slot_requests.answered(project, "t-1") == (3, 3)
-    slot_requests.put(project, "t-1", 1)
-    kept.look(project)
-    assert runs.allowed == [3, 1] and slot_requests.answered(project, "t-1") == (
+    kept.poll(project)
+    assert driver_requests.answered_slots(project, "t-1") == (3, 3)
+    driver_requests.send_slots(project, "t-1", 1)
+    kept.poll(project)
+    assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (
         1,
         3,
     )  # it has heard, and not given back
     runs.is_gone = True
     with pytest.raises(CoordinatorLost):
-        kept.look(project)
+        kept.poll(project)
     runs.held, runs.is_gone = 1, False
-    kept.look(project)
-    assert runs.allowed == [3, 1] and slot_requests.answered(project, "t-1") == (1, 1)
+    kept.poll(project)
+    assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (1, 1)
 
 
 NONSENSE = ['["a", "b"]', "[[1], [2]]", "[1e999, 1]", "[" * 100_000, "\0" * 200, '{"a": 1, "b": 2}']
@@ -58,8 +58,8 @@ def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> Non
     (tmp_path / "Jobs").mkdir()
     for name in ("t-1.held", "t-1.slots"):
         (tmp_path / "Jobs" / name).write_text(text)
-    assert slot_requests.answered(f"file://{tmp_path}", "t-1") is None
-    assert slot_requests.wanted(f"file://{tmp_path}", "t-1") == (1 if text == "1" else None)
+    assert driver_requests.answered_slots(f"file://{tmp_path}", "t-1") is None
+    assert driver_requests.granted_slots(f"file://{tmp_path}", "t-1") == (1 if text == "1" else None)
 
 
 def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer
 
         def told() -> bool:
             talk.tell("t-1", 2)
-            return slot_requests.wanted(project, "t-1") == 2
+            return driver_requests.granted_slots(project, "t-1") == 2
 
         wait_until(told, "the second try")
-        slot_requests.answer(project, "t-1", 2, 2)
+        driver_requests.answer_slots(project, "t-1", 2, 2)
         wait_until(lambda: talk.heard("t-1") == SlotsAnswer(2, 2), "the answer")
         talk.forget("t-1")
         assert talk.heard("t-1") is None

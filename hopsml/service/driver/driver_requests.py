@@ -1,0 +1,148 @@
+"""Mailboxes between the job service and the driver of a launch, on the project's storage, named by the launch's tag.
+
+    <project>/Jobs/<tag>.end     request to end; empty
+    <project>/Jobs/<tag>.slots   number of slots that the driver may hold, written by the service
+    <project>/Jobs/<tag>.held    the driver's answer: [number that it received, most slots that it holds]
+
+A driver that receives a request to end is interrupted as by Ctrl-C: its runs are cancelled, and the output of their workers
+so far is stored; YARN itself can only kill. From the moment when a driver has received a number of slots its runs request no
+more than that; surplus slots are released at their next commit, and the answer reports when that has happened.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+from hopsml import settings
+from hopsml.errors import CoordinatorLost
+from hopsml.storage import mailbox, urls
+
+log = logging.getLogger("hopsml.service")
+
+END_POLL_S, SLOTS_POLL_S = 2.0, 1.0
+TAG = "HOPSML_JOB_TAG"
+FIRST_SLOTS = "HOPSML_JOB_SLOTS"  # number of slots at the driver's start
+FOLDER = "Jobs"
+_MOST_BYTES = 100  # of a message
+
+
+def request_end(project_url: str, tag: str) -> None:
+    """Request the driver of a launch to end. Raises StorageError."""
+    mailbox.send(_url(project_url, tag, "end"), b"")
+
+
+def end_is_requested(project_url: str, tag: str) -> bool:
+    """Return True if the driver of a launch was requested to end. Raises StorageError."""
+    return mailbox.receive(_url(project_url, tag, "end"), 1) is not None
+
+
+def send_slots(project_url: str, tag: str, slots: int) -> None:
+    """Write the number of slots that a driver may hold. Raises StorageError."""
+    mailbox.send(_url(project_url, tag, "slots"), str(slots).encode())
+
+
+def granted_slots(project_url: str, tag: str) -> int | None:
+    """Return the number of slots that a driver may hold; None if none was written since its start. Raises StorageError."""
+    return _number(_text(project_url, tag, "slots"))
+
+
+def answer_slots(project_url: str, tag: str, received: int, held: int) -> None:
+    """Write the driver's answer: the number that it received, and the slots that it holds. Raises StorageError."""
+    mailbox.send(_url(project_url, tag, "held"), json.dumps([received, held]).encode())
+
+
+def answered_slots(project_url: str, tag: str) -> tuple[int, int] | None:
+    """Return a driver's newest answer: (slots that it received, slots that it holds); None without one. StorageError."""
+    try:
+        received, held = json.loads(_text(project_url, tag, "held") or "null")
+        return int(received), int(held)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # being written, or overwritten by a job's code
+        return None
+
+
+class SlotsWatch:
+    """Poller that applies the granted slots to a driver and answers with the slots it holds."""
+
+    def __init__(self, tag: str, first: int, allow: Callable[[int], None], held: Callable[[int], int]) -> None:
+        """Initialize the poller and apply the first number.
+
+        Args:
+            tag: Tag of the driver's launch.
+            first: Initial number of slots.
+            allow: Limits the driver's runs to a number of slots.
+            held: Returns the slots held, given the granted number.
+        """
+        self._tag, self._allow, self._held = tag, allow, held
+        self._slots, self._answered = first, (0, 0)
+        allow(first)
+
+    def poll(self, project_url: str) -> None:
+        """Apply a new number, and write a new answer; after an error the next call repeats it.
+
+        Args:
+            project_url: URL of the project's storage.
+
+        Raises:
+            StorageError: The storage cannot be read or written.
+            CoordinatorLost: The slots that are held cannot be determined.
+        """
+        slots = granted_slots(project_url, self._tag)
+        if slots is not None and slots != self._slots:
+            log.info("this driver may have %d slots from now on, after %d", slots, self._slots)
+            self._allow(slots)
+            self._slots = slots
+        answer = self._slots, self._held(self._slots)
+        if answer != self._answered:
+            answer_slots(project_url, self._tag, *answer)
+            self._answered = answer
+
+
+def watch_for_end(environment: Mapping[str, str]) -> None:
+    """Start to poll for a request to end, in a driver that a service started; it is interrupted once."""
+    if not (tag := environment.get(TAG)):
+        return
+    project_url = settings.project_url()
+
+    def interrupted() -> bool:
+        if not end_is_requested(project_url, tag):
+            return False
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    mailbox.poll_in_background("hopsml-end-request", END_POLL_S, interrupted)
+
+
+def watch_slots(environment: Mapping[str, str]) -> None:
+    """Start to poll for numbers of slots, in a driver of an elastic task that a service started."""
+    tag, first = environment.get(TAG), _number(environment.get(FIRST_SLOTS, ""))
+    if not tag or not first:
+        return
+    from hopsml.experiment import applications
+
+    project_url = settings.project_url()
+    watch = SlotsWatch(tag, first, applications.allow, applications.held)
+
+    def applied() -> bool:
+        watch.poll(project_url)
+        return False
+
+    mailbox.poll_in_background("hopsml-job-slots", SLOTS_POLL_S, applied, CoordinatorLost)
+
+
+def _number(text: str) -> int | None:
+    """Return a decimal number; None if the text is not one, or is incomplete."""
+    return int(text) if text.isdecimal() else None
+
+
+def _text(project_url: str, tag: str, kind: str) -> str:
+    """Return a message as text; "" if there is none. Raises StorageError; ValueError if it is not UTF-8."""
+    return (mailbox.receive(_url(project_url, tag, kind), _MOST_BYTES) or b"").decode()
+
+
+def _url(project_url: str, tag: str, kind: str) -> str:
+    """Return the URL of a mailbox of a launch."""
+    return urls.join(project_url, FOLDER, f"{tag}.{kind}")
