@@ -1,7 +1,7 @@
 """``hopsml server``: one process with the addresses and the thread that runs the jobs.
 
 <state>/service.db       jobs, unless --database names another place
-<state>/client.json      the address, and a token of whoever has started it, for ``hopsml job`` on this machine
+<state>/client.json      the address, and a token of whoever has started it, for ``hopsml jobs`` on this machine
 <state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 <state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop names a place for them

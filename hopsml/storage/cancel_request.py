@@ -34,7 +34,7 @@ def read(directory: RunDir) -> str:
         request = RunDir(directory.url, TIMEOUT_S).read_json(directory.cancel_json)
     except PathNotFound:
         return ""
-    return f"{request.get('reason') or 'cancelled'} (hopsml cancel, {request.get('by')} on {request.get('from')})"
+    return f"{request.get('reason') or 'cancelled'} (hopsml runs cancel, {request.get('by')} on {request.get('from')})"
 
 
 @dataclass

@@ -175,7 +175,7 @@ def test_a_file_of_the_server_that_is_none(cli: Cli, tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for text in ("[]", "null", "{}", "\x00"):
         (tmp_path / "client.json").write_text(text)
-        ended = cli("job", "ls")
+        ended = cli("jobs", "ls")
         assert ended.status == 1 and "start one with `hopsml server`" in ended.err, ended
 
 

@@ -17,7 +17,7 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema as ``hopsml job schema`` prints it."""
+    """The schema as ``hopsml jobs schema`` prints it."""
     return json.dumps(schema(), indent=1, ensure_ascii=False)
 
 
