@@ -94,7 +94,7 @@ def test_cancel_of_what_cannot_be_cancelled(run: Run, tmp_path: Path, cli: Cli) 
     record = {**run.directory.read_run(), "driver_process": {}}
     run.directory.write_run(record)
     silent = cli("runs", "cancel", run.run_id, "--timeout", "0.1")
-    assert silent.status == 1 and "has not ended it within 0.1 s" in silent.err
+    assert silent.status == 1 and "has not ended within 0.1 s" in silent.err
 
 
 def test_metrics_as_a_table_and_as_they_were_recorded(run: Run, tmp_path: Path, cli: Cli) -> None:
@@ -113,7 +113,7 @@ def test_a_run_that_has_reported_nothing(project: Path, cli: Cli) -> None:
     run = experiment.submit(lambda: 1, num_workers=1, progress=False)
     run.result(WAIT_S)
     said = cli("runs", "metrics", run.run_id)
-    assert (said.status, said.out) == (0, "") and "has reported nothing" in said.err
+    assert (said.status, said.out) == (0, "") and "has reported no metrics" in said.err
 
 
 def test_follow_shows_what_comes_and_how_it_ended(run: Run, tmp_path: Path) -> None:

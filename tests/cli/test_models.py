@@ -40,7 +40,7 @@ def test_from_the_export_to_the_deletion(cli: Cli, weights: str) -> None:
     kept = cli("models", "delete", "digits", "1", "--yes")
     assert kept.status == 1 and "is production" in kept.err
     assert cli("models", "delete", "digits", "1", answer="n\n").status == 1
-    assert "nobody can be asked here" in cli("models", "delete", "digits", "1").err
+    assert "add --yes to delete" in cli("models", "delete", "digits", "1").err
     assert cli("models", "delete", "digits", "1", "--force", answer="y\n").status == 0
     assert [one.version for one in model.versions("digits")] == [2]
     cli("models", "alias", "digits", "2", "production")

@@ -92,6 +92,6 @@ def test_who_cannot_be_profiled_and_what_is_said(run: Run, tmp_path: Path, cli: 
     (tmp_path / "go-on").touch()
     run.result(WAIT_S)
     over = cli("runs", "profile", run.run_id)
-    assert over.status == 1 and "is FINISHED: only workers that run can be profiled" in over.err
+    assert over.status == 1 and "is FINISHED: only running workers can be profiled" in over.err
     wrong = cli("runs", "profile", run.run_id, "--format", "png")
     assert wrong.status == 1 and "speedscope, flamegraph, raw" in wrong.err

@@ -134,7 +134,7 @@ class TestRm:
         directory.write_run({**directory.read_run(), "driver_process": machine.who()})
         ended = cli("runs", "rm", first, second, "--yes")
         assert (
-            ended.status == 1 and second in ended.err and "--force" in ended.err and "nothing was deleted" in ended.err
+            ended.status == 1 and second in ended.err and "--force" in ended.err and "Nothing was deleted" in ended.err
         )
         assert len(ids(project)) == 3
         assert cli("runs", "rm", first, second, "--yes", "--force").status == 0
