@@ -46,7 +46,7 @@ def server(
     certificate: Annotated[
         Path | None, typer.Option(help="PEM file with the server's TLS certificate and its chain. Default: no TLS.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="PEM file with the key of --certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file with the key of --certificate. Default: none.")] = None,
     address: Annotated[
         str, typer.Option(help="URL by which others reach the server. Default: the address that it listens on.")
     ] = "",
