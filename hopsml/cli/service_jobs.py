@@ -318,7 +318,7 @@ def _print_log(pieces: Iterable[str]) -> None:
 def _print_try(job: ServiceJob, number: int) -> None:
     if 1 < job.tries >= number:
         sys.stdout.flush()
-        typer.echo(f"{job.id} was tried {job.tries} times; this is try {number} (--try names another one)", err=True)
+        typer.echo(f"{job.id} was tried {job.tries} times; this is try {number} (--try selects another one)", err=True)
 
 
 def metrics(job: JobArgument, json: AsJson = False) -> None:

@@ -97,7 +97,7 @@ def submit(
         raise ArgumentError(f"--timeout {timeout:g}: it must be greater than 0 seconds")
     if timeout is not None and detach:
         raise ArgumentError(
-            "--timeout needs a command that follows the application, which --detach does not: omit one of the two"
+            "--timeout limits how long the command waits, and with --detach it does not wait: omit one of the two"
         )
     if framework is None and torch_backend != "auto":
         raise ArgumentError(
